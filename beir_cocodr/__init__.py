@@ -1,0 +1,30 @@
+"""Dense retrieval adapted to a corpus without labels, inside the tools you already use.
+
+Public names are loaded on first use, so that ``import beir_cocodr`` costs milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from beir_cocodr.data.collection import load_collection
+    from beir_cocodr.models.cocodr import COCODR
+    from beir_cocodr.retrieval.exact import ExactSearch
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "COCODR": "beir_cocodr.models.cocodr",
+    "ExactSearch": "beir_cocodr.retrieval.exact",
+    "load_collection": "beir_cocodr.data.collection",
+}
+
+__all__ = ["COCODR", "ExactSearch", "__version__", "load_collection"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

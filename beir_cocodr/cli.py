@@ -1,0 +1,314 @@
+"""The command line: one thin command per function, results on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from beir_cocodr import cli_options as options
+from beir_cocodr.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from beir_cocodr.training.options import TrainingOptions
+
+app = typer.Typer(
+    help="Adapt a dense retriever to a corpus without labels, and learn honestly whether it got better.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command: exit status 0 on success, 2 with one line on stderr on bad input."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(
+        lambda record: record.name.startswith("beir_cocodr") or record.levelno >= logging.WARNING
+    )
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        status = typer.main.get_command(app).main(
+            args=arguments, prog_name="beir-cocodr", standalone_mode=False
+        )
+    except InputError as error:
+        status = _fail(str(error))
+    except KeyboardInterrupt:
+        status = 130
+    except BrokenPipeError:
+        status = 0  # whoever read our output has seen enough
+        sys.stderr.close()
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not a usage error of the host
+            raise
+        status = _fail(error.format_message())
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def _print(*tables: Table) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in tables:
+        console.print(table)
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def _shown(show: bool, **settings: TrainingOptions) -> bool:
+    if show:
+        _print_json({name: asdict(values) for name, values in settings.items()})
+    return show
+
+
+@app.command()
+def validate(
+    dataset: options.Dataset,
+    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
+    as_json: options.Json = False,
+    most: Annotated[int, typer.Option(help="Defects of a kind that are listed; all are counted.")] = 20,
+) -> None:
+    """List all defects of a collection at once, with file, line and id."""
+    from beir_cocodr.data.validation import summarize
+    from beir_cocodr.data.validation import validate as find_defects
+
+    defects = find_defects(dataset, split)
+    errors = sum(defect.severity == "error" for defect in defects)
+    if as_json:
+        _print_json([asdict(defect) for defect in defects])
+    else:
+        from beir_cocodr.report.tables import defect_lines
+
+        for line in defect_lines(defects, most):
+            print(line)
+        counts = ", ".join(f"{kind}: {count}" for kind, count in summarize(defects).items())
+        print(
+            f"{dataset}: {errors} errors, {len(defects) - errors} warnings"
+            + (f" ({counts})" if counts else "")
+        )
+    if errors:
+        raise InputError(f"{dataset} has {errors} errors, and would be refused when loading")
+
+
+@app.command()
+def evaluate(
+    dataset: options.Dataset,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            help="minilm, bm25, hybrid:M, rrf:M, feedback:M, a folder or a hub name; repeat to compare."
+        ),
+    ],
+    output: options.Output,
+    measures: options.Measures = "nDCG@10 R@100",
+    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
+    top_k: Annotated[
+        int | None, typer.Option(help="Documents a query in the run; default: what the measures need.")
+    ] = None,
+    identical_ids: options.Policy = "auto",
+    bm25_analyzer: options.Analyzer = "english",
+    query_length: options.QueryLength = None,
+    document_length: options.DocumentLength = None,
+    title_separator: options.Separator = None,
+    encode_batch_size: options.EncodeBatch = 64,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Search a labelled collection with one or more models, measure, and test their differences."""
+    from beir_cocodr.evaluation.protocol import evaluate as run
+    from beir_cocodr.report.tables import comparison_table, evaluation_table
+
+    report = run(
+        dataset,
+        model,
+        output,
+        measures,
+        split,
+        identical_ids,
+        top_k,
+        analyzer=bm25_analyzer,
+        query_length=query_length,
+        document_length=document_length,
+        title_separator=title_separator,
+        batch_size=encode_batch_size,
+        device=device,
+        progress=True,
+    )
+    if as_json:
+        _print_json(report)
+    else:
+        _print(evaluation_table(report), *([comparison_table(report)] if report["comparisons"] else []))
+
+
+@app.command()
+def pretrain(
+    dataset: Annotated[
+        list[str], typer.Option(help="Corpus to adapt to; repeat for several.", show_default=False)
+    ],
+    model: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
+    output: options.Output,
+    objective: Annotated[str, typer.Option(help="What to train: coco.")] = "coco",
+    max_steps: options.MaxSteps = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    learning_rate: options.LearningRate = None,
+    seed: options.Seed = None,
+    resume: options.Resume = False,
+    show_config: options.ShowConfig = False,
+    device: options.Device = None,
+) -> None:
+    """Pre-train an encoder on corpora without labels (COCO)."""
+    from beir_cocodr.training.options import PretrainOptions
+
+    if objective != "coco":
+        raise InputError(f"unknown objective {objective!r}; there is coco")
+    settings = PretrainOptions().with_overrides(
+        max_steps=max_steps, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed
+    )
+    if _shown(show_config, pretrain=settings):
+        return
+    from beir_cocodr.training.pretrain import pretrain as run
+
+    _print_json(run(dataset, model, output, settings, resume, device=device))
+
+
+@app.command()
+def finetune(
+    dataset: options.Dataset,
+    model: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
+    output: options.Output,
+    split: Annotated[str, typer.Option(help="Split of the qrels to train on.")] = "train",
+    negatives: Annotated[int | None, typer.Option(help="BM25 hard negatives a query and step.")] = None,
+    max_steps: options.MaxSteps = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    learning_rate: options.LearningRate = None,
+    seed: options.Seed = None,
+    resume: options.Resume = False,
+    show_config: options.ShowConfig = False,
+    device: options.Device = None,
+) -> None:
+    """Fine-tune an encoder on labelled queries, with BM25 hard negatives."""
+    from beir_cocodr.training.options import FinetuneOptions
+
+    settings = FinetuneOptions().with_overrides(
+        max_steps=max_steps,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+        negatives=negatives,
+    )
+    if _shown(show_config, finetune=settings):
+        return
+    from beir_cocodr.training.finetune import finetune as run
+
+    _print_json(run(dataset, model, output, settings, split, resume, device=device))
+
+
+@app.command()
+def adapt(
+    corpus: Annotated[
+        str, typer.Option(help="Target collection; its labels, if any, only judge.", show_default=False)
+    ],
+    base: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
+    output: options.Output,
+    source: Annotated[str | None, typer.Option(help="Labelled collection to fine-tune on.")] = None,
+    stages: Annotated[
+        str, typer.Option(help="Any of coco,finetune; run in the order that is right.")
+    ] = "coco,finetune",
+    split: Annotated[str, typer.Option(help="Split of the target's qrels.")] = "test",
+    source_split: Annotated[str, typer.Option(help="Split of the source's qrels.")] = "train",
+    measures: options.Measures = "nDCG@10 R@100",
+    max_steps: options.MaxSteps = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    learning_rate: options.LearningRate = None,
+    seed: options.Seed = None,
+    resume: options.Resume = False,
+    show_config: options.ShowConfig = False,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Adapt an encoder to a corpus, compare it with its base, and recommend one."""
+    from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+
+    shared = {
+        "max_steps": max_steps,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "seed": seed,
+    }
+    pretraining = PretrainOptions().with_overrides(**shared)
+    finetuning = FinetuneOptions().with_overrides(**shared)
+    if _shown(show_config, coco=pretraining, finetune=finetuning):
+        return
+    from beir_cocodr.training.adapt import adapt as run
+
+    report = run(
+        corpus,
+        source,
+        base,
+        output,
+        [stage.strip() for stage in stages.split(",") if stage.strip()],
+        split,
+        source_split,
+        measures,
+        pretraining,
+        finetuning,
+        resume,
+        encoder={"device": device},
+        progress=True,
+    )
+    _print_adaptation(report, as_json)
+
+
+@app.command()
+def quickstart(
+    output: Annotated[Path, typer.Option(help="Folder for models and results.")] = Path("runs/quickstart"),
+    fast: Annotated[bool, typer.Option("--fast", help="A smaller run, under two minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the whole run.")] = 42,
+    resume: options.Resume = False,
+    as_json: options.Json = False,
+) -> None:
+    """The main job on an embedded default: adapt MiniLM to the documentation of scipy and scikit-learn."""
+    from beir_cocodr.training.quickstart import quickstart as run
+
+    _print_adaptation(run(output, fast, seed, resume), as_json)
+
+
+def _print_adaptation(report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(report)
+        return
+    from beir_cocodr.report.tables import evaluation_table
+
+    if report["results"]:
+        _print(evaluation_table(report["results"]))
+    recommendation = report["recommendation"]
+    print(f"Did training make the encoder better? {recommendation['verdict']}.")
+    for reason in recommendation["reasons"]:
+        print(f"- {reason}")
+    print(f"Recommended: {recommendation['model']}" + (f" ({report['path']})" if report.get("path") else ""))
+
+
+if __name__ == "__main__":
+    main()

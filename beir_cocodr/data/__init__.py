@@ -1,0 +1,1 @@
+"""Collections: BEIR folders, ir_datasets ids, corpus files and the embedded default."""

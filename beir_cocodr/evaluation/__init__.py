@@ -1,0 +1,1 @@
+"""Runs, measures and paired tests."""

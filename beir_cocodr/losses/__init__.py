@@ -1,0 +1,1 @@
+"""Training losses: pure tensor functions with a thin module around each."""

@@ -1,0 +1,1 @@
+"""Encoders, and the one place that loads them."""

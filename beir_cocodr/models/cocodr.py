@@ -1,0 +1,198 @@
+"""The dense encoder: a sentence-transformers model that is also a BEIR model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from sentence_transformers.util import load_file_path
+
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.errors import InputError
+
+#: Tokens of a query and of a document where the model does not say (COCO-DR, section 5).
+QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
+_FORMAT_FILE = "text_format.json"
+# Everything the encoder itself cannot store in sentence-transformers' own files.
+_FORMAT_KEY = "title_separator"
+
+
+class COCODR(SentenceTransformer):
+    """A dense encoder for queries and documents.
+
+    A folder or hub name with a ``modules.json`` keeps its own pooling, similarity, prompts and lengths.
+    Anything else (a bare BERT, such as the published ``OpenMatch/cocodr-*``) becomes the last layer's
+    [CLS] vector, compared by dot product, with queries cut to 64 and documents to 128 tokens. What
+    ``save_pretrained`` writes is made of stock modules and loads with ``SentenceTransformer(path)``.
+
+    Args:
+        model_name_or_path: hub name, folder of a transformer, or folder of a sentence-transformers model.
+        query_length, document_length: override the lengths, in tokens.
+        query_prompt, document_prompt: override the prompts.
+        title_separator: overrides what stands between title and text.
+        **kwargs: passed on to ``SentenceTransformer`` (``device``, ``model_kwargs``, ``modules``, ...).
+
+    Raises:
+        InputError: the model cannot be found or read.
+
+    References:
+        COCO-DR, section 5 and appendix B; hub models ``OpenMatch/cocodr-{base,large}[-msmarco]``.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | Path | None = None,
+        *,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        title_separator: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        name = None if model_name_or_path is None else str(model_name_or_path)
+        prompts = dict(kwargs.pop("prompts", None) or {})
+        prompts |= {
+            k: v for k, v in (("query", query_prompt), ("document", document_prompt)) if v is not None
+        }
+        if name is not None and not Path(name).is_dir():
+            kwargs = _reachable(name, kwargs)
+        hub: dict[str, Any] = {
+            k: kwargs[k] for k in ("token", "cache_folder", "revision", "local_files_only") if k in kwargs
+        }
+        if name is not None and kwargs.get("modules") is None and not _find(name, "modules.json", hub):
+            super().__init__(**_bare_encoder(name, kwargs), prompts=prompts)
+        else:
+            super().__init__(name, prompts=prompts, **kwargs)
+        self.title_separator = _saved_separator(name, hub) if title_separator is None else title_separator
+        self._set_lengths(query_length, document_length)
+
+    def _set_lengths(self, query_length: int | None, document_length: int | None) -> None:
+        first = self[0]
+        for attribute, length in (("query_length", query_length), ("document_length", document_length)):
+            if length is None:
+                continue
+            limit = getattr(first.config, "max_position_embeddings", None)
+            if length < 3 or (limit is not None and length > limit):
+                raise InputError(f"{attribute} {length} is outside 3..{limit}, what this encoder can read")
+            setattr(first, attribute, length)
+
+    @property
+    def text_format(self) -> TextFormat:
+        """The format in force: the separator, prompts, and lengths in tokens."""
+        first, longest = self[0], self.max_seq_length
+        return TextFormat(
+            title_separator=self.title_separator,
+            query_prompt=self.prompts.get("query") or "",
+            document_prompt=self.prompts.get("document") or "",
+            query_length=getattr(first, "query_length", None) or longest,
+            document_length=getattr(first, "document_length", None) or longest,
+        )
+
+    def encode_queries(self, queries: Sequence[str], batch_size: int = 128, **kwargs: Any) -> Any:
+        """BEIR's name for ``encode_query``: (Q,) texts to (Q, d) embeddings."""
+        return self.encode_query(list(queries), batch_size=batch_size, **kwargs)
+
+    def encode_corpus(
+        self,
+        corpus: Sequence[Mapping[str, str | None]] | Mapping[str, Sequence[str | None]],
+        batch_size: int = 128,
+        **kwargs: Any,
+    ) -> Any:
+        """BEIR's name for encoding documents: (N,) mappings with title and text to (N, d) embeddings.
+
+        A mapping of columns (``{"title": [...], "text": [...]}``) is understood as well.
+        """
+        if isinstance(corpus, Mapping):
+            columns = [list(corpus[key]) for key in ("title", "text") if key in corpus]
+            names = [key for key in ("title", "text") if key in corpus]
+            corpus = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        texts = [self.text_format.document(document) for document in corpus]
+        return self.encode_document(texts, batch_size=batch_size, **kwargs)
+
+    def truncated_share(self, texts: Sequence[str], task: str) -> float:
+        """The share of ``texts`` that is cut when encoded as ``task`` ("query" or "document")."""
+        if not texts:
+            return 0.0
+        text_format = self.text_format
+        query = task == "query"
+        limit = text_format.query_length if query else text_format.document_length
+        prompt = text_format.query_prompt if query else text_format.document_prompt
+        if limit is None:
+            return 0.0
+        tokens = self.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)
+        return sum(len(ids) > limit for ids in tokens["input_ids"]) / len(texts)
+
+    def save(self, path: str, *args: Any, **kwargs: Any) -> None:
+        super().save(path, *args, **kwargs)
+        (Path(path) / _FORMAT_FILE).write_text(json.dumps({_FORMAT_KEY: self.title_separator}) + "\n")
+
+
+def _reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Ask the hub once for a model, so that without a network its cache serves at once, or nothing does.
+
+    The hosts themselves repeat every request for a minute before they give up.
+    """
+    try:
+        HfApi(token=kwargs.get("token")).model_info(name, revision=kwargs.get("revision"), timeout=10)
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        raise InputError(f"model {name!r} is neither a folder here nor a model on the hub") from error
+    except HfHubHTTPError:
+        return kwargs  # the hub answers, if only to refuse: the hosts tell that better
+    except Exception:  # no network; which exception it is depends on the hub's HTTP library
+        return kwargs | {"local_files_only": True}
+    return kwargs
+
+
+def _find(name: str, file: str, hub: dict[str, Any]) -> str | None:
+    try:
+        return load_file_path(name, file, **hub)
+    except (OSError, ValueError) as error:
+        raise InputError(f"model {name!r} cannot be read: {_first_line(error)}") from error
+
+
+def _saved_separator(name: str | None, hub: dict[str, Any]) -> str:
+    path = None if name is None else _find(name, _FORMAT_FILE, hub)
+    return " " if path is None else str(json.loads(Path(path).read_text())[_FORMAT_KEY])
+
+
+def _bare_encoder(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Constructor arguments of Transformer + CLS pooling + dot product around a bare transformer."""
+    kwargs = dict(kwargs)
+    hub = {
+        k: kwargs[k] for k in ("token", "revision", "local_files_only", "trust_remote_code") if k in kwargs
+    }
+    shared = {
+        k: hub | (kwargs.pop(k, None) or {}) for k in ("model_kwargs", "processor_kwargs", "config_kwargs")
+    }
+    try:
+        transformer = Transformer(
+            name,
+            query_length=QUERY_LENGTH,
+            document_length=DOCUMENT_LENGTH,
+            cache_dir=kwargs.get("cache_folder"),
+            **shared,
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"model {name!r} is neither a folder with a transformer nor a hub name that can be loaded now "
+            f"({_first_line(error)})"
+        ) from error
+    pooling = Pooling(transformer.get_embedding_dimension(), "cls")
+    similarity = kwargs.pop("similarity_fn_name", None) or "dot"
+    return kwargs | {"modules": [transformer, pooling], "similarity_fn_name": similarity}
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

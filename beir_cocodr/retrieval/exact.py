@@ -1,0 +1,278 @@
+"""Exact dense search with the interface of BEIR's ``DenseRetrievalExactSearch``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.topk import NonFiniteScores, Similarity, search_chunks
+
+Corpus = Mapping[str, Mapping[str, str | None]]
+
+logger = logging.getLogger(__name__)
+
+#: BEIR's name of a score function to sentence-transformers' name of the similarity.
+_SIMILARITIES: dict[str, Similarity] = {"cos_sim": "cosine", "dot": "dot"}
+
+
+class ExactSearch:
+    """Exact dense search: takes the place of BEIR's ``DenseRetrievalExactSearch`` in ``EvaluateRetrieval``.
+
+    It differs from BEIR's where that fails or misleads: a single query and ``title: None`` work, results come
+    in rank order with ties by descending document id (as trec_eval breaks them), NaN or infinite scores
+    raise, a similarity that the model does not declare raises, and neither the corpus as text nor its
+    embeddings are held beyond a chunk when the corpus is a `Documents`.
+
+    Args:
+        model: ``encode_queries(list of str, batch_size=, show_progress_bar=, convert_to_tensor=)`` and
+            ``encode_corpus(list of {"title", "text"}, ...)`` likewise, each returning one vector per text. If
+            it has ``similarity_fn_name`` ("cosine" or "dot"), searches must agree with it.
+        batch_size: texts that the model encodes at a time.
+        corpus_chunk_size: documents handed to the model at a time; their embeddings are held in memory.
+        ignore_identical_ids: never retrieve the document whose id is the query's, as BEIR's search does; the
+            query then gets ``top_k`` others.
+        show_progress_bar, convert_to_tensor: passed on to the model; both True by default.
+        **kwargs: anything else is ignored with a warning (BEIR's constructor takes anything).
+
+    Attributes:
+        results: what the last `search` returned.
+
+    Raises:
+        InputError: batch_size or corpus_chunk_size below 1.
+
+    Example:
+        >>> search = ExactSearch(COCODR("OpenMatch/cocodr-base-msmarco"))
+        >>> results = EvaluateRetrieval(search, score_function="dot").retrieve(corpus, queries)
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        batch_size: int = 128,
+        corpus_chunk_size: int = 50_000,
+        *,
+        ignore_identical_ids: bool = True,
+        show_progress_bar: bool = True,
+        convert_to_tensor: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if batch_size < 1 or corpus_chunk_size < 1:
+            raise InputError(
+                f"batch_size {batch_size}, corpus_chunk_size {corpus_chunk_size}: both must be 1 or more"
+            )
+        self.model = model
+        self.batch_size = batch_size
+        self.corpus_chunk_size = corpus_chunk_size
+        self.ignore_identical_ids = ignore_identical_ids
+        self.show_progress_bar = show_progress_bar
+        self.convert_to_tensor = convert_to_tensor
+        self.results: dict[str, dict[str, float]] = {}
+        _warn_ignored(kwargs)
+
+    def search(
+        self,
+        corpus: Corpus,
+        queries: Mapping[str, str],
+        top_k: int,
+        score_function: str | None = None,
+        return_sorted: bool = False,
+        *,
+        ignore_identical_ids: bool | None = None,
+        **kwargs: Any,
+    ) -> dict[str, dict[str, float]]:
+        """Encode and search.
+
+        Args:
+            corpus: document id to {"title", "text"}: a BEIR corpus or a `Documents`, which is streamed.
+            queries: query id to text.
+            top_k: documents wanted for each query.
+            score_function: "cos_sim" or "dot"; None takes the model's own similarity.
+            return_sorted: of no consequence, results are always in rank order.
+            ignore_identical_ids: overrides the constructor's for this search.
+            **kwargs: ignored with a warning.
+
+        Returns:
+            Query id to {document id: float32 score as float}, best first, min(top_k, documents allowed) each.
+
+        Raises:
+            InputError: no documents, no queries, top_k below 1, an unknown score function or one that is not
+                what the model declares, or embeddings that do not fit their texts.
+            NonFiniteScores: a score is NaN or infinite; names documents and queries.
+        """
+        _warn_ignored(kwargs)
+        source = _source(corpus)
+        query_ids, scores, rows = self._search(source, queries, top_k, score_function, ignore_identical_ids)
+        names = _names(source, rows)
+        self.results = {}
+        for query, row_scores, row, ids in zip(query_ids, scores.tolist(), rows, names, strict=True):
+            # Places without a document (row -1) come last.
+            found = int((row >= 0).sum())
+            self.results[query] = dict(zip(ids[:found], row_scores[:found], strict=True))
+        return self.results
+
+    def search_arrays(
+        self,
+        corpus: Corpus,
+        queries: Mapping[str, str],
+        top_k: int,
+        score_function: str | None = None,
+        *,
+        ignore_identical_ids: bool | None = None,
+    ) -> tuple[list[str], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """`search` without the dictionaries.
+
+        Returns:
+            Query ids (Q,), scores (Q, k) float32 and rows (Q, k) int64, best first; k = min(top_k, N), rows
+            count in corpus order. Where a query has fewer documents, its last places are -inf and -1.
+        """
+        return self._search(_source(corpus), queries, top_k, score_function, ignore_identical_ids)
+
+    def _search(
+        self,
+        source: Documents | _PlainCorpus,
+        queries: Mapping[str, str],
+        top_k: int,
+        score_function: str | None,
+        ignore_identical_ids: bool | None,
+    ) -> tuple[list[str], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        similarity = self._similarity(score_function)
+        query_ids = list(queries)
+        if not query_ids:
+            raise InputError("there are no queries to search for")
+        if not len(source):
+            raise InputError("the corpus has no documents")
+        if top_k < 1:
+            raise InputError(f"top_k is {top_k}: ask for at least one document")
+        ignore = self.ignore_identical_ids if ignore_identical_ids is None else ignore_identical_ids
+        try:
+            scores, rows = search_chunks(
+                self._encode_queries(list(queries.values())),
+                self._encode_corpus(source),
+                top_k,
+                source.tie_ranks(),
+                similarity=similarity,
+                excluded_rows=source.rows(query_ids) if ignore else None,
+            )
+        except NonFiniteScores as error:
+            raise error.named(source.ids, lambda at: [query_ids[row] for row in at]) from None
+        return query_ids, scores.cpu().numpy(), rows.cpu().numpy()
+
+    def _similarity(self, score_function: str | None) -> Similarity:
+        declared = getattr(self.model, "similarity_fn_name", None)
+        declared = getattr(declared, "value", declared)
+        if declared is not None and declared not in get_args(Similarity):
+            raise InputError(
+                f"the model declares the similarity {declared!r}; exact search has cosine and dot"
+            )
+        if score_function is None:
+            if declared is None:
+                raise InputError("the model declares no similarity: give score_function 'cos_sim' or 'dot'")
+            similarity: Similarity = declared
+            return similarity
+        if score_function not in _SIMILARITIES:
+            raise InputError(f"score function {score_function!r} is neither 'cos_sim' nor 'dot'")
+        if declared not in (None, _SIMILARITIES[score_function]):
+            right = next(name for name, similarity in _SIMILARITIES.items() if similarity == declared)
+            raise InputError(
+                f"score_function is {score_function!r} but the model declares the similarity {declared!r}: "
+                f"give score_function={right!r}, or None for the model's own"
+            )
+        return _SIMILARITIES[score_function]
+
+    def _encode_queries(self, texts: list[str]) -> Tensor:
+        return _embeddings(self.model.encode_queries(texts, **self._options), len(texts), "queries")
+
+    def _encode_corpus(self, source: Documents | _PlainCorpus) -> Iterator[Tensor]:
+        for documents in source.chunks(self.corpus_chunk_size):
+            encoded = self.model.encode_corpus(documents, **self._options)
+            yield _embeddings(encoded, len(documents), "documents")
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.batch_size,
+            "show_progress_bar": self.show_progress_bar,
+            "convert_to_tensor": self.convert_to_tensor,
+        }
+
+
+class _PlainCorpus:
+    """A BEIR corpus dict with the parts of `Documents` that a search needs."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+        self._ids = list(corpus)
+        wrong = next((id for id in self._ids if not isinstance(id, str)), None)
+        if wrong is not None:
+            raise InputError(f"document id {wrong!r} is not a string: ids are compared and sorted as strings")
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def ids(self, rows: Iterable[int] | None = None) -> list[str]:
+        return self._ids if rows is None else [self._ids[row] for row in rows]
+
+    def rows(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
+        wanted = {id for id in ids if id in self._corpus}
+        at = {id: row for row, id in enumerate(self._ids) if id in wanted} if wanted else {}
+        return np.array([at.get(id, -1) for id in ids], dtype=np.int64)
+
+    def tie_ranks(self) -> npt.NDArray[np.int64]:
+        # Python compares strings by code point, which is the order of their UTF-8 bytes.
+        order = sorted(range(len(self)), key=self._ids.__getitem__, reverse=True)
+        ranks = np.empty(len(self), dtype=np.int64)
+        ranks[order] = np.arange(len(self))
+        return ranks
+
+    def chunks(self, size: int) -> Iterator[list[Mapping[str, str | None]]]:
+        documents = (_without_none(document) for _, document in self._corpus.items())
+        while chunk := list(islice(documents, size)):
+            yield chunk
+
+
+def _source(corpus: Corpus) -> Documents | _PlainCorpus:
+    return corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
+
+
+def _without_none(document: Mapping[str, str | None]) -> Mapping[str, str | None]:
+    """``title: None`` is common in published corpora, and models concatenate strings."""
+    if None in document.values():
+        return {field: "" if value is None else value for field, value in document.items()}
+    return document
+
+
+def _names(source: Documents | _PlainCorpus, rows: npt.NDArray[np.int64]) -> list[list[str]]:
+    """(Q, k) rows to ids; no more ids are in memory at once than there are hits."""
+    if len(source) <= rows.size:
+        table, at = source.ids(), rows
+    else:
+        unique, at = np.unique(rows.clip(min=0), return_inverse=True)
+        table, at = source.ids(unique), at.reshape(rows.shape)
+    names: list[list[str]] = np.array(table, dtype=object)[at].tolist()
+    return names
+
+
+def _embeddings(encoded: Any, count: int, what: str) -> Tensor:
+    """What a model may return (tensor, array, or list of either) as (count, d)."""
+    if isinstance(encoded, (list, tuple)):
+        encoded = torch.stack([torch.as_tensor(vector) for vector in encoded])
+    matrix = torch.as_tensor(encoded)
+    if matrix.ndim == 1:
+        matrix = matrix[None]
+    if matrix.ndim != 2 or len(matrix) != count:
+        raise InputError(f"the model returned embeddings of shape {tuple(matrix.shape)} for {count} {what}")
+    return matrix
+
+
+def _warn_ignored(kwargs: Mapping[str, Any]) -> None:
+    if kwargs:
+        logger.warning("ExactSearch ignores the arguments %s", ", ".join(sorted(kwargs)))

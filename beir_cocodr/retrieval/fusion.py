@@ -1,0 +1,135 @@
+"""BM25 and a dense encoder together: fusion of scores, of ranks, and feedback into the query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.ranking import Ranking, best_rows, blocks
+
+#: Elements of a (queries, documents) score block, which bounds memory at about half a gigabyte.
+_BLOCK_ELEMENTS = 2**25
+_RRF_DEPTH, _RRF_CONSTANT = 1000, 60
+
+
+def z_normalize(scores: np.ndarray) -> np.ndarray:
+    """(Q, N) scores to zero mean and unit deviation over the documents of each query; constants to 0."""
+    centred = scores - scores.mean(axis=1, keepdims=True, dtype=np.float64)
+    deviation = centred.std(axis=1, keepdims=True)
+    normal: np.ndarray = np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 0)
+    return normal
+
+
+class Hybrid:
+    """Mean of the z-normalised scores of BM25 and a dense encoder, over all documents."""
+
+    def __init__(self, dense: Dense, bm25: BM25) -> None:
+        self.dense, self.bm25 = dense, bm25
+
+    def prepare(self) -> None:
+        self.dense.prepare()
+        self.bm25.prepare()
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        return self.rank(queries, self.dense.encode_queries(list(queries.values())), top_k)
+
+    def rank(self, queries: dict[str, str], vectors: torch.Tensor, top_k: int) -> Ranking:
+        """Rank for queries whose embeddings, (Q, d), are already there."""
+        size, ties = len(self.dense.documents), self.dense.documents.tie_ranks()
+        depth, found_rows, found_scores, start = min(top_k, size), [], [], 0
+        for ids, texts in blocks(queries, max(1, _BLOCK_ELEMENTS // size)):
+            block = vectors[start : start + len(ids)]
+            start += len(ids)
+            dense = np.concatenate([(block @ chunk.T).numpy() for chunk in self.dense.chunks()], axis=1)
+            lexical = np.stack([self.bm25.scores(text) for text in texts])
+            fused = ((z_normalize(dense) + z_normalize(lexical)) / 2).astype(np.float32)
+            rows = np.stack([best_rows(row, ties, depth) for row in fused])
+            found_rows.append(rows)
+            found_scores.append(np.take_along_axis(fused, rows, axis=1))
+        return Ranking(list(queries), np.concatenate(found_scores), np.concatenate(found_rows))
+
+    def describe(self) -> dict[str, Any]:
+        return {"model": "mean of z-normalised scores", **_parts(self.dense, self.bm25)}
+
+
+class ReciprocalRank:
+    """Reciprocal rank fusion of the best 1,000 of BM25 and of a dense encoder: sum of 1 / (60 + rank).
+
+    Source: Cormack et al., 2009.
+    """
+
+    def __init__(self, dense: Dense, bm25: BM25) -> None:
+        self.dense, self.bm25 = dense, bm25
+
+    def prepare(self) -> None:
+        self.dense.prepare()
+        self.bm25.prepare()
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        lists = [part.search(queries, _RRF_DEPTH) for part in (self.dense, self.bm25)]
+        ties = self.dense.documents.tie_ranks()
+        depth = min(top_k, len(ties))
+        scores = np.zeros((len(queries), depth), np.float32)
+        rows = np.full((len(queries), depth), -1, np.int64)
+        for i in range(len(queries)):
+            found = np.unique(np.concatenate([ranking.rows[i][ranking.rows[i] >= 0] for ranking in lists]))
+            fused = np.zeros(len(found))
+            for ranking in lists:
+                listed = ranking.rows[i][ranking.rows[i] >= 0]
+                fused[np.searchsorted(found, listed)] += 1 / (_RRF_CONSTANT + 1 + np.arange(len(listed)))
+            single = fused.astype(np.float32)
+            best = best_rows(single, ties[found], depth)
+            rows[i, : len(best)], scores[i, : len(best)] = found[best], single[best]
+        return Ranking(list(queries), scores, rows)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "model": "reciprocal rank fusion",
+            "constant": _RRF_CONSTANT,
+            "depth": _RRF_DEPTH,
+            **_parts(self.dense, self.bm25),
+        }
+
+
+class Feedback:
+    """Dense search with the query moved towards the best documents of the fusion.
+
+    q' = normalise(q + weight * mean of the embeddings of the fusion's best ``documents``).
+
+    Args:
+        hybrid: the fusion.
+        weight: of the mean (default 0.5).
+        documents: how many documents it is taken over (default 3).
+    """
+
+    def __init__(self, hybrid: Hybrid, weight: float = 0.5, documents: int = 3) -> None:
+        self.hybrid, self.weight, self.documents = hybrid, weight, documents
+
+    def prepare(self) -> None:
+        self.hybrid.prepare()
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        dense = self.hybrid.dense
+        vectors = dense.encode_queries(list(queries.values()))
+        best = self.hybrid.rank(queries, vectors, self.documents).rows  # (Q, documents)
+        mean = torch.from_numpy(dense.embeddings[best].mean(axis=1))
+        moved = torch.nn.functional.normalize(vectors + self.weight * mean, dim=-1)
+        return dense.search_embeddings(list(queries), moved, top_k)
+
+    def describe(self) -> dict[str, Any]:
+        parts = _parts(self.hybrid.dense, self.hybrid.bm25)
+        return {"model": "hybrid feedback", "weight": self.weight, "documents": self.documents, **parts}
+
+
+def _parts(dense: Dense, bm25: BM25) -> dict[str, Any]:
+    described = dense.describe()
+    return {
+        "similarity": described["similarity"],
+        "text_format": described["text_format"],
+        "dense": described,
+        "bm25": bm25.describe(),
+    }

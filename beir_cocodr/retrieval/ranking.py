@@ -1,0 +1,75 @@
+"""The result of a search, before ids are put to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from beir_cocodr.data.documents import Documents
+
+#: Query id to (document id, score) pairs, best first.
+Results = dict[str, list[tuple[str, float]]]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The best documents of each query, best first, ties by descending document id.
+
+    Args:
+        queries: (Q,) query ids.
+        scores: (Q, k) float32.
+        rows: (Q, k) int64 corpus rows; -1 where a query has fewer results.
+    """
+
+    queries: list[str]
+    scores: np.ndarray
+    rows: np.ndarray
+
+    def results(
+        self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None
+    ) -> Results:
+        """Query id to (document id, score) pairs in rank order, at most ``depth`` of them."""
+        return {
+            query: [
+                (document, score)
+                for document, score in zip(
+                    documents.ids(rows[rows >= 0]), scores[rows >= 0].tolist(), strict=True
+                )
+                if not (drop_identical_ids and document == query)
+            ][:depth]
+            for query, scores, rows in zip(self.queries, self.scores, self.rows, strict=True)
+        }
+
+
+class Retriever(Protocol):
+    """Anything that ranks one corpus for a batch of queries."""
+
+    def prepare(self) -> None:
+        """Make what searching needs, an index or embeddings; a second call costs nothing."""
+        ...
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking: ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a number depends on: text format, similarity, analyser, parameters."""
+        ...
+
+
+def best_rows(scores: np.ndarray, ties: np.ndarray, top_k: int) -> np.ndarray:
+    """Rows of the ``top_k`` best of (N,) scores, ties by ascending (N,) ``ties``, exact at the last place."""
+    if top_k < len(scores):
+        last = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
+        candidates = np.flatnonzero(scores >= last)
+    else:
+        candidates = np.arange(len(scores))
+    return candidates[np.lexsort((ties[candidates], -scores[candidates]))][:top_k]
+
+
+def blocks(queries: dict[str, str], size: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Ids and texts of ``size`` queries at a time."""
+    ids, texts = list(queries), list(queries.values())
+    for start in range(0, len(ids), size):
+        yield ids[start : start + size], texts[start : start + size]

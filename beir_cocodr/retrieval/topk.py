@@ -1,0 +1,291 @@
+"""Exact top-k over a stream of document embeddings."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from beir_cocodr.errors import InputError
+
+Similarity = Literal["dot", "cosine"]
+Array = Tensor | npt.NDArray[Any]
+
+# A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product
+# down, fewer documents a tile mean more merges.
+QUERY_TILE = 1_024
+DOCUMENT_TILE = 16_384
+# Elements that are selected from at a time: their masks and keys are what selection needs beside the tile.
+_SELECTION = 1 << 21
+# Where |q| |d| stays below this no partial sum of the product can leave float32 (maximum 3.4e38).
+_SAFE_PRODUCT = 1e38
+_LOW_WORD = 0xFFFFFFFF
+_MAGNITUDE = 0x7FFFFFFF
+_NAMED = 5
+
+
+class NonFiniteScores(InputError):
+    """Embeddings that give NaN or infinite scores; no ranking of them means anything.
+
+    Args:
+        documents: the documents at fault, rows or ids; empty when it is the query vectors alone.
+        queries: the queries at fault, rows or ids; empty when it is the document vectors alone.
+
+    Where both are named, each vector is finite and their products overflow.
+    """
+
+    def __init__(self, documents: Sequence[int | str], queries: Sequence[int | str]) -> None:
+        self.documents, self.queries = list(documents), list(queries)
+        at_fault = [
+            _listed(kind, names)
+            for kind, names in (("document", self.documents), ("query", self.queries))
+            if names
+        ]
+        super().__init__(
+            f"NaN or infinite scores from the embeddings of {' with '.join(at_fault)}: look at their texts, "
+            "and encode in float32 if the model runs in half precision"
+        )
+
+    def named(
+        self, documents: Callable[[list[int]], Sequence[str]], queries: Callable[[list[int]], Sequence[str]]
+    ) -> NonFiniteScores:
+        """The same error with ids in place of rows."""
+        return NonFiniteScores(
+            documents([int(row) for row in self.documents]), queries([int(row) for row in self.queries])
+        )
+
+
+@torch.no_grad()
+def search_chunks(
+    query_embeddings: Array,
+    chunks: Iterable[Array],
+    top_k: int,
+    tie_ranks: Array | None = None,
+    *,
+    similarity: Similarity = "dot",
+    excluded_rows: Array | None = None,
+    query_tile: int = QUERY_TILE,
+    document_tile: int = DOCUMENT_TILE,
+) -> tuple[Tensor, Tensor]:
+    """The ``top_k`` best documents of every query, exactly.
+
+    Chunks are read once, one after the other, and worked on in tiles of ``query_tile`` queries by
+    ``document_tile`` documents, so memory depends on neither the corpus nor the size of its chunks (beside a
+    chunk itself and the (N,) tie ranks). Order is by score descending, then by tie rank ascending, also
+    where ties run across the last place. A score's last bits may depend on the shapes of the product, hence
+    on the sizes of chunks and tiles: results agree to 1e-5, and in order outside ties and such near-ties.
+    PyTorch's own settings for less precise float32 products, off by default, apply.
+
+    Args:
+        query_embeddings: (Q, d), any dtype; half precision is cast to float32 before the product. The search
+            runs on its device.
+        chunks: (n, d) each, in corpus order, any dtype and device; N documents in all.
+        top_k: documents wanted for each query; k = min(top_k, N).
+        tie_ranks: (N,) integers, a permutation of 0..N-1; the smaller comes first among equal scores. For
+            trec_eval's order it is the position in descending order of document ids. Default: the row.
+        similarity: "dot", or "cosine", which normalises rows; a zero vector has cosine 0 with everything.
+        excluded_rows: (Q,) integers, one corpus row for each query that it must not retrieve; -1 for none.
+        query_tile, document_tile: queries and documents scored at a time.
+
+    Returns:
+        scores (Q, k) float32 sorted descending and rows (Q, k) int64, on the queries' device. Where exclusion
+        leaves a query fewer than k documents, its last places are score -inf, row -1.
+
+    Raises:
+        NonFiniteScores: a score is NaN or infinite; names rows (`NonFiniteScores.named` puts ids).
+        InputError: top_k < 1, no queries or no documents, sizes that do not fit together, or tie ranks that
+            are no permutation.
+    """
+    if top_k < 1:
+        raise InputError(f"top_k is {top_k}: ask for at least one document")
+    queries = _prepared(_matrix(query_embeddings, "query embeddings"), similarity)
+    if not len(queries):
+        raise InputError("there are no queries to search for")
+    if len(culprits := _rows_with_non_finite(queries)):
+        raise NonFiniteScores([], culprits)
+    search = _Search(queries, top_k, query_tile)
+    ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
+    row_of_rank = None if ranks is None else _inverse(ranks)
+    excluded = None if excluded_rows is None else _tensor(excluded_rows).to(queries.device)
+    for chunk in chunks:
+        for tile in torch.split(_matrix(chunk, "a chunk"), document_tile):
+            if tile.shape[1] != queries.shape[1]:
+                raise InputError(f"documents have {tile.shape[1]} dimensions, queries {queries.shape[1]}")
+            start, stop = search.seen, search.seen + len(tile)
+            if ranks is not None and stop > len(ranks):
+                raise InputError(f"there are more documents than tie ranks ({len(ranks)})")
+            here = torch.arange(start, stop) if ranks is None else ranks[start:stop]
+            search.add(_prepared(tile.to(queries.device), similarity), here.to(queries.device), excluded)
+    if ranks is not None and len(ranks) != search.seen:
+        raise InputError(f"there are {len(ranks)} tie ranks for {search.seen} documents")
+    return search.result(row_of_rank)
+
+
+class _Search:
+    """The best so far of every query, as sortable keys.
+
+    A key is an int64: the score in an order-preserving form above, the complement of the tie rank below. No
+    two keys of a query are equal and larger is better, so every selection has exactly one right answer.
+    """
+
+    def __init__(self, queries: Tensor, top_k: int, query_tile: int) -> None:
+        self.queries, self.top_k, self.query_tile = queries, top_k, query_tile
+        self.seen = 0
+        self._best = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        self._query_norm = float(torch.linalg.vector_norm(queries, dim=1).max())
+        self._scores = queries.new_empty(0)
+
+    def add(self, documents: Tensor, ranks: Tensor, excluded: Tensor | None) -> None:
+        """Take in (n, d) documents with (n,) tie ranks."""
+        document_norm = float(torch.linalg.vector_norm(documents, dim=1).max()) if len(documents) else 0.0
+        finite = self._query_norm * document_norm < _SAFE_PRODUCT  # False for NaN as well
+        merged = []
+        for first in range(0, len(self.queries), self.query_tile):
+            part = slice(first, first + self.query_tile)
+            scores = self._product(self.queries[part], documents)
+            if not finite:
+                self._check(scores, documents, first)
+            if excluded is not None:
+                local = excluded[part] - self.seen
+                at = ((local >= 0) & (local < len(documents))).nonzero().squeeze(1)
+                scores[at, local[at]] = -torch.inf
+            # Blocks of a tile keep the masks and keys of the selection small.
+            rows = max(1, _SELECTION // max(1, len(documents)))
+            blocks = torch.split(scores, rows), torch.split(self._best[part], rows)
+            for block, best in zip(*blocks, strict=True):
+                merged.append(_merge(best, block, ranks, self.top_k))
+        self._best = torch.cat(merged)
+        self.seen += len(documents)
+
+    def result(self, row_of_rank: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Scores (Q, k) and rows (Q, k), best first."""
+        if not self.seen:
+            raise InputError("there are no documents to search")
+        best = self._best.sort(dim=1, descending=True).values
+        ranks = _LOW_WORD - (best & _LOW_WORD)
+        scores = _scores(best)
+        rows = ranks if row_of_rank is None else row_of_rank.to(ranks.device)[ranks]
+        return scores, rows.masked_fill_(scores == -torch.inf, -1)
+
+    def _product(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """(q, d) by (n, d) to (q, n), in memory that the next tile uses again."""
+        shape = (len(queries), len(documents))
+        size = shape[0] * shape[1]
+        if self._scores.numel() < size:
+            self._scores = self.queries.new_empty(size)
+        # With `out` an autocast region around the search cannot turn the product into half precision.
+        return torch.mm(queries, documents.T, out=self._scores[:size].view(shape))
+
+    def _check(self, scores: Tensor, documents: Tensor, first_query: int) -> None:
+        """Raise if a score is not finite; only reached when norms cannot rule it out."""
+        wrong = ~scores.isfinite()
+        if not wrong.any():
+            return
+        if len(culprits := _rows_with_non_finite(documents)):
+            raise NonFiniteScores([self.seen + row for row in culprits], [])
+        raise NonFiniteScores(
+            [self.seen + row for row in wrong.any(dim=0).nonzero().squeeze(1).tolist()],
+            [first_query + row for row in wrong.any(dim=1).nonzero().squeeze(1).tolist()],
+        )
+
+
+def _merge(best: Tensor, scores: Tensor, ranks: Tensor, k: int) -> Tensor:
+    """(q, b) best keys so far and (q, n) new scores with (n,) ranks to (q, min(k, b + n)) keys, unsorted."""
+    row, column = (scores >= _lower_bound(best, scores, k)[:, None]).nonzero(as_tuple=True)
+    keys = _keys(scores[row, column], ranks[column])
+    # Queries have different numbers of contenders: they are written behind the best so far, flush left.
+    count = torch.bincount(row, minlength=len(scores))
+    place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    held, most = best.shape[1], int(count.max())
+    contenders = best.new_full((len(scores), held + most), torch.iinfo(torch.int64).min)
+    contenders[:, :held] = best
+    contenders[row, held + place] = keys
+    return contenders.topk(min(k, held + most), dim=1, sorted=False).values
+
+
+def _lower_bound(best: Tensor, scores: Tensor, k: int) -> Tensor:
+    """(q,) scores that the k-th best of everything seen, the (q, n) new scores included, cannot be below.
+
+    At first that is the k-th largest of the maxima of disjoint groups, cheaper than the k-th largest score.
+    """
+    if best.shape[1] == k:
+        return _scores(best.amin(dim=1))
+    n = scores.shape[1]
+    if n < k:
+        return scores.new_full((len(scores),), -torch.inf)
+    size = max(1, n // (2 * k))
+    groups = n // size
+    maxima = scores[:, : size * groups].view(-1, size, groups).amax(dim=1)
+    return maxima.topk(k, dim=1, sorted=False).values.amin(dim=1)
+
+
+def _keys(scores: Tensor, ranks: Tensor) -> Tensor:
+    """float32 scores and int64 tie ranks, of one shape, to int64 keys."""
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0, to which it is equal
+    ordered = bits ^ ((bits >> 31) & _MAGNITUDE)
+    return (ordered.to(torch.int64) << 32) | (_LOW_WORD - ranks)
+
+
+def _scores(keys: Tensor) -> Tensor:
+    """int64 keys to the float32 scores in them."""
+    ordered = (keys >> 32).to(torch.int32)
+    return (ordered ^ ((ordered >> 31) & _MAGNITUDE)).view(torch.float32)
+
+
+def _prepared(rows: Tensor, similarity: Similarity) -> Tensor:
+    """(n, d) in float32, normalised for cosine; zero vectors stay zero."""
+    rows = rows.to(torch.float32)
+    if similarity == "dot":
+        return rows
+    if similarity != "cosine":
+        raise InputError(f"similarity {similarity!r} is neither 'dot' nor 'cosine'")
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    unit = rows / norms
+    # Squares of tiny or huge numbers leave float32 where the numbers themselves do not.
+    odd = ~((norms > 1e-15) & (norms < 1e18)).squeeze(1)
+    if odd.any():
+        wide = rows[odd].double()
+        wide_norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+        unit[odd] = torch.where(wide_norms == 0, wide, wide / wide_norms).float()
+    return unit
+
+
+def _inverse(ranks: Tensor) -> Tensor:
+    """(N,) row of every rank."""
+    inverse = torch.full_like(ranks, -1)
+    if len(ranks) and int(ranks.min()) >= 0 and int(ranks.max()) < len(ranks):
+        inverse[ranks] = torch.arange(len(ranks), device=ranks.device)
+    if (inverse < 0).any():
+        raise InputError(f"tie_ranks is not a permutation of 0..{len(ranks) - 1}")
+    return inverse
+
+
+def _matrix(array: Array, what: str) -> Tensor:
+    matrix = _tensor(array)
+    if matrix.ndim != 2:
+        raise InputError(f"{what} must be two-dimensional, not of shape {tuple(matrix.shape)}")
+    return matrix
+
+
+def _tensor(array: Array) -> Tensor:
+    if isinstance(array, Tensor):
+        return array
+    with warnings.catch_warnings():
+        # Read-only arrays, such as memory-mapped ones, are welcome: nothing here writes to its input.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def _rows_with_non_finite(matrix: Tensor) -> list[int]:
+    rows: list[int] = (~matrix.isfinite().all(dim=1)).nonzero().squeeze(1).tolist()
+    return rows
+
+
+def _listed(kind: str, names: Sequence[int | str]) -> str:
+    shown = ", ".join(repr(name) if isinstance(name, str) else f"row {name}" for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{kind} {shown}{more}"

@@ -1,0 +1,1 @@
+"""Pre-training, fine-tuning, and adaptation of one base to one corpus."""

@@ -1,0 +1,41 @@
+"""training.json: what was done to a model, and what it has seen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.files import write_text
+
+RECORD_FILE = "training.json"
+
+
+def seen(collection: Collection, queries: bool) -> dict[str, Any]:
+    """What a training stage was shown of one collection, by counts and content hashes."""
+    record: dict[str, Any] = {
+        "dataset": collection.name,
+        "documents": len(collection.documents),
+        "corpus_sha256": collection.documents.content_hash,
+    }
+    if queries:
+        texts = json.dumps(sorted(collection.queries.items()), ensure_ascii=False)
+        record |= {
+            "split": collection.split,
+            "queries": len(collection.queries),
+            "queries_sha256": hashlib.sha256(texts.encode()).hexdigest(),
+        }
+    return record
+
+
+def read_record(model: str | Path) -> dict[str, Any] | None:
+    """The record beside a saved model, or None where there is none."""
+    path = Path(model) / RECORD_FILE
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def write_record(folder: Path, record: dict[str, Any]) -> None:
+    """Write the record last: its presence says that the model beside it is complete."""
+    write_text(folder / RECORD_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,331 @@
+"""Search time and peak memory: ours against BEIR's exact search, FAISS flat and the bare matrix product.
+
+The encoder is not what is measured: every rival gets the same random embeddings, made beforehand. Each runs
+in a process of its own, so that its peak memory is its own, and the processes take turns, so that whatever
+else the machine does falls on all of them.
+
+    python benchmarks/search.py [--documents 100000] [--queries 1000] [--top-k 1000] [--repeats 7]
+
+Writes benchmarks/results/search.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent
+RIVALS = {
+    "beir": "BEIR DenseRetrievalExactSearch, dictionaries",
+    "ours_dictionaries": "ExactSearch.search, dictionaries",
+    "ours_arrays": "search_chunks, arrays",
+    "faiss": "FAISS IndexFlatIP.search, arrays",
+    "product": "bare matrix product, no selection",
+}
+#: Ratio to (numerator, denominator, what it is to be).
+RATIOS = {
+    "beir / ours_dictionaries": ("beir", "ours_dictionaries", "at least 2"),
+    "ours_arrays / faiss": ("ours_arrays", "faiss", "at most 1.2"),
+    "ours_arrays / product": ("ours_arrays", "product", None),
+    "faiss / product": ("faiss", "product", None),
+}
+CHUNK = 50_000
+MIB = 1024 * 1024
+
+
+class Embeddings(NamedTuple):
+    queries: np.ndarray  # (Q, d)
+    documents: np.ndarray  # (N, d)
+
+
+class Prepared(NamedTuple):
+    """What is timed, how its return value becomes (Q, k) scores and rows, and what was made beforehand."""
+
+    run: Callable[[], Any]
+    arrays: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None
+    preparation_seconds: float
+
+
+class Stub:
+    """A BEIR model that looks its embeddings up: texts are row numbers."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        import torch
+
+        self.queries = torch.from_numpy(embeddings.queries)
+        self.documents = torch.from_numpy(embeddings.documents)
+
+    def encode_queries(self, queries: list[str], **kwargs: Any) -> Any:
+        return self.queries
+
+    def encode_corpus(self, corpus: list[dict[str, str]], **kwargs: Any) -> Any:
+        start, last = int(corpus[0]["text"]), int(corpus[-1]["text"])
+        # Texts are equally long, so BEIR's sorting by length leaves them in order: a slice, without a copy.
+        assert last - start == len(corpus) - 1
+        return self.documents[start : last + 1]
+
+
+def dictionary_search(search_class: Any, embeddings: Embeddings, top_k: int) -> Prepared:
+    search = search_class(Stub(embeddings), corpus_chunk_size=CHUNK, show_progress_bar=False)
+    width = len(str(len(embeddings.documents)))
+    corpus = {f"d{row}": {"title": "", "text": f"{row:0{width}}"} for row in range(len(embeddings.documents))}
+    queries = {f"q{row}": str(row) for row in range(len(embeddings.queries))}
+
+    def arrays(results: dict[str, dict[str, float]]) -> tuple[np.ndarray, np.ndarray]:
+        ranked = [sorted(found.items(), key=lambda hit: -hit[1]) for found in results.values()]
+        scores = np.array([[score for _, score in hits] for hits in ranked], dtype=np.float32)
+        return scores, np.array([[int(document[1:]) for document, _ in hits] for hits in ranked])
+
+    return Prepared(lambda: search.search(corpus, queries, top_k, "dot"), arrays, 0.0)
+
+
+def prepare_beir(embeddings: Embeddings, top_k: int) -> Prepared:
+    from beir.retrieval.search.dense import DenseRetrievalExactSearch
+
+    return dictionary_search(DenseRetrievalExactSearch, embeddings, top_k)
+
+
+def prepare_ours_dictionaries(embeddings: Embeddings, top_k: int) -> Prepared:
+    from beir_cocodr.retrieval.exact import ExactSearch
+
+    return dictionary_search(ExactSearch, embeddings, top_k)
+
+
+def prepare_ours_arrays(embeddings: Embeddings, top_k: int) -> Prepared:
+    from beir_cocodr.retrieval.topk import search_chunks
+
+    tie_ranks = np.random.default_rng(1).permutation(len(embeddings.documents))
+
+    def run() -> Any:
+        starts = range(0, len(embeddings.documents), CHUNK)
+        chunks = (embeddings.documents[start : start + CHUNK] for start in starts)
+        return search_chunks(embeddings.queries, chunks, top_k, tie_ranks)
+
+    return Prepared(run, lambda found: (found[0].numpy(), found[1].numpy()), 0.0)
+
+
+def prepare_faiss(embeddings: Embeddings, top_k: int) -> Prepared:
+    import faiss
+
+    faiss.omp_set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    index = faiss.IndexFlatIP(embeddings.documents.shape[1])
+    started = time.perf_counter()
+    index.add(embeddings.documents)
+    added = time.perf_counter() - started
+    return Prepared(lambda: index.search(embeddings.queries, top_k), lambda found: found, added)
+
+
+def prepare_product(embeddings: Embeddings, top_k: int) -> Prepared:
+    stub = Stub(embeddings)
+    return Prepared(lambda: stub.queries @ stub.documents.T, None, 0.0)
+
+
+def peak_memory() -> int:
+    """Bytes, the most this process has held so far."""
+    kilobyte = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte
+
+
+def worker(rival: str, options: argparse.Namespace) -> None:
+    """Serve one rival: "run" on stdin answers {"seconds"}, "save PATH" answers {"peak_mib", ...}."""
+    import torch
+
+    torch.set_num_threads(options.threads)
+    # Imported before memory is measured: libraries are not what a search needs.
+    __import__(
+        {"beir": "beir.retrieval.search.dense", "faiss": "faiss"}.get(rival, "beir_cocodr.retrieval.exact")
+    )
+    random = np.random.default_rng(0)
+    embeddings = Embeddings(
+        random.standard_normal((options.queries, options.dimensions), dtype=np.float32),
+        random.standard_normal((options.documents, options.dimensions), dtype=np.float32),
+    )
+    baseline = peak_memory()
+    prepared = globals()[f"prepare_{rival}"](embeddings, options.top_k)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        command, _, path = line.strip().partition(" ")
+        if command == "run":
+            found = None  # two results at once would count twice in the peak
+            started = time.perf_counter()
+            found = prepared.run()
+            seconds = time.perf_counter() - started
+            peak = peak_memory()
+            print(json.dumps({"seconds": seconds}), flush=True)
+        elif command == "save":
+            if prepared.arrays is not None:
+                scores, rows = prepared.arrays(found)
+                np.savez(path, scores=scores, rows=rows)
+            peak_mib = (peak - baseline) / MIB
+            print(
+                json.dumps({"peak_mib": peak_mib, "preparation_seconds": prepared.preparation_seconds}),
+                flush=True,
+            )
+
+
+class Process:
+    """A worker at the other end of a pipe."""
+
+    def __init__(self, rival: str, arguments: list[str], threads: int) -> None:
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--worker", rival, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | dict.fromkeys(names, str(threads)),
+        )
+        self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a worker died with status {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, command: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    sizes = {
+        name: getattr(options, name) for name in ("documents", "queries", "dimensions", "top_k", "threads")
+    }
+    arguments = [
+        text for name, value in sizes.items() for text in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    processes = {rival: Process(rival, arguments, options.threads) for rival in RIVALS}
+    seconds: dict[str, list[float]] = {rival: [] for rival in RIVALS}
+    for repeat in range(options.repeats + 1):
+        for rival, process in processes.items():
+            time.sleep(0.3)  # the thread pool of the one before goes to sleep
+            taken = process.ask("run")["seconds"]
+            if repeat:  # the first round warms up
+                seconds[rival].append(taken)
+        print(f"round {repeat} of {options.repeats}", file=sys.stderr)
+    rivals, found = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for rival, process in processes.items():
+            path = Path(folder) / f"{rival}.npz"
+            extra = process.ask(f"save {path}")
+            process.close()
+            rivals[rival] = {
+                "what": RIVALS[rival],
+                "best_seconds": min(seconds[rival]),
+                "median_seconds": statistics.median(seconds[rival]),
+                "seconds": seconds[rival],
+                **extra,
+            }
+            if path.exists():
+                with np.load(path) as arrays:
+                    found[rival] = (arrays["scores"], arrays["rows"])
+    return {"sizes": sizes | {"repeats": options.repeats, "corpus_chunk": CHUNK}, "rivals": rivals} | {
+        "ratios": {name: ratio(rivals, name) for name in RATIOS},
+        "agreement_with_beir": {
+            rival: agreement(found[rival], found["beir"]) for rival in found if rival != "beir"
+        },
+    }
+
+
+def ratio(rivals: dict[str, Any], name: str) -> dict[str, Any]:
+    """Of best and of median times, and whether both are what they are to be."""
+    above, below, target = RATIOS[name]
+    values = {
+        kind: rivals[above][f"{kind}_seconds"] / rivals[below][f"{kind}_seconds"]
+        for kind in ("best", "median")
+    }
+    if target is None:
+        return values
+    side, limit = target.removeprefix("at ").split()
+    met = [value >= float(limit) if side == "least" else value <= float(limit) for value in values.values()]
+    return values | {"target": target, "met": all(met)}
+
+
+def agreement(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
+    """Largest difference of sorted scores, and the share of retrieved documents in common."""
+    shared = [len(np.intersect1d(a, b)) / len(b) for a, b in zip(one[1], other[1], strict=True)]
+    return {
+        "largest_score_difference": float(np.abs(one[0] - other[0]).max()),
+        "documents_in_common": float(np.mean(shared)),
+    }
+
+
+def machine() -> dict[str, Any]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        model = platform.processor()
+    return {"cpu": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("torch", "numpy", "faiss-cpu", "beir"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def show(report: dict[str, Any]) -> None:
+    for name, rival in report["rivals"].items():
+        times = f"best {rival['best_seconds']:.3f} s, median {rival['median_seconds']:.3f} s"
+        print(f"{name:18} {times}, {rival['peak_mib']:5.0f} MiB  ({rival['what']})")
+    for name, values in report["ratios"].items():
+        target = (
+            f"  target {values['target']}: {'met' if values['met'] else 'MISSED'}" if "met" in values else ""
+        )
+        print(f"{name:25} best {values['best']:.2f}, median {values['median']:.2f}{target}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument("--queries", type=int, default=1_000)
+    parser.add_argument("--dimensions", type=int, default=768)
+    parser.add_argument("--top-k", type=int, default=1_000)
+    parser.add_argument("--repeats", type=int, default=7, help="timed rounds, after one that warms up")
+    parser.add_argument("--threads", type=int, default=2, help="threads of every rival")
+    parser.add_argument("--output", type=Path, default=ROOT / "results" / "search.json")
+    parser.add_argument("--worker", choices=RIVALS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker, options)
+        return
+    from beir_cocodr.files import write_text
+
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    report = {"date": now, "machine": machine(), "versions": versions(), **measure(options)}
+    show(report)
+    write_text(options.output, json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

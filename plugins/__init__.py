@@ -1,0 +1,1 @@
+"""One file per host; nothing is registered by importing."""

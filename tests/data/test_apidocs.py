@@ -1,0 +1,229 @@
+"""The embedded collection: properties of what is made from the installed scipy and scikit-learn."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import filecmp
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import bm25s
+import ir_measures
+import numpy as np
+import pytest
+from beir.datasets.data_loader import GenericDataLoader
+
+from beir_cocodr.data.apidocs import apidocs_folder
+from beir_cocodr.data.apidocs_statistics import describe_apidocs
+from beir_cocodr.errors import InputError
+
+FILES = ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "statistics.json"]
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from beir_cocodr.data.apidocs import apidocs_folder
+folder = apidocs_folder(sys.argv[1], Path(sys.argv[2]))
+print(json.dumps([str(folder), sorted({name.partition(".")[0] for name in sys.modules})]))
+"""
+
+
+def _records(path: Path) -> dict[str, str]:
+    with path.open(encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    assert len({row["_id"] for row in rows}) == len(rows)
+    return {row["_id"]: row["text"] for row in rows}
+
+
+def _qrels(folder: Path, split: str) -> dict[str, str]:
+    with (folder / "qrels" / f"{split}.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert {row["score"] for row in rows} == {"1"}
+    assert len({row["query-id"] for row in rows}) == len(rows)
+    return {row["query-id"]: row["corpus-id"] for row in rows}
+
+
+def _started(domain: str, cache: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    command = [sys.executable, "-c", PROGRAM, domain, str(cache)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def scipy(cache: Path) -> Path:
+    return apidocs_folder("scipy", cache)
+
+
+@pytest.fixture(scope="module")
+def union(cache: Path) -> Path:
+    return apidocs_folder("sklearn+scipy", cache)
+
+
+def test_ids_and_splits(scipy: Path) -> None:
+    documents, queries = _records(scipy / "corpus.jsonl"), _records(scipy / "queries.jsonl")
+    train, test = _qrels(scipy, "train"), _qrels(scipy, "test")
+    assert not set(train) & set(test)
+    assert set(train) | set(test) == set(queries)
+    assert sorted([*train.values(), *test.values()]) == sorted(documents)
+    assert not set(queries) & set(documents)
+    assert all(id_.startswith("scipy:scipy.") and not set(id_) & set(" \t\n") for id_ in documents)
+    # A fair coin of weight 0.3: five standard deviations around the expected count.
+    spread = 5 * (0.3 * 0.7 * len(queries)) ** 0.5
+    assert abs(len(test) - 0.3 * len(queries)) < spread
+
+
+def test_no_query_is_answered_by_a_copy_of_itself(scipy: Path) -> None:
+    documents, queries = _records(scipy / "corpus.jsonl"), _records(scipy / "queries.jsonl")
+    for query_id, document_id in {**_qrels(scipy, "train"), **_qrels(scipy, "test")}.items():
+        query, passage = queries[query_id].split(), documents[document_id].split()
+        assert " ".join(query) not in " ".join(passage), query_id
+        assert len(query) >= 3
+        assert len(passage) >= 20
+
+
+def test_nothing_is_there_twice(union: Path) -> None:
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        texts = [" ".join(text.split()) for text in _records(union / name).values()]
+        assert len(set(texts)) == len(texts)
+
+
+def test_beir_loads_it(scipy: Path) -> None:
+    corpus, queries, qrels = GenericDataLoader(str(scipy)).load(split="test")
+    assert {id_: document["text"] for id_, document in corpus.items()} == _records(scipy / "corpus.jsonl")
+    assert {document["title"] for document in corpus.values()} == {""}
+    assert qrels == {query: {document: 1} for query, document in _qrels(scipy, "test").items()}
+    assert set(queries) == set(qrels)
+
+
+def test_ids_name_objects_that_can_be_imported(scipy: Path) -> None:
+    names = [id_.partition(":")[2] for id_ in _records(scipy / "corpus.jsonl")]
+    missing = [name for name in names if not _exists(name)]
+    # Some helpers are deleted at the end of the module that imported them, which the source cannot show.
+    assert len(missing) < 0.02 * len(names), missing
+
+
+def _exists(name: str) -> bool:
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        with contextlib.suppress(ImportError):
+            found = importlib.import_module(".".join(parts[:length]))
+            for part in parts[length:]:
+                found = getattr(found, part, None)
+            return found is not None
+    return False
+
+
+def test_made_again_elsewhere_it_is_the_same_and_nothing_was_imported(scipy: Path, tmp_path: Path) -> None:
+    output, _ = _started("scipy", tmp_path).communicate()
+    folder, modules = json.loads(output)
+    assert Path(folder).name == scipy.name
+    assert filecmp.cmpfiles(scipy, folder, FILES, shallow=False) == (FILES, [], [])
+    assert not {"scipy", "numpy", "torch", "pandas", "sklearn"} & set(modules)
+
+
+def test_unions_keep_the_splits_of_their_parts(scipy: Path, union: Path, cache: Path) -> None:
+    sklearn = apidocs_folder("sklearn", cache)
+    for split in ("train", "test"):
+        assert set(_qrels(union, split)) <= set(_qrels(scipy, split)) | set(_qrels(sklearn, split))
+    assert apidocs_folder("scipy+sklearn", cache) == apidocs_folder("sklearn+scipy+scipy", cache) == union
+    domains = Counter(id_.partition(":")[0] for id_ in _records(union / "corpus.jsonl"))
+    assert set(domains) == {"scipy", "sklearn"}
+
+
+def test_statistics_account_for_every_text(union: Path) -> None:
+    statistics = json.loads((union / "statistics.json").read_text())
+    documents, queries = _records(union / "corpus.jsonl"), _records(union / "queries.jsonl")
+    for domain, counts in statistics["domains"].items():
+        passages = [text for id_, text in documents.items() if id_.startswith(f"{domain}:")]
+        summaries = [text for id_, text in queries.items() if id_.startswith(f"query:{domain}:")]
+        assert counts["kept"] == len(passages) == len(summaries)
+        assert counts["docstrings"] == counts["kept"] + sum(counts["left_out"].values())
+        assert counts["passage_words"] == pytest.approx(np.mean([len(p.split()) for p in passages]), abs=0.01)
+        assert counts["query_words"] == pytest.approx(np.mean([len(s.split()) for s in summaries]), abs=0.01)
+        for split in ("train", "test"):
+            judged = [id_ for id_ in _qrels(union, split).values() if id_.startswith(f"{domain}:")]
+            assert counts[f"{split}_queries"] == len(judged)
+    description = describe_apidocs(union)
+    assert union.name in description
+    for version in statistics["key"]["packages"].values():
+        assert version in description
+    for counts in statistics["domains"].values():
+        assert f"{counts['kept']:,} of {counts['docstrings']:,}" in description
+
+
+def test_the_task_is_neither_trivial_nor_hopeless_for_bm25(scipy: Path) -> None:
+    documents, queries, judged = (
+        _records(scipy / "corpus.jsonl"),
+        _records(scipy / "queries.jsonl"),
+        _qrels(scipy, "test"),
+    )
+    retriever = bm25s.BM25(k1=0.9, b=0.4)
+    retriever.index(bm25s.tokenize(list(documents.values()), show_progress=False), show_progress=False)
+    tokens = bm25s.tokenize([queries[id_] for id_ in judged], show_progress=False)
+    found = retriever.retrieve(tokens, corpus=np.array(list(documents)), k=10, show_progress=False)
+    run = [
+        ir_measures.ScoredDoc(query, str(document), float(score))
+        for query, ids, scores in zip(judged, *found, strict=True)
+        for document, score in zip(ids, scores, strict=True)
+    ]
+    qrels = [ir_measures.Qrel(query, document, 1) for query, document in judged.items()]
+    ndcg = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], qrels, run)[ir_measures.nDCG @ 10]
+    assert 0.3 < ndcg < 0.9
+
+
+def test_a_cached_folder_is_used_as_it_is(scipy: Path, cache: Path) -> None:
+    witness = scipy / "witness"
+    witness.touch()
+    try:
+        assert apidocs_folder("scipy", cache) == scipy
+        assert witness.exists()
+    finally:
+        witness.unlink()
+
+
+def test_two_processes_that_race_leave_one_whole_folder(cache: Path, tmp_path: Path) -> None:
+    processes = [_started("numpy", tmp_path) for _ in range(2)]
+    folders = {json.loads(process.communicate()[0])[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0]
+    assert [str(path) for path in (tmp_path / "apidocs").iterdir()] == list(folders)
+    reference = apidocs_folder("numpy", cache)
+    assert filecmp.cmpfiles(reference, folders.pop(), FILES, shallow=False) == (FILES, [], [])
+
+
+def test_the_environment_names_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path))
+    assert apidocs_folder("numpy").parent == tmp_path / "apidocs"
+
+
+@pytest.mark.parametrize("domain", ["", "cobol", "scipy+cobol", "scipy+", "SciPy", "../scipy"])
+def test_unknown_domains(domain: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown domain") as error:
+        apidocs_folder(domain, tmp_path)
+    assert "\n" not in str(error.value)
+    for known in ("stdlib", "numpy", "pandas", "torch", "scipy", "sklearn"):
+        assert known in str(error.value)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_package_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(InputError, match="'torch' is not installed") as error:
+        apidocs_folder("torch", tmp_path / "cache")
+    assert "\n" not in str(error.value)
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="BEIR_COCODR_CACHE") as error:
+        apidocs_folder("numpy", tmp_path / "file")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beir_cocodr.data.spans import draw_pair, has_two_spans, split_spans
+
+WORD = st.sampled_from(
+    ["flow", "wing", "boundary", "heat.", "layer!", "of", "a", "drag?", "shock;", "数据。", "x" * 9]
+)
+
+
+def offsets(text: str) -> list[tuple[int, int]]:
+    """Character ranges of pieces of at most three letters, as a subword tokenizer would give them."""
+    ranges, at = [], 0
+    for word in text.split():
+        at = text.index(word, at)
+        ranges += [(at + i, min(at + i + 3, at + len(word))) for i in range(0, len(word), 3)]
+        at += len(word)
+    return ranges
+
+
+@given(words=st.lists(WORD, min_size=1, max_size=80), limit=st.integers(1, 30), seed=st.integers(0, 5))
+def test_spans_cover_the_text_in_order_and_keep_to_the_limit(words, limit, seed):
+    text = " ".join(words)
+    tokens = offsets(text)
+    spans = split_spans(text, tokens, limit, 0.1, np.random.default_rng(seed))
+    assert "".join("".join(spans).split()) == "".join(words)
+    assert all(len(offsets(span)) >= 1 for span in spans)
+    at = 0
+    for span in spans:
+        start = text.index(span, at)
+        at = start + len(span)
+        assert sum(start <= begin < at for begin, _ in tokens) <= limit
+    assert len(tokens) <= limit or len(spans) >= 2
+
+
+def test_sentences_are_grouped_until_the_next_would_pass_the_limit():
+    text = "aa bb cc. dd ee. ff gg hh ii. jj."
+    tokens = [(m, m + 2) for m in (0, 3, 6, 10, 13, 17, 20, 23, 26, 30)]
+    assert split_spans(text, tokens, 5) == ["aa bb cc. dd ee", "ff gg hh ii. jj"]
+
+
+def test_text_without_sentence_marks_is_cut_into_windows_at_white_space():
+    text = " ".join(f"w{i:02d}" for i in range(70))
+    spans = split_spans(text, offsets(text), 30)
+    assert [len(span.split()) for span in spans] == [24, 23, 23]
+
+
+def test_a_random_flush_makes_more_spans_and_is_reproducible():
+    text = "aa. " * 40
+    tokens = [(4 * i, 4 * i + 3) for i in range(40)]
+    assert len(split_spans(text, tokens, 30)) == 2
+    drawn = [split_spans(text, tokens, 30, 0.5, np.random.default_rng(7)) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert len(drawn[0]) > 2
+
+
+@given(count=st.integers(2, 9), seed=st.integers(0, 1000))
+def test_a_pair_is_two_different_spans(count, seed):
+    spans = [str(i) for i in range(count)]
+    first, second = draw_pair(spans, np.random.default_rng(seed))
+    assert first != second
+    assert {first, second} <= set(spans)
+
+
+@pytest.mark.parametrize("limit", [4, 11, 30])
+def test_has_two_spans_agrees_with_the_split(wordpiece, limit):
+    texts = ["", "wing", "supersonic boundary", "the wing of a plate . " * 3, "turbulent " * 20, "flow " * 31]
+    found = has_two_spans(texts, wordpiece, limit)
+    for text, two in zip(texts, found, strict=True):
+        tokens = wordpiece(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        assert two == (len(tokens) > limit)
+        assert not two or len(split_spans(text, tokens, limit)) >= 2

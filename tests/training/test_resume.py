@@ -1,0 +1,148 @@
+"""Interrupted and resumed training gives the uninterrupted weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from beir_cocodr import COCODR
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.condenser import HEAD_FOLDER
+from beir_cocodr.training import run
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.pretrain import pretrain
+
+STEPS = {"max_steps": 9, "batch_size": 12, "mini_batch_size": 5, "learning_rate": 1e-3, "save_steps": 2}
+# 48 documents and 24 pairs make epochs of 4 and at most 6 steps: the stop lies in a later epoch.
+PRETRAIN = PretrainOptions(**STEPS, span_tokens=12)
+FINETUNE = FinetuneOptions(**STEPS | {"batch_size": 4, "mini_batch_size": 3}, negatives=1)
+
+
+class Killed(RuntimeError):
+    pass
+
+
+class Kill(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise Killed
+
+
+def train(kind: str, folder: Path, data: Path, model: Path, resume: bool = False):
+    if kind == "pretrain":
+        return pretrain([str(data)], str(model), folder, PRETRAIN, resume)
+    return finetune(str(data), str(model), folder, FINETUNE, resume=resume)
+
+
+@pytest.fixture
+def killed_at(monkeypatch):
+    """Make training die at a step, by the trainer's own callback list."""
+
+    def arrange(step: int | None) -> None:
+        original = run.Stage.__init__
+
+        def with_kill(self, *args, **kwargs):
+            original(self, *args, **kwargs)
+            if step is not None:
+                object.__setattr__(self, "callbacks", [*self.callbacks, Kill(step)])
+
+        monkeypatch.undo()
+        if step is not None:
+            monkeypatch.setattr(run.Stage, "__init__", with_kill)
+
+    return arrange
+
+
+@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
+def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, killed_at):
+    whole = train(kind, tmp_path / "whole", beir_folder, tiny_mlm)
+    killed_at(7)
+    with pytest.raises(Killed):
+        train(kind, tmp_path / "killed", beir_folder, tiny_mlm)
+    assert not (tmp_path / "killed" / "training.json").exists()
+    # A checkpoint that was being written when the run died.
+    torn = tmp_path / "killed" / run.CHECKPOINTS / "checkpoint-8"
+    torn.mkdir()
+    (torn / "model.safetensors").write_bytes(b"half")
+    killed_at(None)
+    resumed = train(kind, tmp_path / "killed", beir_folder, tiny_mlm, resume=True)
+    assert resumed["steps"] == whole["steps"] == 9
+    files = ["model.safetensors"]
+    if kind == "pretrain":
+        files.append(f"{HEAD_FOLDER}/model.safetensors")
+    for file in files:
+        first, second = load_file(tmp_path / "whole" / file), load_file(tmp_path / "killed" / file)
+        assert first.keys() == second.keys()
+        for name, weight in first.items():
+            torch.testing.assert_close(second[name], weight, rtol=0, atol=0, msg=name)
+    start = load_file(tiny_mlm / "model.safetensors")
+    moved = load_file(tmp_path / "whole" / "model.safetensors")["encoder.layer.0.output.dense.weight"]
+    assert (start["bert.encoder.layer.0.output.dense.weight"] - moved).abs().max() > 1e-4
+
+
+def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path):
+    first = tmp_path / "first"
+    pretrain([str(beir_folder), str(beir_folder)], str(tiny_mlm), first, PRETRAIN.with_overrides(max_steps=2))
+    finetune(str(beir_folder), str(first), tmp_path / "second", FINETUNE.with_overrides(max_steps=2))
+    record = json.loads((tmp_path / "second" / "training.json").read_text())
+    assert (record["stage"], record["parent"]["stage"]) == ("finetune", "coco")
+    assert record["options"]["seed"] == 42
+    assert record["seen"][0]["queries"] == 16
+    assert record["pairs"] == 24
+    assert [seen["documents"] for seen in record["parent"]["seen"]] == [48, 48]
+    assert record["seen"][0]["corpus_sha256"] == record["parent"]["seen"][0]["corpus_sha256"]
+    assert not (tmp_path / "second" / run.CHECKPOINTS).exists()
+    assert (
+        COCODR(str(first)).encode_document(["wing"]) != COCODR(str(tiny_mlm)).encode_document(["wing"])
+    ).any()
+
+
+def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_mlm, tmp_path):
+    done = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(max_steps=1))
+    with pytest.raises(InputError, match="already holds a trained model"):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
+    assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("do not lose")
+    with pytest.raises(InputError, match="is not empty"):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "other", FINETUNE)
+
+
+def test_resuming_with_other_settings_is_refused(beir_folder, tiny_mlm, tmp_path, killed_at):
+    killed_at(3)
+    with pytest.raises(Killed):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
+    killed_at(None)
+    with pytest.raises(InputError, match="started with other options"):
+        finetune(
+            str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True
+        )
+
+
+def test_short_documents_only_is_one_clear_line(tiny_mlm, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "a", "text": "wing flow"}\n{"_id": "b", "text": "drag"}\n'
+    )
+    with pytest.raises(InputError, match=r"no document of .* has more than 30 tokens"):
+        pretrain([str(tmp_path / "corpus.jsonl")], str(tiny_mlm), tmp_path / "m", PretrainOptions())
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_encoder_dropout_is_off_by_default_and_on_when_asked(keep, tiny_mlm):
+    from beir_cocodr.training.pretrain import _encoder_dropout
+
+    model = COCODR(str(tiny_mlm)).train()
+    tokens = model.preprocess(["a wing in supersonic flow"])
+    with _encoder_dropout(model, keep):
+        first, second = (model.train()(dict(tokens))["sentence_embedding"] for _ in range(2))
+    assert torch.equal(first, second) is not keep
+    assert first.requires_grad
