@@ -63,7 +63,7 @@ def join_labels(source: Source, labels: Labels, known: Known, report: Report) ->
         message = f"no query is judged: {source.queries_file} has none of the ids of this file; check the ids"
         report("error", "no judged queries", str(source.judgements_file), None, None, message)
     duplicates = ids.find(lambda: ((line, id) for line, id, _ in source.queries(ignore)))
-    return JoinedLabels(queries, {id: qrels[id] for id in qrels}, duplicates)
+    return JoinedLabels(queries, {id: qrels[id] for id in qrels if id in queries}, duplicates)
 
 
 def _report_unknown(source: Source, queries: dict[str, str], known: Known, report: Report) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.topk import search_chunks
+from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
 _ENCODE_CHUNK = 20_000
 _SEARCH_CHUNK = 50_000
@@ -73,7 +73,10 @@ class Dense:
 
     def search_embeddings(self, ids: list[str], queries: torch.Tensor, top_k: int) -> Ranking:
         """Rank for query vectors that are already there, (Q, d)."""
-        scores, rows = search_chunks(queries, self.chunks(), top_k, self.documents.tie_ranks())
+        try:
+            scores, rows = search_chunks(queries, self.chunks(), top_k, self.documents.tie_ranks())
+        except NonFiniteScores as error:
+            raise error.named(self.documents.ids, lambda rows: [ids[row] for row in rows]) from None
         return Ranking(ids, scores.numpy(), rows.numpy())
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
