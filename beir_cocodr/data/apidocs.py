@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import shutil
 import sysconfig
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import platformdirs
-
+from beir_cocodr.data.cache_root import cache_root
 from beir_cocodr.data.docstring_packages import package_docstrings
 from beir_cocodr.data.docstring_text import fold, split_docstring
 from beir_cocodr.errors import InputError
@@ -115,8 +113,7 @@ def _choices() -> str:
 
 
 def _cache_root(cache_dir: Path | None) -> Path:
-    root = cache_dir or os.environ.get("BEIR_COCODR_CACHE") or platformdirs.user_cache_dir("beir-cocodr")
-    return Path(root).expanduser()
+    return cache_root() if cache_dir is None else cache_dir.expanduser()
 
 
 def _key(domains: Iterable[str]) -> dict[str, Any]:

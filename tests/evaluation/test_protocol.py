@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.protocol import evaluate, identical_ids
+
+
+@pytest.fixture(scope="module")
+def report(beir_folder, tiny_bert, tmp_path_factory):
+    output = tmp_path_factory.mktemp("output")
+    models = {"dense": str(tiny_bert), "bm25": "bm25", "both": f"hybrid:{tiny_bert}"}
+    return evaluate(str(beir_folder), models, output, "nDCG@10 R@20 AP"), output
+
+
+def test_results_say_what_the_numbers_depend_on(report, beir_folder):
+    found, output = report
+    assert json.loads((output / "results.json").read_text()) == json.loads(json.dumps(found))
+    assert (found["documents"], found["queries"], found["identical_ids"]) == (48, 16, "keep")
+    dense = found["models"]["dense"]
+    assert dense["retrieval"]["similarity"] == "dot"
+    assert dense["retrieval"]["text_format"]["query_length"] == 64
+    assert 0 <= dense["retrieval"]["truncated_documents"] <= 1
+    assert found["models"]["bm25"]["retrieval"]["analyzer"] == "english"
+    assert dense["versions"]["torch"]
+    assert len(found["comparisons"]) == 3 * 3
+    assert not list(output.glob(".embeddings-*"))
+
+
+def test_runs_are_valid_and_per_query_scores_average_to_the_measures(report, beir_folder):
+    found, output = report
+    queries = load_collection(beir_folder).queries
+    for record in found["models"].values():
+        ranks: dict[str, int] = {}
+        last: dict[str, float] = {}
+        for line in (output / record["run"]).read_text().splitlines():
+            query, q0, document, rank, score, tag = line.split(" ")
+            assert (q0, int(rank)) == ("Q0", ranks.get(query, 0) + 1)
+            assert float(score) <= last.get(query, float("inf"))
+            assert query in queries
+            assert document.startswith("d")
+            ranks[query], last[query] = int(rank), float(score)
+            assert tag == record["run"].removesuffix(".run")
+        header, *rows = (output / record["per_query"]).read_text().splitlines()
+        names = header.split("\t")[1:]
+        assert names == list(record["measures"])
+        for column, name in enumerate(names, 1):
+            values = [float(row.split("\t")[column]) for row in rows]
+            assert sum(values) / len(values) == pytest.approx(record["measures"][name], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "policy", "expected"),
+    [
+        ("arguana", "auto", "drop"),
+        ("irds:beir/quora/test", "auto", "drop"),
+        ("/data/arguana/", "auto", "drop"),
+        ("scifact", "auto", "keep"),
+        ("/data/my-arguana-notes", "auto", "keep"),
+        ("arguana", "keep", "keep"),
+        ("scifact", "drop", "drop"),
+    ],
+)
+def test_policy_for_identical_ids(dataset, policy, expected):
+    assert identical_ids(dataset, policy) == expected
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop"])
+def test_identical_ids_are_kept_or_dropped_and_the_depth_stays(policy, tmp_path):
+    folder = tmp_path / "c"
+    (folder / "qrels").mkdir(parents=True)
+    lines = [f'{{"_id": "{i}", "text": "wing drag {"flow " * i}"}}\n' for i in range(1, 6)]
+    (folder / "corpus.jsonl").write_text("".join(lines))
+    (folder / "queries.jsonl").write_text('{"_id": "1", "text": "wing"}\n')
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\t2\t1\n")
+    found = evaluate(str(folder), ["bm25"], tmp_path / "o", policy=policy, top_k=3)
+    documents = [line.split()[2] for line in (tmp_path / "o" / "bm25.run").read_text().splitlines()]
+    assert len(documents) == 3
+    assert ("1" in documents) is (policy == "keep")
+    assert found["models"]["bm25"]["identical_ids"] == policy
+    assert found["models"]["bm25"]["intervals"]["nDCG@10"] is None  # one query
+
+
+def test_unknown_policy_and_no_model(beir_folder, tmp_path):
+    with pytest.raises(InputError, match="unknown policy"):
+        identical_ids("scifact", "maybe")
+    with pytest.raises(InputError, match="no model"):
+        evaluate(str(beir_folder), [], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "dense", "bm25"),
+    [
+        ("cranfield", (0.3773, 0.7725), (0.3433, 0.7223)),
+        ("cisi", None, (0.3679, 0.4193)),
+        ("npl", None, (0.4449, 0.6230)),
+        ("time", None, (0.6237, 0.8847)),
+    ],
+)
+def test_reference_points_of_real_collections(real_collections, minilm, tmp_path, name, dense, bm25):
+    models = ["bm25"] + ([minilm, f"hybrid:{minilm}", f"feedback:{minilm}"] if dense else [])
+    found = evaluate(str(real_collections / name), models, tmp_path)
+
+    def figures(model):
+        measures = found["models"][model]["measures"]
+        return measures["nDCG@10"], measures["R@100"]
+
+    assert figures("bm25") == pytest.approx(bm25, abs=0.003)
+    if dense:
+        assert figures(minilm) == pytest.approx(dense, abs=0.003)
+        assert figures(f"hybrid:{minilm}") == pytest.approx((0.3989, 0.7852), abs=0.003)
+        assert figures(f"feedback:{minilm}") == pytest.approx((0.4233, 0.8061), abs=0.003)

@@ -1,0 +1,113 @@
+"""Dense search, fusion and feedback against a few lines of numpy over all scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from beir_cocodr import COCODR
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval import fusion
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.retrievers import Retrievers
+
+
+@pytest.fixture(scope="module")
+def collection(beir_folder):
+    return load_collection(beir_folder)
+
+
+@pytest.fixture(scope="module", params=["tiny_bert", "tiny_cosine"])
+def setting(request, collection, tmp_path_factory):
+    name = str(request.getfixturevalue(request.param))
+    retrievers = Retrievers(collection.documents, tmp_path_factory.mktemp("embeddings"))
+    model = COCODR(name)
+    documents = model.encode_corpus(collection.documents.take(range(len(collection.documents))))
+    queries = model.encode_queries(list(collection.queries.values()))
+    index = BM25(collection.documents)
+    lexical = np.stack([index.scores(query) for query in collection.queries.values()])
+    return (
+        name,
+        retrievers,
+        queries.astype(np.float64),
+        documents.astype(np.float64),
+        lexical.astype(np.float64),
+    )
+
+
+def z(scores):
+    return (scores - scores.mean(1, keepdims=True)) / scores.std(1, keepdims=True)
+
+
+def check(ranking, expected, top_k):
+    """The ranking holds the best of ``expected``, (Q, N), with their scores."""
+    best = -np.sort(-expected, axis=1)[:, :top_k]
+    np.testing.assert_allclose(ranking.scores, best, rtol=1e-4, atol=1e-4)
+    found = np.take_along_axis(expected, ranking.rows, axis=1)
+    np.testing.assert_allclose(found, best, rtol=1e-4, atol=1e-4)
+
+
+def test_dense(setting, collection):
+    name, retrievers, queries, documents, _ = setting
+    check(retrievers.get(name).search(collection.queries, 7), queries @ documents.T, 7)
+
+
+def test_hybrid_is_the_mean_of_z_scores_over_all_documents(setting, collection, monkeypatch):
+    name, retrievers, queries, documents, lexical = setting
+    expected = (z(queries @ documents.T) + z(lexical)) / 2
+    check(retrievers.get(f"hybrid:{name}").search(collection.queries, 9), expected, 9)
+    monkeypatch.setattr(fusion, "_BLOCK_ELEMENTS", 3 * len(documents))  # three queries a block
+    check(retrievers.get(f"hybrid:{name}").search(collection.queries, 100), expected, len(documents))
+
+
+def test_feedback_moves_the_query_towards_the_best_of_the_fusion(setting, collection):
+    name, retrievers, queries, documents, lexical = setting
+    fused = (z(queries @ documents.T) + z(lexical)) / 2
+    best = np.argsort(-fused, axis=1)[:, :3]
+    moved = queries + 0.5 * documents[best].mean(axis=1)
+    moved /= np.linalg.norm(moved, axis=1, keepdims=True)
+    check(retrievers.get(f"feedback:{name}").search(collection.queries, 6), moved @ documents.T, 6)
+
+
+def test_reciprocal_rank_fusion(setting, collection):
+    name, retrievers, queries, documents, lexical = setting
+    dense = queries @ documents.T
+    expected = 1 / (61 + np.argsort(np.argsort(-dense, axis=1), axis=1))
+    for row, scores in zip(expected, lexical, strict=True):
+        order = np.argsort(-scores, kind="stable")
+        for rank, document in enumerate(order[: (scores > 0).sum()]):
+            # The tie rule of the lists decides between equal BM25 scores; none here are equal.
+            row[document] += 1 / (61 + rank)
+    assert all(len(np.unique(scores[scores > 0])) == (scores > 0).sum() for scores in lexical)
+    check(retrievers.get(f"rrf:{name}").search(collection.queries, 5), expected, 5)
+
+
+def test_one_encoder_is_encoded_once(setting, collection):
+    name, retrievers, *_ = setting
+    parts = [retrievers.get(f"{kind}:{name}") for kind in ("hybrid", "rrf")]
+    assert parts[0].dense is parts[1].dense is retrievers.get(name)
+    assert parts[0].bm25 is retrievers.get("bm25")
+
+
+def test_constant_scores_normalise_to_zero():
+    np.testing.assert_array_equal(fusion.z_normalize(np.full((2, 5), 3.0, np.float32)), np.zeros((2, 5)))
+
+
+def test_a_fusion_without_an_encoder_is_one_clear_line(setting):
+    with pytest.raises(InputError, match=r"'hybrid:' needs a dense encoder"):
+        setting[1].get("hybrid:")
+
+
+def test_nan_embeddings_fail_and_name_the_documents(collection, tiny_bert, tmp_path):
+    retriever = Retrievers(collection.documents, tmp_path).get(str(tiny_bert))
+    broken = retriever.embeddings
+    broken[5] = np.nan
+    with pytest.raises(InputError, match="document 'd5'"):
+        retriever.search(collection.queries, 3)
+    broken[5] = 0
+    queries = retriever.encode_queries(list(collection.queries.values())).clone()
+    queries[2, 0] = torch.inf
+    with pytest.raises(InputError, match=f"query '{list(collection.queries)[2]}'"):
+        retriever.search_embeddings(list(collection.queries), queries, 3)

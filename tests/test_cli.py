@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beir_cocodr.cli import main
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as status:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return int(status.value.code or 0), captured.out, captured.err
+
+
+COMMANDS = ["quickstart", "validate", "evaluate", "pretrain", "finetune", "adapt"]
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_help(capsys, command):
+    status, out, _ = run(capsys, *command, "--help")
+    assert status == 0
+    assert "Usage: beir-cocodr" in out
+
+
+def bad(folder: Path, tmp_path: Path) -> dict[str, list[str]]:
+    output = ["--output", str(tmp_path / "o")]
+    data = ["--dataset", str(folder)]
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "corpus.jsonl").write_text('{"_id": "1", "text": "a"}\n{"_id": "2", "text": \n')
+    return {
+        "no such dataset": ["evaluate", "--dataset", "nowhere/to/be", "--model", "bm25", *output],
+        "no such split": ["evaluate", *data, "--split", "dev", "--model", "bm25", *output],
+        "no such model": ["evaluate", *data, "--model", "no-such-model", *output],
+        "no such measure": ["evaluate", *data, "--model", "bm25", "--measures", "bogus", *output],
+        "no such policy": ["evaluate", *data, "--model", "bm25", "--identical-ids", "x", *output],
+        "no model": ["evaluate", *data, *output],
+        "no such option": ["evaluate", *data, "--modle", "bm25", *output],
+        "no such command": ["evalute"],
+        "not a number": ["finetune", *data, "--model", "minilm", "--max-steps", "many", *output],
+        "zero steps": ["finetune", *data, "--model", "minilm", "--max-steps", "0", *output],
+        "negative rate": ["pretrain", *data, "--model", "minilm", "--learning-rate", "-1", *output],
+        "no such objective": ["pretrain", *data, "--model", "minilm", "--objective", "bogus", *output],
+        "no such stage": ["adapt", "--corpus", str(folder), "--base", "minilm", "--stages", "x", *output],
+        "no source": ["adapt", "--corpus", str(folder), "--base", "minilm", *output],
+        "broken line": ["pretrain", "--dataset", str(broken), "--model", "minilm", *output],
+    }
+
+
+CASES = """no such dataset, no such split, no such model, no such measure, no such policy, no model,
+no such option, no such command, not a number, zero steps, negative rate, no such objective, no such stage, no source,
+broken line"""
+
+
+@pytest.mark.parametrize("case", [case.strip() for case in CASES.split(",")])
+def test_bad_input_is_status_2_and_one_line(capsys, beir_folder, tmp_path, case):
+    status, out, err = run(capsys, *bad(beir_folder, tmp_path)[case])
+    assert status == 2
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert err.splitlines()[-1] == lines[0]
+    assert not list((tmp_path / "o").rglob("*.run"))
+    if case == "broken line":
+        assert "corpus.jsonl:2" in lines[0]
+
+
+def test_evaluate_prints_a_table_and_json(capsys, beir_folder, tmp_path):
+    arguments = ["evaluate", "--dataset", str(beir_folder), "--model", "bm25", "--output", str(tmp_path)]
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    assert "bm25" in out
+    assert "nDCG@10" in out
+    status, out, _ = run(capsys, *arguments, "--json")
+    report = json.loads(out)
+    assert report == json.loads((tmp_path / "results.json").read_text())
+
+
+def test_validate_lists_everything_and_says_2_only_for_errors(capsys, beir_folder, tmp_path):
+    status, out, _ = run(capsys, "validate", "--dataset", str(beir_folder))
+    assert status == 0
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "a b", "text": "x"}\n{"_id": "1", "text": "y"}\n{"_id": "1"}\nno\n'
+    )
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\n')
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\thigh\nz\t1\t1\n")
+    status, out, err = run(capsys, "validate", "--dataset", str(tmp_path))
+    assert status == 2
+    for place in ("corpus.jsonl:1", "corpus.jsonl:3", "corpus.jsonl:4", "test.tsv:2", "test.tsv:3"):
+        assert place in out
+    assert err.splitlines()[-1].startswith("error: ")
+    status, out, _ = run(capsys, "validate", "--dataset", str(tmp_path), "--json")
+    assert {defect["severity"] for defect in json.loads(out)} == {"error", "warning"}
+
+
+@pytest.mark.parametrize("command", ["pretrain", "finetune", "adapt"])
+def test_show_config_prints_the_settings_in_force_and_trains_nothing(capsys, tmp_path, command):
+    data = (
+        ["--corpus", "nowhere", "--base", "x"]
+        if command == "adapt"
+        else ["--dataset", "nowhere", "--model", "x"]
+    )
+    output = tmp_path / "o"
+    arguments = [command, *data, "--output", str(output), "--show-config", "--seed", "7", "--epochs", "2"]
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    for settings in json.loads(out).values():
+        assert (settings["seed"], settings["epochs"]) == (7, 2)
+    assert not output.exists()
+
+
+def test_the_installed_script_runs(beir_folder, tmp_path):
+    script = Path(sys.executable).with_name("beir-cocodr")
+    arguments = [
+        "evaluate",
+        "--dataset",
+        str(beir_folder),
+        "--model",
+        "nowhere:at/all/x",
+        "--output",
+        str(tmp_path),
+    ]
+    done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: ")

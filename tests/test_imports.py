@@ -1,0 +1,65 @@
+"""What must not be imported: the stack costs six seconds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "transformers", "sentence_transformers", "faiss", "beir", "datasets")
+
+
+def loaded_after(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint('LOADED', *[m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr
+    assert last.startswith("LOADED"), done.stderr
+    return set(last.split()[1:])
+
+
+def command(*arguments: str) -> str:
+    return (
+        "from beir_cocodr.cli import main\n"
+        f"try:\n    main({list(arguments)!r})\n"
+        "except SystemExit as status:\n    assert status.code == 0, status.code"
+    )
+
+
+@pytest.mark.parametrize("code", ["import beir_cocodr", command("--help"), command("evaluate", "--help")])
+def test_import_and_help_load_nothing_heavy(code):
+    assert loaded_after(code) == set()
+
+
+def test_validate_and_bm25_never_import_torch(beir_folder, tmp_path):
+    folder = str(beir_folder)
+    assert "torch" not in loaded_after(command("validate", "--dataset", folder))
+    bm25 = command("evaluate", "--dataset", folder, "--model", "bm25", "--output", str(tmp_path))
+    assert "torch" not in loaded_after(bm25)
+    assert (tmp_path / "bm25.run").is_file()
+
+
+def test_this_check_can_fail():
+    assert loaded_after("import torch") == {"torch"}
+
+
+def test_public_names():
+    import beir_cocodr
+    from beir_cocodr.retrieval import ExactSearch
+
+    assert beir_cocodr.ExactSearch is ExactSearch
+    assert all(hasattr(beir_cocodr, name) for name in beir_cocodr.__all__)
+    with pytest.raises(AttributeError):
+        beir_cocodr.NoSuchThing  # noqa: B018
+
+
+def test_plugins_are_installed_below_the_package_and_nowhere_else():
+    import importlib.util
+
+    import beir_cocodr.plugins.irds
+
+    assert beir_cocodr.plugins.irds.__name__ == "beir_cocodr.plugins.irds"
+    code = "import importlib.util; assert importlib.util.find_spec('plugins') is None"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert importlib.util.find_spec("beir_cocodr.plugins") is not None

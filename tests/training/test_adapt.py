@@ -1,0 +1,112 @@
+"""The main job end to end on a tiny model, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from beir_cocodr import COCODR
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.recommendation import ablation_families, recommend
+from beir_cocodr.evaluation.significance import compare
+from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+
+OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
+SETTINGS = {
+    "pretrain_options": PretrainOptions(**OPTIONS, span_tokens=12),
+    "finetune_options": FinetuneOptions(**OPTIONS),
+}
+
+
+@pytest.fixture(scope="module")
+def adapted(beir_folder, tiny_mlm, tmp_path_factory):
+    output = tmp_path_factory.mktemp("adapted") / "o"
+    data = str(beir_folder)
+    return adapt(data, data, str(tiny_mlm), output, encoder={"document_length": 40}, **SETTINGS), output
+
+
+def test_ablation_is_trained_in_order_and_evaluated(adapted):
+    report, output = adapted
+    rows = list(report["results"]["models"])
+    encoders = ["base", "base + source", "base + COCO", "base + COCO + source"]
+    assert rows == ["bm25", *(label + mode for label in encoders for mode in ("", ", feedback", ", fused"))]
+    record = json.loads((output / "models" / "coco+source" / "training.json").read_text())
+    assert record["stage"] == "finetune"
+    assert record["parent"]["stage"] == "coco"
+    assert json.loads((output / "models" / "source" / "training.json").read_text())["parent"] is None
+    assert json.loads((output / "adapt.json").read_text())["recommendation"] == report["recommendation"]
+
+
+def test_lengths_hold_in_training_and_evaluation(adapted):
+    report, output = adapted
+    assert COCODR(str(output / "models" / "coco")).text_format.document_length == 40
+    for label, record in report["results"]["models"].items():
+        if label != "bm25":
+            assert record["retrieval"]["text_format"]["document_length"] == 40
+
+
+def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, beir_folder, tiny_mlm):
+    report, output = adapted
+    data = str(beir_folder)
+    with pytest.raises(InputError, match="is not empty"):
+        adapt(data, data, str(tiny_mlm), output, **SETTINGS)
+    stamp = (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns
+    shutil.rmtree(output / "models" / "coco+source")
+    again = adapt(data, data, str(tiny_mlm), output, resume=True, encoder={"document_length": 40}, **SETTINGS)
+    assert (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns == stamp
+    figures = [
+        {label: record["measures"] for label, record in found["results"]["models"].items()}
+        for found in (report, again)
+    ]
+    assert figures[0] == figures[1]
+
+
+def test_a_corpus_without_labels_is_adapted_and_nothing_is_claimed(beir_folder, tiny_mlm, tmp_path):
+    shutil.copy(beir_folder / "corpus.jsonl", tmp_path / "corpus.jsonl")
+    report = adapt(str(tmp_path / "corpus.jsonl"), None, str(tiny_mlm), tmp_path / "o", ["coco"], **SETTINGS)
+    assert report["results"] is None
+    assert report["recommendation"]["model"] == "base"
+    assert report["recommendation"]["verdict"] == "cannot tell"
+    assert (tmp_path / "o" / "models" / "coco" / "training.json").is_file()
+
+
+def results(**figures: np.ndarray):
+    """Results of an ablation in which the three encoders score as given in every mode."""
+    scores = {"bm25": {"m": np.zeros(50)}}
+    for label, values in figures.items():
+        name = {"base": "base", "source": "base + source", "both": "base + COCO + source"}[label]
+        for mode in ("", ", feedback", ", fused"):
+            scores[name + mode] = {"m": values + 0.001 * len(mode)}
+    encoders = [label for label in scores if "," not in label and label != "bm25"]
+    tests = compare(scores, ablation_families(encoders))
+    models = {label: {"measures": {"m": float(values["m"].mean())}} for label, values in scores.items()}
+    return {"models": models, "comparisons": [test.as_dict() for test in tests]}
+
+
+RNG = np.random.default_rng(0)
+BASE, NOISE = RNG.random(50), RNG.normal(0, 0.02, 50)
+
+
+def test_training_that_pays_is_recommended_and_coco_that_hurts_is_said():
+    found = recommend(results(base=BASE, source=BASE + 0.2 + NOISE, both=BASE + 0.1 - NOISE))
+    assert found["model"].startswith("base + source")
+    assert found["verdict"] == "better"
+    assert any("COCO hurt" in reason for reason in found["reasons"])
+
+
+def test_training_that_hurts_is_not_recommended():
+    found = recommend(results(base=BASE, source=BASE - 0.2 + NOISE, both=BASE - 0.1 + NOISE))
+    assert found["model"].split(",")[0] == "base"
+    assert found["verdict"] == "worse"
+
+
+def test_differences_that_cannot_be_told_leave_the_base():
+    wild = RNG.normal(0, 0.5, 50)
+    found = recommend(results(base=BASE, source=BASE + wild - wild.mean(), both=BASE - wild + wild.mean()))
+    assert found["model"].split(",")[0] == "base"
+    assert found["verdict"] == "cannot tell"
+    assert any("COCO did not help measurably" in reason for reason in found["reasons"])
