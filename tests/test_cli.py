@@ -53,8 +53,8 @@ def bad(folder: Path, tmp_path: Path) -> dict[str, list[str]]:
 
 
 CASES = """no such dataset, no such split, no such model, no such measure, no such policy, no model,
-no such option, no such command, not a number, zero steps, negative rate, no such objective, no such stage, no source,
-broken line"""
+no such option, no such command, not a number, zero steps, negative rate, no such objective,
+no such stage, no source, broken line"""
 
 
 @pytest.mark.parametrize("case", [case.strip() for case in CASES.split(",")])

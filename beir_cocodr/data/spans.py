@@ -66,7 +66,9 @@ def has_two_spans(texts: Sequence[str], tokenizer: Any, span_tokens: int = 30) -
     enough = np.fromiter((len(text.split()) > span_tokens for text in texts), bool, len(texts))
     short = np.flatnonzero(~enough)
     if len(short):
-        tokens = tokenizer([texts[i] for i in short], add_special_tokens=False, verbose=False)["input_ids"]
+        tokens = tokenizer([texts[i] for i in short.tolist()], add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ]
         enough[short] = [len(ids) > span_tokens for ids in tokens]
     return enough
 

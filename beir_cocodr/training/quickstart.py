@@ -41,7 +41,7 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
         "minilm",
         output,
         pretrain_options=PretrainOptions(**shared),
-        finetune_options=FinetuneOptions(**shared),
+        finetune_options=FinetuneOptions(**shared, negatives=0),
         resume=resume,
         queries=100 if fast else 300,
         encoder={"document_length": 128},
