@@ -11,7 +11,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 quickstart: $(VENV)/.installed
-	$(BIN)/beir-cocodr quickstart $(ARGS)
+	$(BIN)/beir-cocodr quickstart --resume $(ARGS)
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest $(ARGS)

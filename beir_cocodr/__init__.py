@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.models.cocodr import COCODR
+    from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.retrieval.exact import ExactSearch
 
 __version__ = "0.1.0"
@@ -19,9 +20,10 @@ _HOMES = {
     "COCODR": "beir_cocodr.models.cocodr",
     "ExactSearch": "beir_cocodr.retrieval.exact",
     "load_collection": "beir_cocodr.data.collection",
+    "load_encoder": "beir_cocodr.models.loading",
 }
 
-__all__ = ["COCODR", "ExactSearch", "__version__", "load_collection"]
+__all__ = ["COCODR", "ExactSearch", "__version__", "load_collection", "load_encoder"]
 
 
 def __getattr__(name: str) -> Any:

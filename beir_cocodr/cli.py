@@ -283,7 +283,9 @@ def adapt(
 
 @app.command()
 def quickstart(
-    output: Annotated[Path, typer.Option(help="Folder for models and results.")] = Path("runs/quickstart"),
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for models and results; default: runs/quickstart[-fast].")
+    ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="A smaller run, under two minutes.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the whole run.")] = 42,
     resume: options.Resume = False,
@@ -292,6 +294,7 @@ def quickstart(
     """The main job on an embedded default: adapt MiniLM to the documentation of scipy and scikit-learn."""
     from beir_cocodr.training.quickstart import quickstart as run
 
+    output = output or Path("runs/quickstart-fast" if fast else "runs/quickstart")
     _print_adaptation(run(output, fast, seed, resume), as_json)
 
 

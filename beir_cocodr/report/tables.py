@@ -30,7 +30,20 @@ def evaluation_table(report: dict[str, Any]) -> Table:
                 "" if interval is None else "{:.3f}–{:.3f}".format(*interval),
             ]
         table.add_row(label, *cells, f"{record['seconds']:.1f}")
+    table.caption = "\n".join(_remarks(report["models"])) or None
+    table.caption_justify = "left"
     return table
+
+
+def _remarks(models: dict[str, Any]) -> Iterator[str]:
+    """What a reader of the figures has to know: truncated documents, queries without results."""
+    for label, record in models.items():
+        retrieval = record["retrieval"]
+        if retrieval.get("truncated_documents"):
+            length = retrieval["text_format"]["document_length"]
+            yield f"{label}: {retrieval['truncated_documents']:.0%} of documents cut at {length} tokens"
+        if record["queries_without_results"]:
+            yield f"{label}: {record['queries_without_results']} queries without results, scored 0"
 
 
 def comparison_table(report: dict[str, Any]) -> Table:

@@ -20,8 +20,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.training.callbacks import EpochClock
 from beir_cocodr.training.options import FinetuneOptions
-from beir_cocodr.training.record import read_record, seen
-from beir_cocodr.training.run import Stage, claim_output, run_stage
+from beir_cocodr.training.record import seen
+from beir_cocodr.training.run import Stage, claim_output, run_stage, training_plan
 
 log = logging.getLogger(__name__)
 
@@ -57,22 +57,21 @@ def finetune(
     Source: COCO-DR, section 4.2 (its ERM baseline); query-as-context pre-training, section 4.1.
     """
     options = options or FinetuneOptions()
-    if not claim_output(output, resume):
-        return read_record(output) or {}
     collection = load_collection(dataset, split)
+    plan = training_plan("finetune", base, encoder, options, [seen(collection, queries=True)])
+    if (record := claim_output(output, resume, plan)) is not None:
+        return record
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, **encoder)
     pairs = TrainingPairs(collection, model.text_format, options)
     columns = pairs.columns
     stage = Stage(
-        name="finetune",
+        plan=plan,
         model=model,
         loss=_infonce(model, options),
         dataset=pairs.dataset(),
         column_tasks={column: "query" if column == "query" else "document" for column in columns},
         callbacks=[pairs.clock],
-        seen=[seen(collection, queries=True)],
-        base=base,
         batch_sampler="no_duplicates",
         extra={"pairs": len(pairs.positives), "pairs_without_document": pairs.unknown},
     )

@@ -24,8 +24,8 @@ from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.training.callbacks import EpochClock
 from beir_cocodr.training.options import PretrainOptions
-from beir_cocodr.training.record import read_record, seen
-from beir_cocodr.training.run import Stage, claim_output, run_stage
+from beir_cocodr.training.record import seen
+from beir_cocodr.training.run import Stage, claim_output, run_stage, training_plan
 
 log = logging.getLogger(__name__)
 SPANS = ("span_1", "span_2")
@@ -58,9 +58,12 @@ def pretrain(
     Source: COCO-DR, section 4.1.
     """
     options = options or PretrainOptions()
-    if not claim_output(output, resume):
-        return read_record(output) or {}
     collections = [load_collection(name, labels="none") for name in corpora]
+    plan = training_plan(
+        "coco", base, encoder, options, [seen(found, queries=False) for found in collections]
+    )
+    if (record := claim_output(output, resume, plan)) is not None:
+        return record
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, **encoder)
     spans = SpanPairs(collections, model, options)
@@ -68,7 +71,7 @@ def pretrain(
     with _encoder_dropout(model, options.encoder_dropout):
         cached = options.batch_size > options.mini_batch_size
         stage = Stage(
-            name="coco",
+            plan=plan,
             model=model,
             loss=COCOLoss(
                 model, options.scale, options.mini_batch_size if cached else None, options.mlm_weight
@@ -77,8 +80,6 @@ def pretrain(
             collator=spans.collator(),
             column_tasks=dict.fromkeys(SPANS, "document"),
             callbacks=[spans.clock],
-            seen=[seen(collection, queries=False) for collection in collections],
-            base=base,
             finish=lambda folder: _detach_head(model, folder),
             extra={"documents_with_two_spans": len(spans.rows), "language_model_head": head_origin},
         )

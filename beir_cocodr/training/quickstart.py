@@ -33,7 +33,7 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
     corpus, source = (FAST_CORPUS, FAST_SOURCE) if fast else (CORPUS, SOURCE)
     for dataset in (source, corpus):
         log.info("%s", describe_apidocs(apidocs_folder(dataset.removeprefix("apidocs/"))))
-    steps, batch = (8, 16) if fast else (40, 32)
+    steps, batch = (5, 16) if fast else (40, 32)
     shared: dict[str, Any] = {"max_steps": steps, "batch_size": batch, "learning_rate": 2e-5, "seed": seed}
     return adapt(
         corpus,

@@ -19,7 +19,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.files import write_text
 from beir_cocodr.training.callbacks import StderrProgress
 from beir_cocodr.training.options import TrainingOptions
-from beir_cocodr.training.record import RECORD_FILE, read_record, write_record
+from beir_cocodr.training.record import read_record, write_record
 from beir_cocodr.versions import versions
 
 log = logging.getLogger(__name__)
@@ -32,22 +32,18 @@ class Stage:
     """What one training stage is made of.
 
     Args:
-        name: of the stage, as it stands in training.json.
+        plan: what identifies it, see :func:`training_plan`.
         model: the encoder, trained in place.
         loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own).
         column_tasks: column name to "query" or "document", for prompts and lengths.
-        seen: what the data shows of which collections.
-        base: name of the model that training starts from.
         finish: called before the final save, to take off what only training needs.
     """
 
-    name: str
+    plan: dict[str, Any]
     model: Any
     loss: torch.nn.Module
     dataset: Any
     column_tasks: dict[str, str]
-    seen: list[dict[str, Any]]
-    base: str
     collator: Any = None
     batch_sampler: str = "batch_sampler"
     callbacks: Sequence[TrainerCallback] = ()
@@ -55,21 +51,47 @@ class Stage:
     extra: dict[str, Any] | None = None
 
 
-def claim_output(output: Path, resume: bool) -> bool:
-    """Whether ``output`` still has to be trained; refuses to write over something else.
+def training_plan(
+    stage: str,
+    base: str,
+    encoder: dict[str, Any],
+    options: TrainingOptions,
+    seen: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """What makes two runs the same: stage, starting model and how it is loaded, options, and the data."""
+    loaded = {name: value for name, value in encoder.items() if value is not None and name != "device"}
+    return {"stage": stage, "base": base, "encoder": loaded, "options": asdict(options), "seen": seen}
+
+
+def claim_output(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
+    """Take ``output`` for a :func:`training_plan`; never writes over something else.
+
+    Returns:
+        None where there is something to train, else the record of the model that is already there.
 
     Raises:
-        InputError: the folder holds files and ``resume`` is off.
+        InputError: the folder holds files and ``resume`` is off, or what it holds followed another plan.
     """
-    if (output / RECORD_FILE).is_file():
-        if resume:
-            return False
-        raise InputError(
-            f"{output} already holds a trained model; choose another --output, or --resume to keep it"
-        )
+    record = read_record(output)
+    if record is not None:
+        if not resume:
+            raise InputError(
+                f"{output} already holds a trained model; choose another --output, or --resume to keep it"
+            )
+        _same_plan(output, record, plan)
+        return record
     if output.is_dir() and any(output.iterdir()) and not resume:
         raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
-    return True
+    return None
+
+
+def _same_plan(output: Path, before: dict[str, Any], plan: dict[str, Any]) -> None:
+    now = json.loads(json.dumps(plan))  # as it looks when read back
+    if changed := [key for key in now if before.get(key) != now[key]]:
+        raise InputError(
+            f"{output} was started with other {', '.join(changed)}; "
+            "resume with the same ones, or choose another --output"
+        )
 
 
 def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> dict[str, Any]:
@@ -80,9 +102,8 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     """
     start = time.perf_counter()
     checkpoints = output / CHECKPOINTS
-    plan = {"stage": stage.name, "base": stage.base, "options": asdict(options), "seen": stage.seen}
-    last = _last_checkpoint(checkpoints, plan) if resume else None
-    write_text(checkpoints / _PLAN_FILE, json.dumps(plan, indent=2) + "\n")
+    last = _last_checkpoint(checkpoints, stage.plan) if resume else None
+    write_text(checkpoints / _PLAN_FILE, json.dumps(stage.plan, indent=2) + "\n")
     trainer = SentenceTransformerTrainer(
         model=stage.model,
         args=_arguments(stage, options, checkpoints),
@@ -98,23 +119,20 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         log.warning(
             "%s: %d of %d steps were made, there were no more batches without repeated texts; "
             "lower the batch size for more",
-            stage.name,
+            stage.plan["stage"],
             result.global_step,
             options.max_steps,
         )
     stage.finish(output)
     stage.model.save_pretrained(str(output))
     record = {
-        "stage": stage.name,
-        "base": stage.base,
-        "options": asdict(options),
+        **stage.plan,
         "steps": result.global_step,
         "training_loss": result.training_loss,
         "seconds": round(time.perf_counter() - start, 1),
-        "seen": stage.seen,
         **(stage.extra or {}),
         "versions": versions(),
-        "parent": read_record(stage.base),
+        "parent": read_record(stage.plan["base"]),
     }
     write_record(output, record)
     shutil.rmtree(checkpoints)
@@ -161,12 +179,7 @@ def _last_checkpoint(folder: Path, plan: dict[str, Any]) -> Path | None:
     """The newest complete checkpoint of the same plan; the host writes trainer_state.json last."""
     if not (folder / _PLAN_FILE).is_file():
         return None
-    before = json.loads((folder / _PLAN_FILE).read_text())
-    if changed := [key for key in plan if before.get(key) != json.loads(json.dumps(plan[key]))]:
-        raise InputError(
-            f"{folder.parent} was started with other {', '.join(changed)}; "
-            "resume with the same ones, or choose another --output"
-        )
+    _same_plan(folder.parent, json.loads((folder / _PLAN_FILE).read_text()), plan)
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[-1])):
         try:
             json.loads((checkpoint / "trainer_state.json").read_text())

@@ -107,10 +107,14 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
 
 
 def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_mlm, tmp_path):
-    done = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(max_steps=1))
+    done = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     with pytest.raises(InputError, match="already holds a trained model"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done
+    with pytest.raises(InputError, match="started with other options"):
+        finetune(
+            str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True
+        )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("do not lose")
     with pytest.raises(InputError, match="is not empty"):

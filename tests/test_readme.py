@@ -1,0 +1,46 @@
+"""The README's snippets run as printed, and its numbers stand in a results file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_there_are_five_snippets_and_the_beir_script_is_short():
+    assert len(SNIPPETS) == 5
+    [script] = [snippet for snippet in SNIPPETS if "EvaluateRetrieval(" in snippet]
+    assert len([line for line in script.splitlines() if line.strip()]) < 15
+
+
+@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def test_snippet_runs_as_printed(number, minilm, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(SNIPPETS[number], f"README snippet {number + 1}", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip()
+
+
+def test_two_commands_exist():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert {"quickstart", "test"} <= targets
+    for command in ("make quickstart", "make test"):
+        assert command in README
+    assert "make test\n" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_table_is_what_the_benchmark_wrote():
+    import sys
+
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        from quickstart import END, START, markdown
+    finally:
+        sys.path.pop(0)
+    results = json.loads((ROOT / "benchmarks" / "results" / "quickstart.json").read_text())
+    assert README.split(START)[1].split(END)[0].strip() == markdown(results)
