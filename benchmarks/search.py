@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,13 +31,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent
-RIVALS = {
-    "beir": "BEIR DenseRetrievalExactSearch, dictionaries",
-    "ours_dictionaries": "ExactSearch.search, dictionaries",
-    "ours_arrays": "search_chunks, arrays",
-    "faiss": "FAISS IndexFlatIP.search, arrays",
-    "product": "bare matrix product, no selection",
-}
 #: Ratio to (numerator, denominator, what it is to be).
 RATIOS = {
     "beir / ours_dictionaries": ("beir", "ours_dictionaries", "at least 2"),
@@ -135,6 +129,24 @@ def prepare_product(embeddings: Embeddings, top_k: int) -> Prepared:
     return Prepared(lambda: stub.queries @ stub.documents.T, None, 0.0)
 
 
+#: Rival to (what is timed, how it is made ready, the module whose import comes before memory is measured).
+RIVALS: dict[str, tuple[str, Callable[[Embeddings, int], Prepared], str]] = {
+    "beir": (
+        "BEIR DenseRetrievalExactSearch.search, dictionaries",
+        prepare_beir,
+        "beir.retrieval.search.dense",
+    ),
+    "ours_dictionaries": (
+        "ExactSearch.search, dictionaries",
+        prepare_ours_dictionaries,
+        "beir_cocodr.retrieval.exact",
+    ),
+    "ours_arrays": ("search_chunks, arrays", prepare_ours_arrays, "beir_cocodr.retrieval.topk"),
+    "faiss": ("FAISS IndexFlatIP.search, arrays", prepare_faiss, "faiss"),
+    "product": ("torch.mm alone, nothing selected", prepare_product, "torch"),
+}
+
+
 def peak_memory() -> int:
     """Bytes, the most this process has held so far."""
     kilobyte = 1 if sys.platform == "darwin" else 1024
@@ -146,17 +158,15 @@ def worker(rival: str, options: argparse.Namespace) -> None:
     import torch
 
     torch.set_num_threads(options.threads)
-    # Imported before memory is measured: libraries are not what a search needs.
-    __import__(
-        {"beir": "beir.retrieval.search.dense", "faiss": "faiss"}.get(rival, "beir_cocodr.retrieval.exact")
-    )
+    _, prepare, module = RIVALS[rival]
+    import_module(module)
     random = np.random.default_rng(0)
     embeddings = Embeddings(
         random.standard_normal((options.queries, options.dimensions), dtype=np.float32),
         random.standard_normal((options.documents, options.dimensions), dtype=np.float32),
     )
     baseline = peak_memory()
-    prepared = globals()[f"prepare_{rival}"](embeddings, options.top_k)
+    prepared = prepare(embeddings, options.top_k)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         command, _, path = line.strip().partition(" ")
@@ -235,7 +245,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             extra = process.ask(f"save {path}")
             process.close()
             rivals[rival] = {
-                "what": RIVALS[rival],
+                "what": RIVALS[rival][0],
                 "best_seconds": min(seconds[rival]),
                 "median_seconds": statistics.median(seconds[rival]),
                 "seconds": seconds[rival],

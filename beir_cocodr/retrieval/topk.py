@@ -8,19 +8,23 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from beir_cocodr.errors import InputError
 
 Similarity = Literal["dot", "cosine"]
 Array = Tensor | npt.NDArray[Any]
+Names = Callable[[list[int]], Sequence[str]]
 
 # A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product
 # down, fewer documents a tile mean more merges.
 QUERY_TILE = 1_024
 DOCUMENT_TILE = 16_384
-# Elements that are selected from at a time: their masks and keys are what selection needs beside the tile.
+# Scores that are selected from at a time: their masks and keys are what selection needs beside the tile.
 _SELECTION = 1 << 21
+# Documents multiplied at a time by oneDNN, whose results then stay in the processor's cache until copied.
+_PANEL = 2_048
 # Where |q| |d| stays below this no partial sum of the product can leave float32 (maximum 3.4e38).
 _SAFE_PRODUCT = 1e38
 _LOW_WORD = 0xFFFFFFFF
@@ -33,30 +37,22 @@ class NonFiniteScores(InputError):
 
     Args:
         documents: the documents at fault, rows or ids; empty when it is the query vectors alone.
-        queries: the queries at fault, rows or ids; empty when it is the document vectors alone.
-
-    Where both are named, each vector is finite and their products overflow.
+        queries: the queries at fault, rows or ids; empty when it is the document vectors alone. Where both
+            are named, each vector is finite and their products overflow.
     """
 
     def __init__(self, documents: Sequence[int | str], queries: Sequence[int | str]) -> None:
         self.documents, self.queries = list(documents), list(queries)
-        at_fault = [
-            _listed(kind, names)
-            for kind, names in (("document", self.documents), ("query", self.queries))
-            if names
-        ]
+        at_fault = filter(None, (_listed("document", self.documents), _listed("query", self.queries)))
         super().__init__(
             f"NaN or infinite scores from the embeddings of {' with '.join(at_fault)}: look at their texts, "
             "and encode in float32 if the model runs in half precision"
         )
 
-    def named(
-        self, documents: Callable[[list[int]], Sequence[str]], queries: Callable[[list[int]], Sequence[str]]
-    ) -> NonFiniteScores:
+    def named(self, documents: Names, queries: Names) -> NonFiniteScores:
         """The same error with ids in place of rows."""
-        return NonFiniteScores(
-            documents([int(row) for row in self.documents]), queries([int(row) for row in self.queries])
-        )
+        rows = [int(row) for row in self.documents], [int(row) for row in self.queries]
+        return NonFiniteScores(documents(rows[0]), queries(rows[1]))
 
 
 @torch.no_grad()
@@ -81,8 +77,7 @@ def search_chunks(
     PyTorch's own settings for less precise float32 products, off by default, apply.
 
     Args:
-        query_embeddings: (Q, d), any dtype; half precision is cast to float32 before the product. The search
-            runs on its device.
+        query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on its device.
         chunks: (n, d) each, in corpus order, any dtype and device; N documents in all.
         top_k: documents wanted for each query; k = min(top_k, N).
         tie_ranks: (N,) integers, a permutation of 0..N-1; the smaller comes first among equal scores. For
@@ -105,17 +100,21 @@ def search_chunks(
     queries = _prepared(_matrix(query_embeddings, "query embeddings"), similarity)
     if not len(queries):
         raise InputError("there are no queries to search for")
-    if len(culprits := _rows_with_non_finite(queries)):
+    if culprits := _rows_with_non_finite(queries):
         raise NonFiniteScores([], culprits)
     search = _Search(queries, top_k, query_tile)
     ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
     row_of_rank = None if ranks is None else _inverse(ranks)
     excluded = None if excluded_rows is None else _tensor(excluded_rows).to(queries.device)
     for chunk in chunks:
-        for tile in torch.split(_matrix(chunk, "a chunk"), document_tile):
+        matrix = _matrix(chunk, "a chunk")
+        # In equal parts: a small last one costs nearly as much as a large one.
+        for tile in torch.tensor_split(matrix, max(1, -(-len(matrix) // document_tile))):
             if tile.shape[1] != queries.shape[1]:
                 raise InputError(f"documents have {tile.shape[1]} dimensions, queries {queries.shape[1]}")
             start, stop = search.seen, search.seen + len(tile)
+            if start == stop:
+                continue
             if ranks is not None and stop > len(ranks):
                 raise InputError(f"there are more documents than tie ranks ({len(ranks)})")
             here = torch.arange(start, stop) if ranks is None else ranks[start:stop]
@@ -133,31 +132,36 @@ class _Search:
     """
 
     def __init__(self, queries: Tensor, top_k: int, query_tile: int) -> None:
-        self.queries, self.top_k, self.query_tile = queries, top_k, query_tile
+        self.top_k = top_k
         self.seen = 0
         self._best = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-        self._query_norm = float(torch.linalg.vector_norm(queries, dim=1).max())
+        self._norm = float(torch.linalg.vector_norm(queries, dim=1).max())
         self._scores = queries.new_empty(0)
+        self._queries = list(torch.split(queries, query_tile))
+        # On an AMD processor the BLAS behind torch.mm takes twice as long as oneDNN, both in float32.
+        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        self._one_dnn = available and queries.device.type == "cpu"
+        if self._one_dnn:
+            self._queries = [part.to_mkldnn() for part in self._queries]
 
     def add(self, documents: Tensor, ranks: Tensor, excluded: Tensor | None) -> None:
-        """Take in (n, d) documents with (n,) tie ranks."""
-        document_norm = float(torch.linalg.vector_norm(documents, dim=1).max()) if len(documents) else 0.0
-        finite = self._query_norm * document_norm < _SAFE_PRODUCT  # False for NaN as well
-        merged = []
-        for first in range(0, len(self.queries), self.query_tile):
-            part = slice(first, first + self.query_tile)
-            scores = self._product(self.queries[part], documents)
+        """Take in (n, d) documents, n > 0, with (n,) tie ranks."""
+        norm = float(torch.linalg.vector_norm(documents, dim=1).max())
+        finite = self._norm * norm < _SAFE_PRODUCT  # False for NaN as well
+        merged, first = [], 0
+        for queries in self._queries:
+            part = slice(first, first + len(queries))
+            scores = self._product(queries, documents)
             if not finite:
                 self._check(scores, documents, first)
             if excluded is not None:
                 local = excluded[part] - self.seen
                 at = ((local >= 0) & (local < len(documents))).nonzero().squeeze(1)
                 scores[at, local[at]] = -torch.inf
-            # Blocks of a tile keep the masks and keys of the selection small.
-            rows = max(1, _SELECTION // max(1, len(documents)))
+            rows = max(1, _SELECTION // len(documents))
             blocks = torch.split(scores, rows), torch.split(self._best[part], rows)
-            for block, best in zip(*blocks, strict=True):
-                merged.append(_merge(best, block, ranks, self.top_k))
+            merged += [_merge(best, block, ranks, self.top_k) for block, best in zip(*blocks, strict=True)]
+            first += len(queries)
         self._best = torch.cat(merged)
         self.seen += len(documents)
 
@@ -166,26 +170,30 @@ class _Search:
         if not self.seen:
             raise InputError("there are no documents to search")
         best = self._best.sort(dim=1, descending=True).values
-        ranks = _LOW_WORD - (best & _LOW_WORD)
-        scores = _scores(best)
+        scores, ranks = _scores(best), _LOW_WORD - (best & _LOW_WORD)
         rows = ranks if row_of_rank is None else row_of_rank.to(ranks.device)[ranks]
         return scores, rows.masked_fill_(scores == -torch.inf, -1)
 
     def _product(self, queries: Tensor, documents: Tensor) -> Tensor:
         """(q, d) by (n, d) to (q, n), in memory that the next tile uses again."""
-        shape = (len(queries), len(documents))
-        size = shape[0] * shape[1]
+        size = len(queries) * len(documents)
         if self._scores.numel() < size:
-            self._scores = self.queries.new_empty(size)
-        # With `out` an autocast region around the search cannot turn the product into half precision.
-        return torch.mm(queries, documents.T, out=self._scores[:size].view(shape))
+            self._scores = documents.new_empty(size)
+        scores = self._scores[:size].view(len(queries), len(documents))
+        # An autocast region around the search must not turn the product into half precision.
+        with torch.autocast(documents.device.type, enabled=False):
+            if not self._one_dnn:
+                return torch.mm(queries, documents.T, out=scores)
+            for first in range(0, len(documents), _PANEL):
+                panel = slice(first, first + _PANEL)
+                scores[:, panel] = F.linear(queries, documents[panel]).to_dense()
+        return scores
 
     def _check(self, scores: Tensor, documents: Tensor, first_query: int) -> None:
         """Raise if a score is not finite; only reached when norms cannot rule it out."""
-        wrong = ~scores.isfinite()
-        if not wrong.any():
+        if (wrong := ~scores.isfinite()).sum() == 0:
             return
-        if len(culprits := _rows_with_non_finite(documents)):
+        if culprits := _rows_with_non_finite(documents):
             raise NonFiniteScores([self.seen + row for row in culprits], [])
         raise NonFiniteScores(
             [self.seen + row for row in wrong.any(dim=0).nonzero().squeeze(1).tolist()],
@@ -288,4 +296,4 @@ def _rows_with_non_finite(matrix: Tensor) -> list[int]:
 def _listed(kind: str, names: Sequence[int | str]) -> str:
     shown = ", ".join(repr(name) if isinstance(name, str) else f"row {name}" for name in names[:_NAMED])
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{kind} {shown}{more}"
+    return f"{kind} {shown}{more}" if names else ""

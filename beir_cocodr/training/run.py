@@ -104,7 +104,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     checkpoints = output / CHECKPOINTS
     last = _last_checkpoint(checkpoints, stage.plan) if resume else None
     write_text(checkpoints / _PLAN_FILE, json.dumps(stage.plan, indent=2) + "\n")
-    trainer = SentenceTransformerTrainer(
+    trainer = _Trainer(
         model=stage.model,
         args=_arguments(stage, options, checkpoints),
         train_dataset=stage.dataset,
@@ -137,6 +137,13 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     write_record(output, record)
     shutil.rmtree(checkpoints)
     return record
+
+
+class _Trainer(SentenceTransformerTrainer):
+    """The host's trainer without its model card, which would quote the corpus; training.json says more."""
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        return
 
 
 def _arguments(

@@ -128,6 +128,16 @@ def test_scores_are_float32_products_of_what_was_given(dtype: torch.dtype) -> No
     assert rows.tolist() == [[1, 0]]
 
 
+def test_embeddings_may_be_views_with_any_strides() -> None:
+    random = np.random.default_rng(7)
+    queries = torch.from_numpy(random.integers(-4, 5, (6, 3)).astype(np.float32)).T
+    documents = torch.from_numpy(random.integers(-4, 5, (6, 900)).astype(np.float32)).T[::2]
+    scores, rows = search_chunks(queries, [documents], 20)
+    expected_scores, expected_rows = full_sort((queries @ documents.T).numpy(), np.arange(450), 20)
+    np.testing.assert_array_equal(rows.numpy(), expected_rows)
+    np.testing.assert_array_equal(scores.numpy(), expected_scores)
+
+
 def test_autocast_around_the_search_leaves_scores_alone() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         scores, _ = search_chunks(torch.tensor([[1.0, 1 / 128]]), [torch.tensor([[217.0, 1.0]])], 1)

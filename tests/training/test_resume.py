@@ -101,6 +101,9 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
     assert [seen["documents"] for seen in record["parent"]["seen"]] == [48, 48]
     assert record["seen"][0]["corpus_sha256"] == record["parent"]["seen"][0]["corpus_sha256"]
     assert not (tmp_path / "second" / run.CHECKPOINTS).exists()
+    card = (tmp_path / "second" / "README.md").read_text()
+    texts = [json.loads(line)["text"] for line in (beir_folder / "corpus.jsonl").read_text().splitlines()]
+    assert not any(text[:30] in card for text in texts)  # a private corpus stays out of the model card
     assert (
         COCODR(str(first)).encode_document(["wing"]) != COCODR(str(tiny_mlm)).encode_document(["wing"])
     ).any()
