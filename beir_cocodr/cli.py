@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Adapt a dense retriever to a corpus without labels, and learn honestly whether it got better.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -37,17 +36,15 @@ def main(arguments: list[str] | None = None) -> None:
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         status = typer.main.get_command(app).main(
-            args=arguments, prog_name="beir-cocodr", standalone_mode=False
+            args=arguments or ["--help"], prog_name="beir-cocodr", standalone_mode=False
         )
     except InputError as error:
         status = _fail(str(error))
     except KeyboardInterrupt:
         status = 130
-    except BrokenPipeError:
-        status = 0  # whoever read our output has seen enough
-        sys.stderr.close()
     except Exception as error:
         if not hasattr(error, "format_message"):  # not a usage error of the host
             raise

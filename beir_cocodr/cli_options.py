@@ -47,4 +47,4 @@ DocumentLength = Annotated[
 Separator = Annotated[
     str | None, typer.Option("--title-separator", help="Between title and text; default: the model's own.")
 ]
-EncodeBatch = Annotated[int, typer.Option("--encode-batch-size", help="Texts encoded at a time.")]
+EncodeBatch = Annotated[int, typer.Option("--encode-batch-size", min=1, help="Texts encoded at a time.")]

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from beir_cocodr.errors import InputError
+
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[IO[str]]:
@@ -24,6 +26,21 @@ def atomic_writer(path: Path) -> Iterator[IO[str]]:
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def output_folder(path: Path) -> Path:
+    """Make a folder for results.
+
+    Raises:
+        InputError: it cannot be made or written to.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be the output folder: {error.strerror}; choose another") from error
+    if not os.access(path, os.W_OK):
+        raise InputError(f"{path} cannot be written to; choose another output folder")
+    return path
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-quickstart"))
     arguments = parser.parse_args()
+    if len(arguments.seeds) < 2:
+        parser.error("a spread needs at least two seeds")
     cells = [run(arguments.output / f"seed-{seed}", seed) for seed in arguments.seeds]
     write_text(RESULTS, json.dumps(summarize(cells, arguments.seeds, arguments.output), indent=2) + "\n")
     table = markdown(json.loads(RESULTS.read_text()))
@@ -40,11 +43,12 @@ def main() -> None:
 
 
 def run(folder: Path, seed: int) -> dict[str, Any]:
-    """One seed, resumed where it was interrupted; its wall time is kept beside it."""
+    """One seed, kept when it is complete; a part of one is made again, since its wall time would be wrong."""
     clock = folder / "wall_seconds.json"
     if not clock.is_file():
+        shutil.rmtree(folder, ignore_errors=True)
         start = time.perf_counter()
-        quickstart(folder, seed=seed, resume=folder.is_dir())
+        quickstart(folder, seed=seed)
         write_text(clock, json.dumps(time.perf_counter() - start))
     report: dict[str, Any] = json.loads((folder / "adapt.json").read_text())
     return report | {"wall_seconds": json.loads(clock.read_text())}

@@ -2,7 +2,8 @@
 
 The encoder is not what is measured: every rival gets the same random embeddings, made beforehand. Each runs
 in a process of its own, so that its peak memory is its own, and the processes take turns, so that whatever
-else the machine does falls on all of them.
+else the machine does falls on all of them. Memory is what a search needs beyond libraries and embeddings;
+FAISS's index, a copy of the embeddings, counts in its memory, and the time to fill it is given apart.
 
     python benchmarks/search.py [--documents 100000] [--queries 1000] [--top-k 1000] [--repeats 7]
 
@@ -23,20 +24,21 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
+from machine import machine
 
-ROOT = Path(__file__).resolve().parent
-#: Ratio to (numerator, denominator, what it is to be).
+RESULTS = Path(__file__).parent / "results" / "search.json"
+#: Pairs whose times are divided, with the least and the most that the ratio may be.
 RATIOS = {
-    "beir / ours_dictionaries": ("beir", "ours_dictionaries", "at least 2"),
-    "ours_arrays / faiss": ("ours_arrays", "faiss", "at most 1.2"),
-    "ours_arrays / product": ("ours_arrays", "product", None),
-    "faiss / product": ("faiss", "product", None),
+    ("beir", "ours_dictionaries"): (2.0, None),
+    ("ours_arrays", "faiss"): (None, 1.2),
+    ("ours_arrays", "product"): (None, None),
+    ("faiss", "product"): (None, None),
 }
 CHUNK = 50_000
 MIB = 1024 * 1024
@@ -74,7 +76,7 @@ class Stub:
         return self.documents[start : last + 1]
 
 
-def dictionary_search(search_class: Any, embeddings: Embeddings, top_k: int) -> Prepared:
+def prepare_dictionaries(search_class: Any, embeddings: Embeddings, top_k: int) -> Prepared:
     search = search_class(Stub(embeddings), corpus_chunk_size=CHUNK, show_progress_bar=False)
     width = len(str(len(embeddings.documents)))
     corpus = {f"d{row}": {"title": "", "text": f"{row:0{width}}"} for row in range(len(embeddings.documents))}
@@ -88,21 +90,7 @@ def dictionary_search(search_class: Any, embeddings: Embeddings, top_k: int) -> 
     return Prepared(lambda: search.search(corpus, queries, top_k, "dot"), arrays, 0.0)
 
 
-def prepare_beir(embeddings: Embeddings, top_k: int) -> Prepared:
-    from beir.retrieval.search.dense import DenseRetrievalExactSearch
-
-    return dictionary_search(DenseRetrievalExactSearch, embeddings, top_k)
-
-
-def prepare_ours_dictionaries(embeddings: Embeddings, top_k: int) -> Prepared:
-    from beir_cocodr.retrieval.exact import ExactSearch
-
-    return dictionary_search(ExactSearch, embeddings, top_k)
-
-
-def prepare_ours_arrays(embeddings: Embeddings, top_k: int) -> Prepared:
-    from beir_cocodr.retrieval.topk import search_chunks
-
+def prepare_arrays(search_chunks: Any, embeddings: Embeddings, top_k: int) -> Prepared:
     tie_ranks = np.random.default_rng(1).permutation(len(embeddings.documents))
 
     def run() -> Any:
@@ -113,9 +101,7 @@ def prepare_ours_arrays(embeddings: Embeddings, top_k: int) -> Prepared:
     return Prepared(run, lambda found: (found[0].numpy(), found[1].numpy()), 0.0)
 
 
-def prepare_faiss(embeddings: Embeddings, top_k: int) -> Prepared:
-    import faiss
-
+def prepare_faiss(faiss: Any, embeddings: Embeddings, top_k: int) -> Prepared:
     faiss.omp_set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     index = faiss.IndexFlatIP(embeddings.documents.shape[1])
     started = time.perf_counter()
@@ -124,26 +110,18 @@ def prepare_faiss(embeddings: Embeddings, top_k: int) -> Prepared:
     return Prepared(lambda: index.search(embeddings.queries, top_k), lambda found: found, added)
 
 
-def prepare_product(embeddings: Embeddings, top_k: int) -> Prepared:
+def prepare_product(torch: Any, embeddings: Embeddings, top_k: int) -> Prepared:
     stub = Stub(embeddings)
-    return Prepared(lambda: stub.queries @ stub.documents.T, None, 0.0)
+    return Prepared(lambda: torch.mm(stub.queries, stub.documents.T), None, 0.0)
 
 
-#: Rival to (what is timed, how it is made ready, the module whose import comes before memory is measured).
-RIVALS: dict[str, tuple[str, Callable[[Embeddings, int], Prepared], str]] = {
-    "beir": (
-        "BEIR DenseRetrievalExactSearch.search, dictionaries",
-        prepare_beir,
-        "beir.retrieval.search.dense",
-    ),
-    "ours_dictionaries": (
-        "ExactSearch.search, dictionaries",
-        prepare_ours_dictionaries,
-        "beir_cocodr.retrieval.exact",
-    ),
-    "ours_arrays": ("search_chunks, arrays", prepare_ours_arrays, "beir_cocodr.retrieval.topk"),
-    "faiss": ("FAISS IndexFlatIP.search, arrays", prepare_faiss, "faiss"),
-    "product": ("torch.mm alone, nothing selected", prepare_product, "torch"),
+#: Rival to (what is timed, how it is made ready, what of its library is needed).
+RIVALS: dict[str, tuple[str, Callable[[Any, Embeddings, int], Prepared], str]] = {
+    "beir": ("dictionaries", prepare_dictionaries, "beir.retrieval.search.dense:DenseRetrievalExactSearch"),
+    "ours_dictionaries": ("dictionaries", prepare_dictionaries, "beir_cocodr.retrieval.exact:ExactSearch"),
+    "ours_arrays": ("arrays", prepare_arrays, "beir_cocodr.retrieval.topk:search_chunks"),
+    "faiss": ("arrays, IndexFlatIP", prepare_faiss, "faiss"),
+    "product": ("torch.mm, nothing selected", prepare_product, "torch"),
 }
 
 
@@ -154,20 +132,19 @@ def peak_memory() -> int:
 
 
 def worker(rival: str, options: argparse.Namespace) -> None:
-    """Serve one rival: "run" on stdin answers {"seconds"}, "save PATH" answers {"peak_mib", ...}."""
+    """Serve one rival: "run" on stdin answers {"seconds"}, "save FILE" answers {"peak_mib", ...}."""
     import torch
 
     torch.set_num_threads(options.threads)
-    _, prepare, module = RIVALS[rival]
-    import_module(module)
+    _, prepare, needed = RIVALS[rival]
+    library = resolve_name(needed)  # imported before memory is measured
     random = np.random.default_rng(0)
     embeddings = Embeddings(
         random.standard_normal((options.queries, options.dimensions), dtype=np.float32),
         random.standard_normal((options.documents, options.dimensions), dtype=np.float32),
     )
     baseline = peak_memory()
-    prepared = prepare(embeddings, options.top_k)
-    print(json.dumps({"ready": True}), flush=True)
+    prepared = prepare(library, embeddings, options.top_k)
     for line in sys.stdin:
         command, _, path = line.strip().partition(" ")
         if command == "run":
@@ -181,11 +158,11 @@ def worker(rival: str, options: argparse.Namespace) -> None:
             if prepared.arrays is not None:
                 scores, rows = prepared.arrays(found)
                 np.savez(path, scores=scores, rows=rows)
-            peak_mib = (peak - baseline) / MIB
-            print(
-                json.dumps({"peak_mib": peak_mib, "preparation_seconds": prepared.preparation_seconds}),
-                flush=True,
-            )
+            extra = {
+                "peak_mib": (peak - baseline) / MIB,
+                "preparation_seconds": prepared.preparation_seconds,
+            }
+            print(json.dumps(extra), flush=True)
 
 
 class Process:
@@ -200,35 +177,25 @@ class Process:
             text=True,
             env=os.environ | dict.fromkeys(names, str(threads)),
         )
-        self.answer()
 
-    def answer(self) -> dict[str, Any]:
+    def ask(self, command: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
+        print(command, file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"a worker died with status {self.process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def ask(self, command: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
     def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    sizes = {
-        name: getattr(options, name) for name in ("documents", "queries", "dimensions", "top_k", "threads")
-    }
-    arguments = [
-        text for name, value in sizes.items() for text in (f"--{name.replace('_', '-')}", str(value))
-    ]
+    names = ("documents", "queries", "dimensions", "top_k", "threads")
+    sizes = {name: getattr(options, name) for name in names}
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
     processes = {rival: Process(rival, arguments, options.threads) for rival in RIVALS}
     seconds: dict[str, list[float]] = {rival: [] for rival in RIVALS}
     for repeat in range(options.repeats + 1):
@@ -238,42 +205,47 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             if repeat:  # the first round warms up
                 seconds[rival].append(taken)
         print(f"round {repeat} of {options.repeats}", file=sys.stderr)
+    rivals, found = collect(processes, seconds)
+    return {
+        "sizes": sizes | {"repeats": options.repeats, "corpus_chunk": CHUNK},
+        "rivals": rivals,
+        "ratios": {f"{above} / {below}": ratio(rivals, above, below) for above, below in RATIOS},
+        "agreement_with_beir": {name: agreement(found[name], found["beir"]) for name in found},
+    }
+
+
+def collect(
+    processes: dict[str, Process], seconds: dict[str, list[float]]
+) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """What is to be said of every rival, and the scores and rows it found; ends the processes."""
     rivals, found = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for rival, process in processes.items():
             path = Path(folder) / f"{rival}.npz"
             extra = process.ask(f"save {path}")
             process.close()
+            times = seconds[rival]
             rivals[rival] = {
                 "what": RIVALS[rival][0],
-                "best_seconds": min(seconds[rival]),
-                "median_seconds": statistics.median(seconds[rival]),
-                "seconds": seconds[rival],
+                "best_seconds": min(times),
+                "median_seconds": statistics.median(times),
+                "seconds": times,
                 **extra,
             }
             if path.exists():
                 with np.load(path) as arrays:
                     found[rival] = (arrays["scores"], arrays["rows"])
-    return {"sizes": sizes | {"repeats": options.repeats, "corpus_chunk": CHUNK}, "rivals": rivals} | {
-        "ratios": {name: ratio(rivals, name) for name in RATIOS},
-        "agreement_with_beir": {
-            rival: agreement(found[rival], found["beir"]) for rival in found if rival != "beir"
-        },
-    }
+    return rivals, found
 
 
-def ratio(rivals: dict[str, Any], name: str) -> dict[str, Any]:
-    """Of best and of median times, and whether both are what they are to be."""
-    above, below, target = RATIOS[name]
-    values = {
-        kind: rivals[above][f"{kind}_seconds"] / rivals[below][f"{kind}_seconds"]
-        for kind in ("best", "median")
-    }
-    if target is None:
-        return values
-    side, limit = target.removeprefix("at ").split()
-    met = [value >= float(limit) if side == "least" else value <= float(limit) for value in values.values()]
-    return values | {"target": target, "met": all(met)}
+def ratio(rivals: dict[str, Any], above: str, below: str) -> dict[str, Any]:
+    """Of best and of median times, and whether both are within the limits."""
+    least, most = RATIOS[above, below]
+    times = {kind: f"{kind}_seconds" for kind in ("best", "median")}
+    found = {kind: rivals[above][key] / rivals[below][key] for kind, key in times.items()}
+    low, high = min(found.values()), max(found.values())
+    met = (least is None or low >= least) and (most is None or high <= most)
+    return found | {"at_least": least, "at_most": most, "met": met}
 
 
 def agreement(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
@@ -285,34 +257,14 @@ def agreement(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.nd
     }
 
 
-def machine() -> dict[str, Any]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        model = platform.processor()
-    return {"cpu": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("torch", "numpy", "faiss-cpu", "beir"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def show(report: dict[str, Any]) -> None:
     for name, rival in report["rivals"].items():
         times = f"best {rival['best_seconds']:.3f} s, median {rival['median_seconds']:.3f} s"
         print(f"{name:18} {times}, {rival['peak_mib']:5.0f} MiB  ({rival['what']})")
     for name, values in report["ratios"].items():
-        target = (
-            f"  target {values['target']}: {'met' if values['met'] else 'MISSED'}" if "met" in values else ""
-        )
-        print(f"{name:25} best {values['best']:.2f}, median {values['median']:.2f}{target}")
+        limits = [f"{side} {values[side]}" for side in ("at_least", "at_most") if values[side]]
+        verdict = f"  {limits[0]}: {'met' if values['met'] else 'MISSED'}" if limits else ""
+        print(f"{name:25} best {values['best']:.2f}, median {values['median']:.2f}{verdict}")
 
 
 def main() -> None:
@@ -323,16 +275,22 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=1_000)
     parser.add_argument("--repeats", type=int, default=7, help="timed rounds, after one that warms up")
     parser.add_argument("--threads", type=int, default=2, help="threads of every rival")
-    parser.add_argument("--output", type=Path, default=ROOT / "results" / "search.json")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--worker", choices=RIVALS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         worker(options.worker, options)
         return
+    # A worker measures its memory: it imports no more than its rival needs.
     from beir_cocodr.files import write_text
+    from beir_cocodr.versions import versions
 
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    report = {"date": now, "machine": machine(), "versions": versions(), **measure(options)}
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {"python": platform.python_version(), "faiss-cpu": version("faiss-cpu")} | versions(),
+        **measure(options),
+    }
     show(report)
     write_text(options.output, json.dumps(report, indent=2) + "\n")
 

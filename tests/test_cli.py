@@ -20,9 +20,9 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 COMMANDS = ["quickstart", "validate", "evaluate", "pretrain", "finetune", "adapt"]
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+@pytest.mark.parametrize("command", [[], ["--help"], *([name, "--help"] for name in COMMANDS)])
 def test_help(capsys, command):
-    status, out, _ = run(capsys, *command, "--help")
+    status, out, _ = run(capsys, *command)
     assert status == 0
     assert "Usage: beir-cocodr" in out
 
@@ -38,6 +38,37 @@ def bad(folder: Path, tmp_path: Path) -> dict[str, list[str]]:
         "no such split": ["evaluate", *data, "--split", "dev", "--model", "bm25", *output],
         "no such model": ["evaluate", *data, "--model", "no-such-model", *output],
         "no such measure": ["evaluate", *data, "--model", "bm25", "--measures", "bogus", *output],
+        "zero results": ["evaluate", *data, "--model", "bm25", "--top-k", "0", *output],
+        "unusable measure": ["evaluate", *data, "--model", "bm25", "--measures", "ERR@10", *output],
+        "model twice": ["evaluate", *data, "--model", "bm25", "--model", "bm25", *output],
+        "output is a file": ["evaluate", *data, "--model", "bm25", "--output", str(broken / "corpus.jsonl")],
+        "negative negatives": ["finetune", *data, "--model", "minilm", "--negatives", "-1", *output],
+        "lonely query": ["finetune", *data, "--model", "x", "--negatives", "0", "--batch-size", "1", *output],
+        "lonely document": ["pretrain", *data, "--model", "minilm", "--batch-size", "1", *output],
+        "split of the target": [
+            "adapt",
+            "--corpus",
+            str(folder),
+            "--source",
+            str(folder),
+            "--base",
+            "minilm",
+            "--split",
+            "tset",
+            *output,
+        ],
+        "measure of the target": [
+            "adapt",
+            "--corpus",
+            str(folder),
+            "--source",
+            str(folder),
+            "--base",
+            "x",
+            "--measures",
+            "nDGC",
+            *output,
+        ],
         "no such policy": ["evaluate", *data, "--model", "bm25", "--identical-ids", "x", *output],
         "no model": ["evaluate", *data, *output],
         "no such option": ["evaluate", *data, "--modle", "bm25", *output],
@@ -54,7 +85,8 @@ def bad(folder: Path, tmp_path: Path) -> dict[str, list[str]]:
 
 CASES = """no such dataset, no such split, no such model, no such measure, no such policy, no model,
 no such option, no such command, not a number, zero steps, negative rate, no such objective,
-no such stage, no source, broken line"""
+no such stage, no source, broken line, zero results, unusable measure, model twice, output is a file,
+negative negatives, lonely query, lonely document, split of the target, measure of the target"""
 
 
 @pytest.mark.parametrize("case", [case.strip() for case in CASES.split(",")])
@@ -65,6 +97,7 @@ def test_bad_input_is_status_2_and_one_line(capsys, beir_folder, tmp_path, case)
     lines = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
     assert err.splitlines()[-1] == lines[0]
+    assert "Traceback" not in err
     assert not list((tmp_path / "o").rglob("*.run"))
     if case == "broken line":
         assert "corpus.jsonl:2" in lines[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from beir_cocodr.data.labels import join_labels
 from beir_cocodr.data.resolve import resolve_source
 from beir_cocodr.data.source import Labels
 from beir_cocodr.data.strict_report import StrictReport
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
     documents = corpus.documents
     report.counts.update(corpus.counts)
     if labels == "none":
-        return Collection(source.name, documents, {}, {}, None, dict(report.counts))
+        return _said(Collection(source.name, documents, {}, {}, None, dict(report.counts)))
 
     def known(ids: Sequence[str]) -> npt.NDArray[np.bool_]:
         return documents.rows(ids) >= 0
@@ -76,4 +79,13 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
     refuse_duplicates(joined.duplicate_queries, str(source.queries_file), report)
     equal_ids = int(np.count_nonzero(known(list(joined.queries))))
     report.counts.update(Counter({"query ids equal to document ids": equal_ids} if equal_ids else {}))
-    return Collection(source.name, documents, joined.queries, joined.qrels, source.split, dict(report.counts))
+    return _said(
+        Collection(source.name, documents, joined.queries, joined.qrels, source.split, dict(report.counts))
+    )
+
+
+def _said(collection: Collection) -> Collection:
+    """Whatever was accepted and counted is said as well."""
+    for kind, count in collection.counts.items():
+        log.info("%s: %s: %d", collection.name, kind, count)
+    return collection

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from beir_cocodr.errors import InputError
+
 #: Positions with this label carry no loss (torch's own convention for cross entropy).
 IGNORED = -100
 
@@ -26,7 +28,7 @@ class WholeWordMasker:
 
     def __init__(self, tokenizer: Any, probability: float = 0.15) -> None:
         if tokenizer.mask_token_id is None:
-            raise ValueError(
+            raise InputError(
                 f"{type(tokenizer).__name__} has no mask token, so no language model can be trained"
             )
         self.probability = probability
@@ -46,7 +48,7 @@ class WholeWordMasker:
         budget = max(1, round(self.probability * len(positions)))
         # A word starts at a token that continues nothing, or where the run of ordinary tokens is broken.
         starts = ~self.continues[ids[positions]] | (np.diff(positions, prepend=-2) > 1)
-        words = np.split(positions, np.flatnonzero(starts)[1:] if starts[0] else np.flatnonzero(starts))
+        words = np.split(positions, np.flatnonzero(starts)[1:])  # the first token always starts one
         chosen: list[np.ndarray] = []
         taken = 0
         for index in rng.permutation(len(words)):

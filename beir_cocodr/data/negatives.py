@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import numpy as np
+from tqdm import tqdm
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text_format import TextFormat
@@ -35,13 +36,12 @@ def bm25_negatives(
     """
     size = len(collection.documents)
     relevant = {q: [d for d, grade in grades.items() if grade > 0] for q, grades in collection.qrels.items()}
-    most = max((len(documents) for documents in relevant.values()), default=0)
     index = BM25(collection.documents, text_format)
-    ranking = index.search(collection.queries, depth + most)
     rng = np.random.default_rng(seed)
     pools, drawn = {}, 0
-    for query, rows in zip(ranking.queries, ranking.rows, strict=True):
+    for query, text in tqdm(collection.queries.items(), desc="BM25 negatives", disable=None):
         positive = collection.documents.rows(relevant.get(query, []))
+        [rows] = index.search({query: text}, depth + len(positive)).rows
         pool = rows[(rows >= 0) & ~np.isin(rows, positive)][:depth]
         if not len(pool):
             others = np.setdiff1d(rng.choice(size, min(size, depth + len(positive)), replace=False), positive)

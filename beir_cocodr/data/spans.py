@@ -59,18 +59,9 @@ def draw_pair(spans: Sequence[str], rng: np.random.Generator) -> tuple[str, str]
 
 
 def has_two_spans(texts: Sequence[str], tokenizer: Any, span_tokens: int = 30) -> np.ndarray:
-    """(N,) bool: which texts have more than ``span_tokens`` tokens, and so at least two spans.
-
-    A text with more words than that has more tokens as well, so only short ones are tokenised.
-    """
-    enough = np.fromiter((len(text.split()) > span_tokens for text in texts), bool, len(texts))
-    short = np.flatnonzero(~enough)
-    if len(short):
-        tokens = tokenizer([texts[i] for i in short.tolist()], add_special_tokens=False, verbose=False)[
-            "input_ids"
-        ]
-        enough[short] = [len(ids) > span_tokens for ids in tokens]
-    return enough
+    """(N,) bool: which texts have more than ``span_tokens`` tokens, and so at least two spans."""
+    tokens = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    return np.fromiter((len(ids) > span_tokens for ids in tokens), bool, len(texts))
 
 
 def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:

@@ -20,7 +20,7 @@ def parse_measures(text: str) -> list[Any]:
     """Measures from their names, separated by white space or commas.
 
     Raises:
-        InputError: a name that ir-measures does not know.
+        InputError: a name that ir-measures does not know or cannot compute here.
     """
     names = text.replace(",", " ").split()
     if not names:
@@ -28,11 +28,15 @@ def parse_measures(text: str) -> list[Any]:
     measures = []
     for name in names:
         try:
-            measures.append(ir_measures.parse_measure(name))
-        except (ValueError, NameError, KeyError) as error:
+            measure = ir_measures.parse_measure(name)
+            # Some measures need programs or data that are not there: better known before hours of encoding.
+            list(ir_measures.iter_calc([measure], {"q": {"d": 1}}, {"q": {"d": 1.0}}))
+        except Exception as error:
             raise InputError(
-                f"unknown measure {name!r}; ir-measures knows such as nDCG@10, R@100, AP, RR@10"
+                f"measure {name!r} is unknown or cannot be computed here; ir-measures has such as nDCG@10, "
+                "R@100, AP, RR@10"
             ) from error
+        measures.append(measure)
     return measures
 
 

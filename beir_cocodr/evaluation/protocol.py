@@ -19,7 +19,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import file_names, write_run
 from beir_cocodr.evaluation.significance import compare, interval
-from beir_cocodr.files import atomic_writer, write_text
+from beir_cocodr.files import atomic_writer, output_folder, write_text
 from beir_cocodr.retrieval.ranking import Results, Retriever
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.versions import versions
@@ -76,12 +76,20 @@ def evaluate(
     labels = dict(models) if isinstance(models, Mapping) else {model: model for model in models}
     if not labels:
         raise InputError("no model to evaluate; name at least one with --model")
+    if len(labels) < len(models):
+        raise InputError(f"a model is named twice: {', '.join(models)}")
     wanted = parse_measures(measures)
+    needed = depth(wanted)
+    top_k = needed if top_k is None else top_k
+    if top_k < 1:
+        raise InputError(f"top_k is {top_k}: ask for at least one document")
+    if top_k < needed:
+        log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
     policy = identical_ids(dataset, policy)
     collection = load_collection(dataset, split)
     judged = _judged(collection, queries)
     names = file_names(labels)
-    output.mkdir(parents=True, exist_ok=True)
+    output_folder(output)
     records: dict[str, Any] = {}
     scores: dict[str, dict[str, np.ndarray]] = {}
     with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
@@ -92,7 +100,7 @@ def evaluate(
             start = time.perf_counter()
             retriever.prepare()
             ready = time.perf_counter()
-            results = _search(retriever, collection, judged, top_k or depth(wanted), policy == "drop")
+            results = _search(retriever, collection, judged, top_k, policy == "drop")
             done = time.perf_counter()
             write_run(output / f"{names[label]}.run", results, names[label])
             scores[label] = score_queries(wanted, judged, results)
@@ -122,6 +130,7 @@ def evaluate(
         "queries": len(judged),
         "corpus_sha256": collection.documents.content_hash,
         "identical_ids": policy,
+        "top_k": top_k,
         "counts": collection.counts,
         "models": records,
         "comparisons": [test.as_dict() for test in compare(scores, families)],

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
 from beir_cocodr.data.masking import IGNORED
+from beir_cocodr.errors import InputError
 
 #: Where a pre-trained model keeps its head, beside its own modules.
 HEAD_FOLDER = "condenser_head"
@@ -148,6 +149,12 @@ def build_head(
     saved = Path(source or "") / HEAD_FOLDER
     if source and saved.is_dir():
         head = CondenserHead.load(str(saved))
+        asked = (n_head_layers, late_mlm, head.skip_from if skip_from is None else skip_from)
+        if asked != (head.n_head_layers, head.late_mlm, head.skip_from):
+            raise InputError(
+                f"{saved} has n_head_layers {head.n_head_layers}, late_mlm {head.late_mlm} and skip_from "
+                f"{head.skip_from}; ask for the same, or delete it for a new head"
+            )
         origin = "the head of the loaded pre-training"
     else:
         head = CondenserHead(

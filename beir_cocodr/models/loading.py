@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
@@ -31,6 +34,21 @@ def load_encoder(name: str | Path, **kwargs: Any) -> COCODR:
         **kwargs: passed on to :class:`COCODR` where not None.
 
     Raises:
-        InputError: the model cannot be found or read.
+        InputError: the model cannot be found or read, or compares by another similarity.
     """
-    return COCODR(model_source(str(name)), **{k: v for k, v in kwargs.items() if v is not None})
+    model = COCODR(model_source(str(name)), **{k: v for k, v in kwargs.items() if v is not None})
+    if model.similarity_fn_name not in ("cosine", "dot"):
+        raise InputError(
+            f"model {str(name)!r} compares by {model.similarity_fn_name}; training and search need cosine "
+            "or dot product: save it with another similarity_fn_name"
+        )
+    return model
+
+
+def weights_sha256(model: Any) -> str:
+    """A hash over all weights by name, which tells two models under one path apart."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

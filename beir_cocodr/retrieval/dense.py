@@ -47,6 +47,7 @@ class Dense:
             )
         self.normalize = model.similarity_fn_name == "cosine"
         self._embeddings: np.ndarray | None = None
+        self._truncated_queries = 0.0
 
     @property
     def embeddings(self) -> np.ndarray:
@@ -64,6 +65,7 @@ class Dense:
         encoded = self.model.encode_queries(
             texts, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
         )
+        self._truncated_queries = self.model.truncated_share(texts, "query")
         return self._finish(encoded)
 
     def chunks(self) -> Iterator[torch.Tensor]:
@@ -93,6 +95,7 @@ class Dense:
             "text_format": self.model.text_format.as_dict(),
             "truncated_documents": self.model.truncated_share(texts, "document"),
             "truncation_sample": len(texts),
+            "truncated_queries": self._truncated_queries,
         }
 
     def _encode_corpus(self) -> np.ndarray:

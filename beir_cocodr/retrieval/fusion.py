@@ -11,8 +11,8 @@ from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Ranking, best_rows, blocks
 
-#: Elements of a (queries, documents) score block, which bounds memory at about half a gigabyte.
-_BLOCK_ELEMENTS = 2**25
+#: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
+_BLOCK_ELEMENTS = 2**23
 _RRF_DEPTH, _RRF_CONSTANT = 1000, 60
 
 
@@ -45,6 +45,8 @@ class Hybrid:
             block = vectors[start : start + len(ids)]
             start += len(ids)
             dense = np.concatenate([(block @ chunk.T).numpy() for chunk in self.dense.chunks()], axis=1)
+            if not np.isfinite(dense).all():
+                self.dense.search_embeddings(ids, block, 1)  # fails, naming the documents or queries
             lexical = np.stack([self.bm25.scores(text) for text in texts])
             fused = ((z_normalize(dense) + z_normalize(lexical)) / 2).astype(np.float32)
             rows = np.stack([best_rows(row, ties, depth) for row in fused])

@@ -10,10 +10,10 @@ from typing import Any
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
+from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.recommendation import BASE, MODES, TRAINED, ablation_families, recommend
-from beir_cocodr.files import write_text
+from beir_cocodr.files import output_folder, write_text
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
@@ -69,8 +69,12 @@ def adapt(
         InputError: an unknown stage, no source, a bad collection or model.
     """
     chosen = _check(stages, source)
+    parse_measures(measures)
     target = load_collection(corpus, split, labels="optional")
-    if output.is_dir() and any(output.iterdir()) and not resume:
+    if not target.qrels and any((Path(corpus) / "qrels").glob("*")):
+        load_collection(corpus, split)  # it has labels, but not these: say which there are
+    output_folder(output)
+    if any(output.iterdir()) and not resume:
         raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
     trained: dict[str, str] = {}
     records: dict[str, Any] = {}

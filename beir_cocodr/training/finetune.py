@@ -38,7 +38,8 @@ def finetune(
     """Fine-tune ``base`` on the labelled queries of one collection and save it to ``output``.
 
     The loss is InfoNCE: each query has to find its positive among all positives and hard negatives of the
-    batch. It uses the model's own similarity; texts that stand twice in a batch are kept apart.
+    batch. It uses the model's own similarity; a text that
+    stands twice in a batch, or a document there that is relevant to another query of it, is kept out.
 
     Args:
         dataset, split: the labelled collection.
@@ -58,11 +59,11 @@ def finetune(
     """
     options = options or FinetuneOptions()
     collection = load_collection(dataset, split)
-    plan = training_plan("finetune", base, encoder, options, [seen(collection, queries=True)])
-    if (record := claim_output(output, resume, plan)) is not None:
-        return record
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, **encoder)
+    plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
+    if (record := claim_output(output, resume, plan)) is not None:
+        return record
     pairs = TrainingPairs(collection, model.text_format, options)
     columns = pairs.columns
     stage = Stage(
@@ -72,8 +73,12 @@ def finetune(
         dataset=pairs.dataset(),
         column_tasks={column: "query" if column == "query" else "document" for column in columns},
         callbacks=[pairs.clock],
-        batch_sampler="no_duplicates",
-        extra={"pairs": len(pairs.positives), "pairs_without_document": pairs.unknown},
+        batch_keys=BatchKeys(pairs),
+        extra={
+            "pairs": len(pairs.positives),
+            "pairs_without_document": pairs.unknown,
+            "truncated": pairs.truncated(model),
+        },
     )
     return run_stage(stage, options, output, resume)
 
@@ -98,6 +103,9 @@ class TrainingPairs:
         self.unknown = int((rows < 0).sum())
         self.queries = [query for (query, _), row in zip(labelled, rows, strict=True) if row >= 0]
         self.positives = rows[rows >= 0]
+        self.relevant: dict[str, list[int]] = {}
+        for query, row in zip(self.queries, self.positives.tolist(), strict=True):
+            self.relevant.setdefault(query, []).append(row)
         if not len(self.positives):
             raise InputError(
                 f"{self.collection.name}: no query of split {self.collection.split} has a relevant document"
@@ -113,21 +121,57 @@ class TrainingPairs:
     def dataset(self) -> Dataset:
         return Dataset.from_dict({"pair": np.arange(len(self.positives))}).with_transform(self._draw)
 
+    def rows(self, pair: int) -> list[int]:
+        """The corpus rows of a pair in this epoch: the positive, then its negatives."""
+        rows = [int(self.positives[pair])]
+        if self.options.negatives:
+            rng = np.random.default_rng((self.options.seed, self.clock.epoch, pair))
+            pool = self.pool[self.queries[pair]]
+            few = len(pool) < self.options.negatives
+            rows += rng.choice(pool, self.options.negatives, replace=few).tolist()
+        return rows
+
+    def truncated(self, model: Any, most: int = 1000) -> dict[str, float]:
+        """The share of queries and of positives that are cut, over at most ``most`` evenly spaced pairs."""
+        pairs = np.arange(0, len(self.positives), -(-len(self.positives) // most))
+        queries = [self.collection.queries[self.queries[pair]] for pair in pairs.tolist()]
+        documents = self.collection.documents.take(self.positives[pairs])
+        texts = [self.text_format.document(document) for document in documents]
+        shares = {"query": model.truncated_share(queries, "query")}
+        return shares | {"document": model.truncated_share(texts, "document")}
+
     def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[str]]:
         texts: dict[str, list[str]] = {column: [] for column in self.columns}
         for pair in batch["pair"]:
-            query = self.queries[pair]
-            rows = [self.positives[pair]]
-            if self.options.negatives:
-                rng = np.random.default_rng((self.options.seed, self.clock.epoch, pair))
-                pool = self.pool[query]
-                rows += rng.choice(
-                    pool, self.options.negatives, replace=len(pool) < self.options.negatives
-                ).tolist()
-            documents = [self.text_format.document(d) for d in self.collection.documents.take(rows)]
-            for column, text in zip(self.columns, [self.collection.queries[query], *documents], strict=True):
+            documents = [
+                self.text_format.document(d) for d in self.collection.documents.take(self.rows(pair))
+            ]
+            query = self.collection.queries[self.queries[pair]]
+            for column, text in zip(self.columns, [query, *documents], strict=True):
                 texts[column].append(text)
         return texts
+
+
+@dataclass
+class BatchKeys:
+    """What a pair must not share with another of its batch: its query, its documents, and all documents
+    that are relevant to its query, which would otherwise be trained as negatives.
+
+    The host's sampler reads it like a dataset of texts.
+    """
+
+    pairs: TrainingPairs
+    column_names: tuple[str, ...] = ("keys",)
+
+    def __len__(self) -> int:
+        return len(self.pairs.positives)
+
+    def __getitem__(self, pair: int) -> dict[str, str]:
+        pairs = self.pairs
+        query = pairs.queries[pair]
+        rows = np.union1d(pairs.rows(pair), pairs.relevant[query]).astype(np.int64)
+        texts = [pairs.text_format.document(document) for document in pairs.collection.documents.take(rows)]
+        return {str(i): text for i, text in enumerate([pairs.collection.queries[query], *texts])}
 
 
 def _infonce(model: Any, options: FinetuneOptions) -> Any:

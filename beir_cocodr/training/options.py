@@ -39,6 +39,9 @@ class TrainingOptions:
         for name in ("epochs", "batch_size", "mini_batch_size", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("seed", "warmup", "weight_decay", "max_grad_norm"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative, it is {getattr(self, name)}")
         if self.max_steps == 0 or self.max_steps < -1:
             raise InputError(f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}")
 
@@ -76,6 +79,16 @@ class PretrainOptions(TrainingOptions):
     encoder_dropout: bool = False
     scale: float | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size < 2:
+            raise InputError("batch_size must be at least 2: spans are contrasted with other documents'")
+        if not 1 <= self.span_tokens <= self.max_length - 2:
+            raise InputError(
+                f"span_tokens {self.span_tokens} must lie between 1 and max_length less two special tokens, "
+                f"{self.max_length - 2}"
+            )
+
 
 @dataclass(frozen=True)
 class FinetuneOptions(TrainingOptions):
@@ -90,3 +103,13 @@ class FinetuneOptions(TrainingOptions):
     negatives: int = 1
     negative_depth: int = 30
     scale: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.negatives < 0 or self.negative_depth < 1:
+            raise InputError(
+                f"negatives must be at least 0 and negative_depth at least 1, "
+                f"not {self.negatives} and {self.negative_depth}"
+            )
+        if self.batch_size == 1 and not self.negatives:
+            raise InputError("a batch of one query needs hard negatives: raise batch_size or negatives")

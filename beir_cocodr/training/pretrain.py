@@ -59,13 +59,13 @@ def pretrain(
     """
     options = options or PretrainOptions()
     collections = [load_collection(name, labels="none") for name in corpora]
+    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
+    model = load_encoder(base, **encoder)
     plan = training_plan(
-        "coco", base, encoder, options, [seen(found, queries=False) for found in collections]
+        "coco", base, model, encoder, options, [seen(found, queries=False) for found in collections]
     )
     if (record := claim_output(output, resume, plan)) is not None:
         return record
-    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
-    model = load_encoder(base, **encoder)
     spans = SpanPairs(collections, model, options)
     head_origin = _attach_head(model, base, options) if options.mlm_weight else None
     with _encoder_dropout(model, options.encoder_dropout):

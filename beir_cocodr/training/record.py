@@ -19,15 +19,20 @@ def seen(collection: Collection, queries: bool) -> dict[str, Any]:
         "dataset": collection.name,
         "documents": len(collection.documents),
         "corpus_sha256": collection.documents.content_hash,
+        "counts": collection.counts,
     }
     if queries:
-        texts = json.dumps(sorted(collection.queries.items()), ensure_ascii=False)
         record |= {
             "split": collection.split,
             "queries": len(collection.queries),
-            "queries_sha256": hashlib.sha256(texts.encode()).hexdigest(),
+            "queries_sha256": _sha256(collection.queries),
+            "qrels_sha256": _sha256(collection.qrels),
         }
     return record
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_record(model: str | Path) -> dict[str, Any] | None:

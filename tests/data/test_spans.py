@@ -68,7 +68,15 @@ def test_a_pair_is_two_different_spans(count, seed):
 
 @pytest.mark.parametrize("limit", [4, 11, 30])
 def test_has_two_spans_agrees_with_the_split(wordpiece, limit):
-    texts = ["", "wing", "supersonic boundary", "the wing of a plate . " * 3, "turbulent " * 20, "flow " * 31]
+    texts = [
+        "",
+        "wing",
+        "supersonic boundary",
+        "the wing of a plate . " * 3,
+        "turbulent " * 20,
+        "flow " * 31,
+        "wing " * limit + "\u200b",
+    ]
     found = has_two_spans(texts, wordpiece, limit)
     for text, two in zip(texts, found, strict=True):
         tokens = wordpiece(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]

@@ -52,6 +52,29 @@ def test_runs_are_valid_and_per_query_scores_average_to_the_measures(report, bei
             assert sum(values) / len(values) == pytest.approx(record["measures"][name], abs=1e-9)
 
 
+def check_with_other_tools(found, output, collection):
+    """The run files scored by pytrec_eval agree to 1e-6, by BEIR, which rounds to five places, to 1e-5."""
+    import ir_measures
+    import pytrec_eval
+    from beir.retrieval.evaluation import EvaluateRetrieval
+
+    for record in found["models"].values():
+        run: dict[str, dict[str, float]] = {}
+        for scored in ir_measures.read_trec_run(str(output / record["run"])):
+            run.setdefault(scored.query_id, {})[scored.doc_id] = scored.score
+        evaluator = pytrec_eval.RelevanceEvaluator(collection.qrels, {"ndcg_cut.10"})
+        scores = [scores["ndcg_cut_10"] for scores in evaluator.evaluate(run).values()]
+        ours = record["measures"]["nDCG@10"]
+        assert sum(scores) / len(collection.qrels) == pytest.approx(ours, abs=1e-6)
+        if not record["queries_without_results"]:
+            ndcg, *_ = EvaluateRetrieval.evaluate(collection.qrels, run, [10], ignore_identical_ids=False)
+            assert ndcg["NDCG@10"] == pytest.approx(ours, abs=1e-5)
+
+
+def test_run_files_score_the_same_with_other_tools(report, beir_folder):
+    check_with_other_tools(*report, load_collection(beir_folder))
+
+
 @pytest.mark.parametrize(
     ("dataset", "policy", "expected"),
     [
@@ -109,6 +132,7 @@ def test_reference_points_of_real_collections(real_collections, minilm, tmp_path
         return measures["nDCG@10"], measures["R@100"]
 
     assert figures("bm25") == pytest.approx(bm25, abs=0.003)
+    check_with_other_tools(found, tmp_path, load_collection(real_collections / name))
     if dense:
         assert figures(minilm) == pytest.approx(dense, abs=0.003)
         assert figures(f"hybrid:{minilm}") == pytest.approx((0.3989, 0.7852), abs=0.003)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
 
@@ -82,7 +83,9 @@ def test_a_saved_head_is_found_again(tiny_mlm, tmp_path):
     head, _ = build_head(model, str(tiny_mlm), n_head_layers=1, skip_from=3)
     (tmp_path / HEAD_FOLDER).mkdir()
     head.save(str(tmp_path / HEAD_FOLDER))
-    again, origin = build_head(model, str(tmp_path))
+    with pytest.raises(InputError, match="n_head_layers 1"):
+        build_head(model, str(tmp_path))
+    again, origin = build_head(model, str(tmp_path), n_head_layers=1)
     assert origin == "the head of the loaded pre-training"
     assert (again.n_head_layers, again.skip_from) == (1, 3)
     for name, weight in head.state_dict().items():

@@ -104,8 +104,9 @@ def test_nan_embeddings_fail_and_name_the_documents(collection, tiny_bert, tmp_p
     retriever = Retrievers(collection.documents, tmp_path).get(str(tiny_bert))
     broken = retriever.embeddings
     broken[5] = np.nan
-    with pytest.raises(InputError, match="document 'd5'"):
-        retriever.search(collection.queries, 3)
+    for broken_retriever in (retriever, fusion.Hybrid(retriever, BM25(collection.documents))):
+        with pytest.raises(InputError, match="document 'd5'"):
+            broken_retriever.search(collection.queries, 3)
     broken[5] = 0
     queries = retriever.encode_queries(list(collection.queries.values())).clone()
     queries[2, 0] = torch.inf

@@ -33,6 +33,13 @@ def cut(documents: np.ndarray, sizes: list[int]) -> list[torch.Tensor]:
     return chunks
 
 
+@pytest.fixture(params=["oneDNN", "BLAS"])
+def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product by each of the libraries that PyTorch may be built with."""
+    if request.param == "BLAS":
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+
+
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
 def test_equals_a_full_sort_under_heavy_ties(data: st.DataObject) -> None:
@@ -77,6 +84,7 @@ def test_random_embeddings_for_any_chunk_size(seed: int, top_k: int, sizes: list
     assert all(len(set(row)) == len(row) for row in rows.tolist())
 
 
+@pytest.mark.usefixtures("product")
 def test_selection_in_many_blocks_of_one_tile() -> None:
     """Enough scores for several tiles of each kind, and several blocks of selection in a tile."""
     random = np.random.default_rng(3)
@@ -138,6 +146,7 @@ def test_embeddings_may_be_views_with_any_strides() -> None:
     np.testing.assert_array_equal(scores.numpy(), expected_scores)
 
 
+@pytest.mark.usefixtures("product")
 def test_autocast_around_the_search_leaves_scores_alone() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         scores, _ = search_chunks(torch.tensor([[1.0, 1 / 128]]), [torch.tensor([[217.0, 1.0]])], 1)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from transformers import TrainerCallback
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.training import run
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finetune import BatchKeys, TrainingPairs, finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
 
@@ -114,7 +116,7 @@ def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_
     with pytest.raises(InputError, match="already holds a trained model"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done
-    with pytest.raises(InputError, match="started with other options"):
+    with pytest.raises(InputError, match=r"started with other .*options"):
         finetune(
             str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True
         )
@@ -124,12 +126,69 @@ def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "other", FINETUNE)
 
 
+def test_a_folder_that_is_not_ours_is_not_resumed_either(beir_folder, tiny_mlm, tmp_path):
+    own = tmp_path / "checkpoints" / "checkpoint-400"
+    own.mkdir(parents=True)
+    (own / "model.safetensors").write_bytes(b"somebody's")
+    with pytest.raises(InputError, match="nothing in it can be resumed"):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path, FINETUNE, resume=True)
+    assert (own / "model.safetensors").read_bytes() == b"somebody's"
+
+
+def test_content_decides_not_paths(beir_folder, tiny_mlm, tmp_path):
+    data, model = tmp_path / "data", tmp_path / "model"
+    shutil.copytree(beir_folder, data)
+    shutil.copytree(tiny_mlm, model)
+    done = finetune(str(data), str(model), tmp_path / "m", FINETUNE)
+    data.rename(tmp_path / "moved")
+    model.rename(tmp_path / "renamed")
+    arguments = (str(tmp_path / "moved"), str(tmp_path / "renamed"), tmp_path / "m", FINETUNE)
+    assert finetune(*arguments, resume=True) == done
+    qrels = tmp_path / "moved" / "qrels" / "train.tsv"
+    qrels.write_text("\n".join(qrels.read_text().splitlines()[:-2]) + "\n")
+    with pytest.raises(InputError, match="started with other seen"):
+        finetune(*arguments, resume=True)
+
+
+def test_no_document_of_a_batch_is_relevant_to_another_query_of_it(beir_folder, wordpiece):
+    from beir_cocodr.data.collection import load_collection
+    from beir_cocodr.data.text_format import TextFormat
+
+    collection = load_collection(beir_folder, "train")
+    pairs = TrainingPairs(collection, TextFormat(), FinetuneOptions(negatives=2))
+    sampler = NoDuplicatesBatchSampler(
+        BatchKeys(pairs), batch_size=4, drop_last=True, generator=torch.Generator(), seed=0
+    )
+    ids, batches = collection.documents.ids(), 0
+    for epoch in range(3):
+        pairs.clock.epoch = epoch
+        sampler.set_epoch(epoch)
+        for batch in sampler:
+            batches += 1
+            for pair in batch:
+                grades = collection.qrels[pairs.queries[pair]]
+                others = {ids[row] for other in batch for row in pairs.rows(other) if other != pair}
+                assert not any(grades.get(document, 0) > 0 for document in others)
+                assert all(grades.get(ids[row], 0) == 0 for row in pairs.rows(pair)[1:])
+    assert batches > 6
+
+
+def test_no_step_is_no_model(tmp_path, tiny_mlm, beir_folder):
+    data = tmp_path / "data"
+    shutil.copytree(beir_folder, data)
+    lines = [f"q{i}\td0\t1" for i in range(16)]
+    (data / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    with pytest.raises(InputError, match="not one step"):
+        finetune(str(data), str(tiny_mlm), tmp_path / "m", FINETUNE)
+    assert not list((tmp_path / "m").rglob("*"))
+
+
 def test_resuming_with_other_settings_is_refused(beir_folder, tiny_mlm, tmp_path, killed_at):
     killed_at(3)
     with pytest.raises(Killed):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     killed_at(None)
-    with pytest.raises(InputError, match="started with other options"):
+    with pytest.raises(InputError, match=r"started with other .*options"):
         finetune(
             str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True
         )
