@@ -38,8 +38,8 @@ def finetune(
     """Fine-tune ``base`` on the labelled queries of one collection and save it to ``output``.
 
     The loss is InfoNCE: each query has to find its positive among all positives and hard negatives of the
-    batch. It uses the model's own similarity; a text that
-    stands twice in a batch, or a document there that is relevant to another query of it, is kept out.
+    batch, by the model's own similarity. No text stands twice in a batch, and no document in it is relevant
+    to another of its queries.
 
     Args:
         dataset, split: the labelled collection.
