@@ -44,3 +44,14 @@ def test_the_table_is_what_the_benchmark_wrote():
         sys.path.pop(0)
     results = json.loads((ROOT / "benchmarks" / "results" / "quickstart.json").read_text())
     assert README.split(START)[1].split(END)[0].strip() == markdown(results)
+
+
+def test_the_speed_figures_stand_in_a_results_file():
+    results = json.loads((ROOT / "benchmarks" / "results" / "search.json").read_text())
+    speed = " ".join(README.split("## Speed")[1].split())
+    ratios, rivals = results["ratios"], results["rivals"]
+    assert f"{ratios['beir / ours_dictionaries']['median']:.1f} times as fast as BEIR" in speed
+    assert f"{ratios['ours_arrays / faiss']['median']:.2f} of the time of FAISS" in speed
+    peaks = [round(rivals[name]["peak_mib"]) for name in ("ours_arrays", "faiss", "beir")]
+    assert "{} MiB against {} (FAISS) and {} (BEIR)".format(*peaks) in speed
+    assert results["date"][:10] in speed
