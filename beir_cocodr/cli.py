@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from beir_cocodr import cli_options as options
 from beir_cocodr.errors import InputError
+from beir_cocodr.report.terminal import print_adaptation, print_json, print_tables
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from beir_cocodr.training.options import TrainingOptions
 
 app = typer.Typer(
@@ -57,21 +55,9 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _print(*tables: Table) -> None:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for table in tables:
-        console.print(table)
-
-
-def _print_json(content: Any) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False))
-
-
 def _shown(show: bool, **settings: TrainingOptions) -> bool:
     if show:
-        _print_json({name: asdict(values) for name, values in settings.items()})
+        print_json({name: asdict(values) for name, values in settings.items()})
     return show
 
 
@@ -89,7 +75,7 @@ def validate(
     defects = find_defects(dataset, split)
     errors = sum(defect.severity == "error" for defect in defects)
     if as_json:
-        _print_json([asdict(defect) for defect in defects])
+        print_json([asdict(defect) for defect in defects])
     else:
         from beir_cocodr.report.tables import defect_lines
 
@@ -149,9 +135,9 @@ def evaluate(
         progress=True,
     )
     if as_json:
-        _print_json(report)
+        print_json(report)
     else:
-        _print(evaluation_table(report), *([comparison_table(report)] if report["comparisons"] else []))
+        print_tables(evaluation_table(report), *([comparison_table(report)] if report["comparisons"] else []))
 
 
 @app.command()
@@ -183,7 +169,7 @@ def pretrain(
         return
     from beir_cocodr.training.pretrain import pretrain as run
 
-    _print_json(run(dataset, model, output, settings, resume, device=device))
+    print_json(run(dataset, model, output, settings, resume, device=device))
 
 
 @app.command()
@@ -217,7 +203,7 @@ def finetune(
         return
     from beir_cocodr.training.finetune import finetune as run
 
-    _print_json(run(dataset, model, output, settings, split, resume, device=device))
+    print_json(run(dataset, model, output, settings, split, resume, device=device))
 
 
 @app.command()
@@ -275,7 +261,7 @@ def adapt(
         encoder={"device": device},
         progress=True,
     )
-    _print_adaptation(report, as_json)
+    print_adaptation(report, as_json)
 
 
 @app.command()
@@ -292,22 +278,7 @@ def quickstart(
     from beir_cocodr.training.quickstart import quickstart as run
 
     output = output or Path("runs/quickstart-fast" if fast else "runs/quickstart")
-    _print_adaptation(run(output, fast, seed, resume), as_json)
-
-
-def _print_adaptation(report: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        _print_json(report)
-        return
-    from beir_cocodr.report.tables import evaluation_table
-
-    if report["results"]:
-        _print(evaluation_table(report["results"]))
-    recommendation = report["recommendation"]
-    print(f"Did training make the encoder better? {recommendation['verdict']}.")
-    for reason in recommendation["reasons"]:
-        print(f"- {reason}")
-    print(f"Recommended: {recommendation['model']}" + (f" ({report['path']})" if report.get("path") else ""))
+    print_adaptation(run(output, fast, seed, resume), as_json)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,43 @@
+"""Results on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: Columns of a table that goes to a file or a pipe.
+_WIDTH = 160
+
+
+def print_tables(*tables: Table) -> None:
+    """Print tables as wide as the terminal."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    for table in tables:
+        console.print(table)
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON value."""
+    print(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def print_adaptation(report: dict[str, Any], as_json: bool) -> None:
+    """Print the content of adapt.json: the ablation's table, the verdict, and the recommendation."""
+    if as_json:
+        print_json(report)
+        return
+    from beir_cocodr.report.tables import evaluation_table
+
+    if report["results"]:
+        print_tables(evaluation_table(report["results"]))
+    recommendation = report["recommendation"]
+    print(f"Did training make the encoder better? {recommendation['verdict']}.")
+    for reason in recommendation["reasons"]:
+        print(f"- {reason}")
+    print(f"Recommended: {recommendation['model']} ({report['path']})")
