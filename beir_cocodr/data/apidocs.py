@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import logging
 import platform
 import shutil
 import sysconfig
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from beir_cocodr.data.apidocs_statistics import describe_apidocs
 from beir_cocodr.data.cache_root import cache_root
 from beir_cocodr.data.docstring_packages import package_docstrings
 from beir_cocodr.data.docstring_text import fold, split_docstring
@@ -33,6 +35,8 @@ DOMAINS = {
 FORMAT_VERSION = 1  # raise it with every change of what is extracted from the same sources
 SPLIT_SEED = 0
 TEST_SHARE = 0.3
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
             raise InputError(
                 f"apidocs: cannot write {folder} ({error.strerror}); set BEIR_COCODR_CACHE to another folder"
             ) from error
+        log.info("%s", describe_apidocs(folder))
     return folder
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
-from beir_cocodr.data.apidocs import apidocs_folder
-from beir_cocodr.data.apidocs_statistics import describe_apidocs
 from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
-
-log = logging.getLogger(__name__)
 
 CORPUS, FAST_CORPUS = "apidocs/scipy+sklearn", "apidocs/sklearn"
 SOURCE, FAST_SOURCE = "apidocs/stdlib+numpy+pandas+torch", "apidocs/pandas"
@@ -31,8 +26,6 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
         The content of adapt.json.
     """
     corpus, source = (FAST_CORPUS, FAST_SOURCE) if fast else (CORPUS, SOURCE)
-    for dataset in (source, corpus):
-        log.info("%s", describe_apidocs(apidocs_folder(dataset.removeprefix("apidocs/"))))
     steps, batch = (5, 16) if fast else (40, 32)
     shared: dict[str, Any] = {"max_steps": steps, "batch_size": batch, "learning_rate": 2e-5, "seed": seed}
     return adapt(

@@ -227,3 +227,14 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="BEIR_COCODR_CACHE") as error:
         apidocs_folder("numpy", tmp_path / "file")
     assert "\n" not in str(error.value)
+
+
+def test_statistics_and_key_are_said_when_a_collection_is_made(tmp_path, caplog):
+    with caplog.at_level("INFO", logger="beir_cocodr"):
+        folder = apidocs_folder("sklearn", tmp_path)
+    assert describe_apidocs(folder) in caplog.text
+    assert folder.name in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", logger="beir_cocodr"):
+        apidocs_folder("sklearn", tmp_path)
+    assert not caplog.text  # from the cache
