@@ -15,8 +15,9 @@ from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.recommendation import BASE, MODES, TRAINED, ablation_families, recommend
 from beir_cocodr.files import output_folder, write_text
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.finetune_options import FinetuneOptions
 from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretrain_options import PretrainOptions
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.training.callbacks import EpochClock
-from beir_cocodr.training.options import FinetuneOptions
+from beir_cocodr.training.finetune_options import FinetuneOptions
 from beir_cocodr.training.record import seen
 from beir_cocodr.training.run import Stage, claim_output, run_stage, training_plan
 

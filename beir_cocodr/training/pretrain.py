@@ -23,7 +23,7 @@ from beir_cocodr.losses.coco import COCOLoss
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.training.callbacks import EpochClock
-from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.pretrain_options import PretrainOptions
 from beir_cocodr.training.record import seen
 from beir_cocodr.training.run import Stage, claim_output, run_stage, training_plan
 

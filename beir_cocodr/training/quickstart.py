@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.training.adapt import adapt
-from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.pretrain_options import PretrainOptions
 
 CORPUS, FAST_CORPUS = "apidocs/scipy+sklearn", "apidocs/sklearn"
 SOURCE, FAST_SOURCE = "apidocs/stdlib+numpy+pandas+torch", "apidocs/pandas"

@@ -13,7 +13,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.training.adapt import adapt
-from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.pretrain_options import PretrainOptions
 
 OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 SETTINGS = {

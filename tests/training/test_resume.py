@@ -17,8 +17,9 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.training import run
 from beir_cocodr.training.finetune import BatchKeys, TrainingPairs, finetune
-from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.finetune_options import FinetuneOptions
 from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretrain_options import PretrainOptions
 
 STEPS = {"max_steps": 9, "batch_size": 12, "mini_batch_size": 5, "learning_rate": 1e-3, "save_steps": 2}
 # 48 documents and 24 pairs make epochs of 4 and at most 6 steps: the stop lies in a later epoch.
