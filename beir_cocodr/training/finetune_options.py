@@ -5,25 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.training.negative_filters import NegativeFilters
 from beir_cocodr.training.options import TrainingOptions
+from beir_cocodr.training.weighting_options import WeightingOptions
 
 
 @dataclass(frozen=True)
-class FinetuneOptions(TrainingOptions):
-    """InfoNCE over in-batch and BM25 negatives, redrawn each epoch.
+class FinetuneOptions(WeightingOptions, TrainingOptions):
+    """Fine-tuning on labelled queries with hard negatives, in one go or in episodes (ANCE).
+
+    Steps, epochs and schedule are those of one episode, the BM25 warm-up being episode 0.
 
     Args:
-        negatives: hard negatives per query and step; 0 leaves in-batch negatives only.
+        negatives: hard negatives per query and step, redrawn each epoch; 0 leaves in-batch negatives only.
         negative_depth: BM25 results that they are drawn from, known positives removed.
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
+        episodes: after the BM25 warm-up, how often negatives are mined by the model itself, the queries
+            clustered anew, and trained on (paper: 3); 0 trains on BM25 negatives only.
+        mining_depth: documents retrieved for a query (published: 200).
+        mining_keep: of them, known positives removed, so many are kept at random (published: 30).
+        relative_margin, max_score, duplicates: filters of likely false negatives, off by default; see
+            :class:`NegativeFilters`.
     """
 
     negatives: int = 1
     negative_depth: int = 30
     scale: float | None = None
+    episodes: int = 0
+    mining_depth: int = 200
+    mining_keep: int = 30
+    relative_margin: float | None = None
+    max_score: float | None = None
+    duplicates: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        TrainingOptions.__post_init__(self)
+        WeightingOptions.__post_init__(self)
         if self.negatives < 0 or self.negative_depth < 1:
             raise InputError(
                 f"negatives must be at least 0 and negative_depth at least 1, "
@@ -31,3 +48,26 @@ class FinetuneOptions(TrainingOptions):
             )
         if self.batch_size == 1 and not self.negatives:
             raise InputError("a batch of one query needs hard negatives: raise batch_size or negatives")
+        if self.trained_loss == "triplet" and not self.negatives:
+            raise InputError("the loss triplet needs hard negatives: set negatives to 1 or more")
+        if self.episodes < 0:
+            raise InputError(f"episodes must not be negative, it is {self.episodes}")
+        if self.episodes and not self.negatives:
+            raise InputError("episodes mine hard negatives: set negatives to 1 or more, or episodes to 0")
+        if self.mining_keep < 1 or self.mining_depth < self.mining_keep:
+            raise InputError(
+                f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}, "
+                "and that at least 1"
+            )
+        _ = self.filters
+
+    @property
+    def trained_loss(self) -> str:
+        """The loss in force: "triplet" or "infonce"."""
+        if self.loss is not None:
+            return self.loss
+        return "infonce" if self.weighting == "erm" and not self.episodes else "triplet"
+
+    @property
+    def filters(self) -> NegativeFilters:
+        return NegativeFilters(self.relative_margin, self.max_score, self.duplicates)

@@ -7,7 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,17 @@ from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from transformers import ProgressCallback, TrainerCallback
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.files import output_folder, write_text
-from beir_cocodr.models.loading import weights_sha256
+from beir_cocodr.ranks import world_size
 from beir_cocodr.training.callbacks import StderrProgress
+from beir_cocodr.training.claim import CHECKPOINTS, started
+from beir_cocodr.training.finite import FiniteGuard
+from beir_cocodr.training.loss_state import LOSS_FILE, LossState
 from beir_cocodr.training.options import TrainingOptions
+from beir_cocodr.training.processes import on_main
 from beir_cocodr.training.record import read_record, write_record
 from beir_cocodr.versions import versions
 
 log = logging.getLogger(__name__)
-CHECKPOINTS = "checkpoints"
-_PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Stage:
         column_tasks: column name to "query" or "document", for prompts and lengths.
         batch_keys: rows of the dataset as mappings to texts; two rows that share a text are kept out of one
             batch.
+        names: ids of examples by row number, which the column ``label`` holds; for messages.
         finish: called before the final save, to take off what only training needs.
     """
 
@@ -51,72 +53,9 @@ class Stage:
     collator: Any = None
     batch_keys: Any = None
     callbacks: Sequence[TrainerCallback] = ()
+    names: Callable[[Sequence[int]], list[str]] | None = None
     finish: Callable[[Path], None] = lambda folder: None
     extra: dict[str, Any] | None = None
-
-
-def training_plan(
-    stage: str,
-    base: str,
-    model: Any,
-    encoder: dict[str, Any],
-    options: TrainingOptions,
-    seen: list[dict[str, Any]],
-) -> dict[str, Any]:
-    """What makes two runs the same: stage, starting weights and how they are loaded, options, and data."""
-    return {
-        "stage": stage,
-        "base": base,
-        "base_sha256": weights_sha256(model),
-        "encoder": {name: value for name, value in encoder.items() if value is not None and name != "device"},
-        "options": asdict(options),
-        "seen": seen,
-    }
-
-
-def claim_output(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
-    """Take ``output`` for a :func:`training_plan`; never writes over something else.
-
-    Returns:
-        None where there is something to train, else the record of the model that is already there.
-
-    Raises:
-        InputError: the folder holds files and ``resume`` is off, or what it holds followed another plan, or
-            is not from here.
-    """
-    output_folder(output)
-    record = read_record(output)
-    if record is not None:
-        if not resume:
-            raise InputError(
-                f"{output} already holds a trained model; choose another --output, or --resume to keep it"
-            )
-        _same_plan(output, record, plan)
-        return record
-    started = output / CHECKPOINTS / _PLAN_FILE
-    if started.is_file() and resume:
-        _same_plan(output, json.loads(started.read_text()), plan)
-    elif any(path.is_file() for path in output.rglob("*")):
-        way = "nothing in it can be resumed" if resume else "or --resume if it was interrupted"
-        raise InputError(f"{output} is not empty; choose another --output, {way}")
-    return None
-
-
-def _same_plan(output: Path, before: dict[str, Any], plan: dict[str, Any]) -> None:
-    then, now = _content(before), _content(plan)
-    if changed := [key for key in now if then.get(key) != now[key]]:
-        raise InputError(
-            f"{output} was started with other {', '.join(changed)}; "
-            "resume with the same ones, or choose another --output"
-        )
-
-
-def _content(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan without names and paths, which may change while the content stays."""
-    kept = {key: plan.get(key) for key in ("stage", "base_sha256", "encoder", "options")}
-    kept["seen"] = [{k: v for k, v in found.items() if k != "dataset"} for found in plan.get("seen", [])]
-    content: dict[str, Any] = json.loads(json.dumps(kept))  # as it looks when read back
-    return content
 
 
 def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> dict[str, Any]:
@@ -124,25 +63,34 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
 
     Returns:
         The record that was written.
+
+    Raises:
+        InputError: no batch can be made of the data.
+        NonFiniteTraining: a loss or gradient is NaN or infinite.
     """
     start = time.perf_counter()
     checkpoints = output / CHECKPOINTS
-    last = _last_checkpoint(checkpoints) if resume else None
-    write_text(checkpoints / _PLAN_FILE, json.dumps(stage.plan, indent=2) + "\n")
+    stateful = getattr(stage.loss, "stateful", False)
+    last = on_main(lambda: _checkpoint_to_resume(checkpoints, stateful)) if resume else None
+    with started(output, stage.plan):
+        arguments = _arguments(stage, options, checkpoints)
+    guard = FiniteGuard(output, lambda: _last_checkpoint(checkpoints, stateful), stage.names)
+    guard.scaled = arguments.fp16
     trainer = _Trainer(
         batch_keys=stage.batch_keys,
+        guard=guard,
         model=stage.model,
-        args=_arguments(stage, options, checkpoints),
+        args=arguments,
         train_dataset=stage.dataset,
         loss=stage.loss,
         data_collator=stage.collator,
-        callbacks=list(stage.callbacks),
+        callbacks=[guard, *stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
     )
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(StderrProgress)
     result = trainer.train(resume_from_checkpoint=str(last) if last else None)
     if result.global_step == 0:
-        shutil.rmtree(checkpoints)
+        on_main(lambda: shutil.rmtree(checkpoints))
         raise InputError(
             f"{output}: not one step could be made, as no batch of {options.batch_size} can be filled "
             "without repeated texts; lower the batch size"
@@ -155,11 +103,10 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
             result.global_step,
             options.max_steps,
         )
-    stage.finish(output)
-    stage.model.save_pretrained(str(output))
     record = {
         **stage.plan,
         "steps": result.global_step,
+        "processes": world_size(),
         # The next two cover what was done after a resume only.
         "resumed_from": last.name if last else None,
         "training_loss": result.training_loss,
@@ -168,18 +115,30 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         "versions": versions(),
         "parent": read_record(stage.plan["base"]),
     }
+    return on_main(lambda: _save(stage, output, record))
+
+
+def _save(stage: Stage, output: Path, record: dict[str, Any]) -> dict[str, Any]:
+    stage.finish(output)
+    stage.model.save_pretrained(str(output))
     write_record(output, record)
-    shutil.rmtree(checkpoints)
+    shutil.rmtree(output / CHECKPOINTS)
     return record
 
 
 class _Trainer(SentenceTransformerTrainer):
-    """The host's trainer with batches made by our keys, and without its model card, which would quote the
-    corpus; training.json says more."""
+    """The host's trainer with batches made by our keys, losses looked at, and without its model card, which
+    would quote the corpus; training.json says more."""
 
-    def __init__(self, batch_keys: Any = None, **settings: Any) -> None:
-        self.batch_keys = batch_keys
+    def __init__(self, guard: FiniteGuard, batch_keys: Any = None, **settings: Any) -> None:
+        self.guard, self.batch_keys = guard, batch_keys
         super().__init__(**settings)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **settings: Any) -> Any:
+        self.guard.rows = inputs["label"].tolist() if "label" in inputs else []
+        loss = super().compute_loss(model, inputs, *args, **settings)
+        self.guard.check_loss(loss[0] if isinstance(loss, tuple) else loss)
+        return loss
 
     def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
         if self.batch_keys is None:
@@ -199,14 +158,21 @@ def _arguments(
     if steps < 0:
         steps = max(1, round(options.epochs * len(stage.dataset) / options.batch_size))
     device = stage.model.device
-    if device.type == "cuda" and device.index not in (None, 0):
+    if world_size() == 1 and device.type == "cuda" and device.index not in (None, 0):
         raise InputError(f"training takes the first GPU, not {device}: choose it by CUDA_VISIBLE_DEVICES")
-    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if options.batch_size % world_size() or (world_size() > 1 and len(stage.dataset) < options.batch_size):
+        raise InputError(
+            f"the batch of {options.batch_size} is split evenly over {world_size()} processes, and has to be "
+            f"a multiple of them and no larger than the {len(stage.dataset)} examples"
+        )
+    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return SentenceTransformerTrainingArguments(
         output_dir=str(checkpoints),
         max_steps=options.max_steps,
         num_train_epochs=options.epochs,
+        # Each process takes its slice of the global batch, so that their number changes nothing.
         per_device_train_batch_size=options.batch_size,
+        accelerator_config={"split_batches": True},
         learning_rate=options.learning_rate,
         warmup_steps=options.warmup,
         weight_decay=options.weight_decay,
@@ -214,6 +180,7 @@ def _arguments(
         seed=options.seed,
         use_cpu=device.type == "cpu",
         bf16=bf16,
+        fp16=device.type == "cuda" and not bf16,
         prompts={column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]}
         or None,
         router_mapping=stage.column_tasks,
@@ -229,13 +196,27 @@ def _arguments(
     )
 
 
-def _last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint; the host writes trainer_state.json last."""
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.split("-")[-1])):
+def _checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
+    """The newest complete checkpoint; later ones were being written when the run died, and are deleted."""
+    last = _last_checkpoint(folder, stateful)
+    for checkpoint in folder.glob("checkpoint-*"):
+        if last is None or _step(checkpoint) > _step(last):
+            shutil.rmtree(checkpoint)
+    return last
+
+
+def _last_checkpoint(folder: Path, stateful: bool) -> Path | None:
+    """The newest complete checkpoint; the host writes trainer_state.json last, and a loss with a state comes
+    after it."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             json.loads((checkpoint / "trainer_state.json").read_text())
         except (OSError, ValueError):
-            shutil.rmtree(checkpoint)  # half-written when the run died
             continue
-        return checkpoint
+        if not stateful or (checkpoint / LOSS_FILE).is_file():
+            return checkpoint
     return None
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[-1])

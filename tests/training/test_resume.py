@@ -16,7 +16,8 @@ from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.training import run
-from beir_cocodr.training.finetune import BatchKeys, TrainingPairs, finetune
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.finetune_options import FinetuneOptions
 from beir_cocodr.training.pretrain import pretrain
 from beir_cocodr.training.pretrain_options import PretrainOptions
@@ -153,10 +154,13 @@ def test_content_decides_not_paths(beir_folder, tiny_mlm, tmp_path):
 
 def test_no_document_of_a_batch_is_relevant_to_another_query_of_it(beir_folder, wordpiece):
     from beir_cocodr.data.collection import load_collection
+    from beir_cocodr.data.negatives import bm25_negatives
     from beir_cocodr.data.text_format import TextFormat
 
     collection = load_collection(beir_folder, "train")
-    pairs = TrainingPairs(collection, TextFormat(), FinetuneOptions(negatives=2))
+    pool = bm25_negatives(collection, TextFormat())
+    pairs = TrainingPairs(collection, TextFormat(), FinetuneOptions(negatives=2), pool)
+    assert len(pairs.rows(0)) == 3
     sampler = NoDuplicatesBatchSampler(
         BatchKeys(pairs), batch_size=4, drop_last=True, generator=torch.Generator(), seed=0
     )

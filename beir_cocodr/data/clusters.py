@@ -1,0 +1,238 @@
+"""K-means clusters of query embeddings."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+Method = Literal["faiss", "scikit-learn"]
+
+# faiss's default for the number of Lloyd iterations.
+_ITERATIONS = 25
+# Queries whose distances to all centroids are held at a time.
+_BLOCK = 16_384
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Queries in K clusters. A folded cluster keeps its number and its centroid and has size 0.
+
+    Attributes:
+        labels: (Q,) int64 in 0..K-1, after folding.
+        centroids: (K, d) float32 as K-means left them, those of folded clusters included.
+        sizes: (K,) int64 numbers of queries, after folding; they sum to Q.
+        method: the library that ran K-means.
+        sampled: the number of queries that K-means saw; the others were only assigned.
+        folded_clusters: clusters that had fewer than ``min_size`` queries, but some.
+        folded_queries: their queries.
+    """
+
+    labels: npt.NDArray[np.int64]
+    centroids: npt.NDArray[np.float32]
+    sizes: npt.NDArray[np.int64]
+    method: Method
+    sampled: int
+    folded_clusters: int
+    folded_queries: int
+
+
+def cluster_queries(
+    embeddings: npt.NDArray[np.float32],
+    k: int,
+    seed: int = 42,
+    normalize: bool = False,
+    ids: Sequence[str] | None = None,
+    min_size: int = 2,
+    max_points_per_centroid: int = 16_384,
+    method: Method | None = None,
+) -> Clusters:
+    """Cluster queries by Euclidean K-means: 25 iterations from k-means++ seeds.
+
+    The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries
+    goes to the nearest centroid of a cluster that is large enough, which is said in a warning.
+
+    Published code has faiss choose random queries as first centroids, and by faiss's default it runs on a
+    random 256 queries a centroid (12,800 for the published K = 50); ``max_points_per_centroid=256`` does the
+    latter. Random first centroids are not offered: they leave separated groups merged that k-means++ tells
+    apart.
+
+    Args:
+        embeddings: (Q, d) float32.
+        k: clusters, K.
+        seed: of the sample, the first centroids and the library.
+        normalize: scale every embedding to length 1 first, for models that compare by cosine; a zero vector
+            stays zero. Centroids are the means of what was clustered, and not scaled.
+        ids: (Q,) query ids, to name queries in messages; row numbers without them.
+        min_size: queries that a cluster must have to stand; 1 folds none.
+        max_points_per_centroid: K-means runs on at most this many queries times ``k``, drawn at random; every
+            query is assigned in any case.
+        method: "faiss" or "scikit-learn"; by default faiss where it is installed.
+
+    Raises:
+        InputError: NaN or infinite embeddings; ``k``, ``min_size`` or ``max_points_per_centroid`` below 1;
+            more clusters than distinct queries; no cluster of ``min_size`` queries; faiss asked for, absent.
+
+    Source: COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each episode).
+    """
+    if embeddings.ndim != 2 or (ids is not None and len(ids) != len(embeddings)):
+        raise ValueError(f"embeddings of shape {embeddings.shape} do not fit {ids and len(ids)} ids")
+    for name, value in {
+        "clusters": k,
+        "min_size": min_size,
+        "max_points_per_centroid": max_points_per_centroid,
+    }.items():
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, not {value}")
+    # In float64 a sum is finite exactly when all its float32 terms are.
+    if len(wrong := np.flatnonzero(~np.isfinite(embeddings.sum(axis=1, dtype=np.float64)))):
+        raise InputError(
+            f"NaN or infinite embeddings of {_listed(wrong, ids)}: look at their texts, and encode in "
+            "float32 if the model runs in half precision"
+        )
+    points = _normalized(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
+    _refuse_too_many(k, points)
+    seed %= 2**31  # what both libraries take
+    sample = _sample(points, k * max_points_per_centroid, seed)
+    method = method or _default_method()
+    centroids = (_faiss if method == "faiss" else _scikit_learn)(
+        sample, _first_centroids(sample, k, seed), seed
+    )
+    labels = _nearest(points, centroids)
+    folded = _fold(points, centroids, labels, min_size, ids)
+    sizes = np.bincount(labels, minlength=k)
+    return Clusters(labels, centroids, sizes, method, len(sample), *folded)
+
+
+def _fold(
+    points: npt.NDArray[np.float32],
+    centroids: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int64],
+    min_size: int,
+    ids: Sequence[str] | None,
+) -> tuple[int, int]:
+    """Move the queries of small clusters, in ``labels`` itself; the numbers of such clusters and queries."""
+    sizes = np.bincount(labels, minlength=len(centroids))
+    small = np.flatnonzero((sizes > 0) & (sizes < min_size))
+    if not len(small):
+        return 0, 0
+    large = np.flatnonzero(sizes >= min_size)
+    if not len(large):
+        raise InputError(
+            f"{len(centroids)} clusters for {len(points)} queries: none has {min_size} queries or more; "
+            "lower --clusters"
+        )
+    named = [
+        f"cluster {cluster} ({_listed(np.flatnonzero(labels == cluster), ids)})" for cluster in small.tolist()
+    ]
+    moved = np.flatnonzero(np.isin(labels, small))
+    labels[moved] = large[_nearest(points[moved], centroids[large])]
+    log.warning(
+        "%d of %d clusters have fewer than %d queries and are folded into the nearest others: %s; lower "
+        "--clusters, or set min_size to 1 to keep them",
+        len(small),
+        len(centroids),
+        min_size,
+        ", ".join(named),
+    )
+    return len(small), len(moved)
+
+
+def _default_method() -> Method:
+    try:
+        import faiss  # noqa: F401
+    except ImportError:
+        return "scikit-learn"
+    return "faiss"
+
+
+def _first_centroids(sample: npt.NDArray[np.float32], k: int, seed: int) -> npt.NDArray[np.float32]:
+    """(k, d) by k-means++, the same for both libraries; faiss has none of its own before 1.13."""
+    from sklearn.cluster import kmeans_plusplus
+
+    chosen, _ = kmeans_plusplus(sample, k, random_state=seed)
+    return np.ascontiguousarray(chosen, np.float32)
+
+
+def _faiss(
+    sample: npt.NDArray[np.float32], first: npt.NDArray[np.float32], seed: int
+) -> npt.NDArray[np.float32]:
+    try:
+        import faiss
+    except ImportError as error:
+        raise InputError("clustering with faiss needs it: pip install 'beir-cocodr[faiss-cpu]'") from error
+
+    kmeans = faiss.Kmeans(
+        sample.shape[1],
+        len(first),
+        niter=_ITERATIONS,
+        seed=seed,
+        verbose=False,
+        min_points_per_centroid=1,  # below it, faiss writes a warning past Python's stderr
+        max_points_per_centroid=len(sample),  # it is a sample already
+    )
+    kmeans.train(sample, init_centroids=first)
+    return np.array(kmeans.centroids, np.float32)
+
+
+def _scikit_learn(
+    sample: npt.NDArray[np.float32], first: npt.NDArray[np.float32], seed: int
+) -> npt.NDArray[np.float32]:
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    kmeans = KMeans(len(first), init=first, n_init=1, max_iter=_ITERATIONS, random_state=seed)
+    # Threads add up their parts of a mean in the order they happen to finish.
+    with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        kmeans.fit(sample)
+    return np.array(kmeans.cluster_centers_, np.float32)
+
+
+def _nearest(points: npt.NDArray[np.float32], centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """(Q,) nearest of (K, d) centroids, in float64: vectors far from the origin would cancel in float32."""
+    wide = centroids.astype(np.float64)
+    norms = (wide**2).sum(axis=1)
+    labels = np.empty(len(points), np.int64)
+    for start in range(0, len(points), _BLOCK):
+        block = points[start : start + _BLOCK].astype(np.float64)
+        labels[start : start + _BLOCK] = (norms - 2 * block @ wide.T).argmin(axis=1)
+    return labels
+
+
+def _refuse_too_many(k: int, points: npt.NDArray[np.float32]) -> None:
+    distinct: set[bytes] = set()
+    for point in points:
+        distinct.add((point + 0.0).tobytes())  # -0.0 becomes 0.0, to which it is equal
+        if len(distinct) >= k:
+            return
+    of_those = "" if len(distinct) == len(points) else f", {len(distinct)} of them distinct"
+    raise InputError(f"{k} clusters for {len(points)} queries{of_those}: lower --clusters")
+
+
+def _sample(points: npt.NDArray[np.float32], most: int, seed: int) -> npt.NDArray[np.float32]:
+    if len(points) <= most:
+        return points
+    return points[np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))]
+
+
+def _normalized(embeddings: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    norms = np.linalg.norm(embeddings.astype(np.float32), axis=1, keepdims=True)
+    return np.ascontiguousarray(embeddings / np.where(norms == 0, 1, norms), np.float32)
+
+
+def _listed(rows: npt.NDArray[np.int64], ids: Sequence[str] | None) -> str:
+    shown = ", ".join(f"row {row}" if ids is None else repr(ids[row]) for row in rows[:_NAMED].tolist())
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return f"{'query' if len(rows) == 1 else 'queries'} {shown}{more}"

@@ -1,0 +1,181 @@
+"""One stage of fine-tuning: from one start, on one set of negatives and clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import util
+from sentence_transformers.sentence_transformer import losses
+from transformers import set_seed
+
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.negatives import bm25_negatives
+from beir_cocodr.losses.cluster_loss import ClusterLoss
+from beir_cocodr.losses.cvar import CVaRLoss
+from beir_cocodr.losses.group_dro import GroupDROLoss
+from beir_cocodr.losses.idro import IDROLoss
+from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.ranks import world_size
+from beir_cocodr.training.claim import CHECKPOINTS, claim_output, started, training_plan
+from beir_cocodr.training.cluster_log import CLUSTER_LOG, ClusterLog
+from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.mining import MinedNegatives, mine_negatives
+from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
+from beir_cocodr.training.processes import on_main
+from beir_cocodr.training.query_clusters import training_clusters
+from beir_cocodr.training.record import seen
+from beir_cocodr.training.run import Stage, run_stage
+
+
+def finetune_stage(
+    collection: Collection,
+    base: str,
+    output: Path,
+    options: FinetuneOptions,
+    resume: bool,
+    encoder: dict[str, Any],
+    episode: int = 0,
+) -> dict[str, Any]:
+    """Train ``base`` on negatives from BM25, or from episode 1 on from itself, and save it to ``output``.
+
+    Args:
+        collection: with queries and qrels.
+        base, output, options, resume, encoder: as for :func:`~beir_cocodr.training.finetune.finetune`.
+        episode: which episode this is.
+
+    Returns:
+        The content of training.json.
+    """
+    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
+    model = load_encoder(base, **encoder)
+    plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
+    plan["episode"] = episode
+    if (record := claim_output(output, resume, plan)) is not None:
+        return record
+    weighted = options.weighting != "erm"
+    with started(output, plan):
+        mined = _mine(collection, model, output, options, plan) if episode else None
+        pool = _pool(collection, model, options, mined)
+        pairs = TrainingPairs(collection, model.text_format, options, pool)
+        clusters = _clusters(pairs, model, output, options, mined) if weighted else None
+        loss = training_loss(model, options, clusters, len(pairs.positives))
+    log = [ClusterLog(loss, output / CLUSTER_LOG, options.log_clusters)] if weighted else []
+    stage = Stage(
+        plan=plan,
+        model=model,
+        loss=loss,
+        dataset=pairs.dataset(),
+        column_tasks={c: "query" if c == "query" else "document" for c in pairs.columns},
+        callbacks=[pairs.clock, *log],
+        batch_keys=BatchKeys(pairs) if options.trained_loss == "infonce" else None,
+        names=pairs.names,
+        extra={
+            "pairs": len(pairs.positives),
+            "pairs_without_document": pairs.unknown,
+            "pairs_without_negative": pairs.without_negative,
+            "truncated": pairs.truncated(model),
+            "mining": mined.counts if mined is not None else None,
+            "pairs_of_clusters": _sizes(clusters, options),
+        },
+    )
+    return run_stage(stage, options, output, resume)
+
+
+def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor | None, pairs: int) -> Any:
+    """The loss that ``options`` name.
+
+    Args:
+        clusters: (pairs,) the clusters of the training examples; None for erm.
+    """
+    in_batch = options.trained_loss == "infonce"
+    if clusters is None and in_batch:
+        return _infonce(model, options)
+    shared: dict[str, Any] = {"scale": options.scale, "in_batch": in_batch}
+    if clusters is None:
+        return ClusterLoss(model, 1, torch.zeros(pairs, dtype=torch.int64), **shared)
+    shared |= {"n_clusters": options.clusters, "clusters": clusters}
+    if options.weighting == "groupdro":
+        return GroupDROLoss(model, eta=options.eta, **shared)
+    if options.weighting == "cvar":
+        return CVaRLoss(model, cvar_alpha=options.cvar_alpha, eps=options.eps, **shared)
+    names = ("alpha", "rho", "ema", "eps", "beta", "tau", "absent", "renormalize_present")
+    gradients = ("gram", "gradient_layers", "sketch_size", "seed")
+    settings = shared | {name: getattr(options, name) for name in names + gradients}
+    return IDROLoss(model, **settings | {"mode": options.idro_mode})
+
+
+def _mine(
+    collection: Collection, model: Any, output: Path, options: FinetuneOptions, plan: dict[str, Any]
+) -> MinedNegatives:
+    """Negatives of this episode, made on the first process and read by all."""
+
+    def mine() -> MinedNegatives:
+        return mine_negatives(
+            collection,
+            model,
+            output / CHECKPOINTS,
+            options.mining_depth,
+            options.mining_keep,
+            options.seed,
+            plan["episode"],
+            options.filters,
+            progress=True,
+            key={name: plan[name] for name in ("base_sha256", "encoder", "seen")},
+        )
+
+    on_main(lambda: bool(mine()))
+    return mine()
+
+
+def _pool(
+    collection: Collection, model: Any, options: FinetuneOptions, mined: MinedNegatives | None
+) -> dict[str, np.ndarray] | None:
+    if mined is not None:
+        return mined.pools()
+    if not options.negatives:
+        return None
+    return on_main(lambda: bm25_negatives(collection, model.text_format, options.negative_depth))
+
+
+def _clusters(
+    pairs: TrainingPairs, model: Any, output: Path, options: FinetuneOptions, mined: MinedNegatives | None
+) -> torch.Tensor:
+    """(pairs,) the cluster of each training pair."""
+    ids = list(dict.fromkeys(pairs.queries))
+
+    def cluster() -> dict[str, int]:
+        if mined is None:
+            texts = [pairs.collection.queries[query] for query in ids]
+            embeddings = model.encode_queries(texts, convert_to_numpy=True, show_progress_bar=False)
+        else:
+            row = {query: i for i, query in enumerate(mined.queries)}
+            embeddings = mined.embeddings[[row[query] for query in ids]]
+        normalize = model.similarity_fn_name == "cosine"
+        return training_clusters(ids, np.asarray(embeddings, np.float32), options, normalize, output)
+
+    found = on_main(cluster)
+    return torch.tensor([found[query] for query in pairs.queries])
+
+
+def _sizes(clusters: torch.Tensor | None, options: FinetuneOptions) -> list[int] | None:
+    if clusters is None:
+        return None
+    return [int(size) for size in clusters.bincount(minlength=options.clusters)]
+
+
+def _infonce(model: Any, options: FinetuneOptions) -> Any:
+    """The host's in-batch loss on the model's own similarity, cached where the batch is large."""
+    cosine = model.similarity_fn_name == "cosine"
+    settings: dict[str, Any] = {
+        "scale": options.scale or (20.0 if cosine else 1.0),
+        "similarity_fct": util.cos_sim if cosine else util.dot_score,
+        "gather_across_devices": world_size() > 1,
+    }
+    if options.batch_size > options.mini_batch_size:
+        return losses.CachedMultipleNegativesRankingLoss(
+            model, mini_batch_size=options.mini_batch_size, **settings
+        )
+    return losses.MultipleNegativesRankingLoss(model, **settings)

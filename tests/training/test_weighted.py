@@ -1,0 +1,35 @@
+"""Fine-tuning with weighted clusters, end to end on a tiny BERT."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finetune_options import FinetuneOptions
+
+SMALL = FinetuneOptions(
+    max_steps=4, batch_size=6, learning_rate=1e-3, clusters=3, min_cluster_size=1, log_clusters=2
+)
+
+
+@pytest.mark.parametrize("weighting", ["idro", "groupdro", "cvar", "erm"])
+@pytest.mark.parametrize("loss", ["triplet", "infonce"])
+def test_every_weighting_trains_and_logs(weighting, loss, beir_folder, tiny_mlm, tmp_path):
+    options = SMALL.with_overrides(weighting=weighting, loss=loss)
+    record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    assert record["steps"] == 4
+    log = tmp_path / "m" / "cluster_weights.jsonl"
+    assert log.is_file() == (weighting != "erm")
+    if weighting == "erm":
+        return
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4]
+    assert all(sum(line["examples"]) == 12 for line in lines)
+    assert all((loss is None) == (n == 0) for x in lines for loss, n in zip(x["losses"], x["examples"]))
+    assert lines[0]["weights"] != lines[1]["weights"]
+    clusters = (tmp_path / "m" / "clusters.tsv").read_text().splitlines()[1:]
+    assert len(clusters) == 16
+    assert sum(record["pairs_of_clusters"]) == record["pairs"] == 24
