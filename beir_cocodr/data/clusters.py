@@ -109,6 +109,8 @@ def cluster_queries(
         sample, _first_centroids(sample, k, seed), seed
     )
     labels = _nearest(points, centroids)
+    if empty := k - len(np.unique(labels)):
+        log.warning("%d of %d clusters are empty; lower --clusters", empty, k)
     folded = _fold(points, centroids, labels, min_size, ids)
     sizes = np.bincount(labels, minlength=k)
     return Clusters(labels, centroids, sizes, method, len(sample), *folded)

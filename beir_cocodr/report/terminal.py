@@ -27,6 +27,14 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
+def print_training(record: dict[str, Any]) -> None:
+    """Print the content of training.json, once for all processes of a run."""
+    from beir_cocodr.ranks import rank
+
+    if rank() == 0:
+        print_json(record)
+
+
 def print_adaptation(report: dict[str, Any], as_json: bool) -> None:
     """Print the content of adapt.json: the ablation's table, the verdict, and the recommendation."""
     if as_json:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import set_seed
+
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.protocol import evaluate
@@ -48,6 +50,7 @@ def finetune_in_episodes(
     """
     parse_measures(measures)
     on_main(lambda: _check(targets))
+    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     plan = training_plan(
         "finetune",
         base,

@@ -74,8 +74,8 @@ def mine_negatives(
 
     Of the top ``depth`` documents all that are relevant to the query (grade above 0) are dropped, then what
     the filters remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query).
-    The corpus is encoded once, to a file that is deleted again; beside chunks of it, memory holds the ids and
-    16 bytes a document.
+    The corpus is encoded once, to a file that is deleted again. Memory holds a chunk of it (50,000 vectors),
+    a block of queries, and some 30 bytes a document for ids, ties and texts.
 
     Args:
         collection: with queries and qrels.

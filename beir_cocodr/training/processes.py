@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -44,6 +45,7 @@ def on_main(work: Callable[[], Result]) -> Result:
             raise
     kind, result = broadcast_object_list(message)[0]
     if kind == "failed":
+        time.sleep(2)  # torchrun ends everything when one process does; the first has to say its line before
         raise SystemExit(2)
     found: Result = result
     return found

@@ -1,0 +1,58 @@
+"""The paper's settings, and small ones, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs
+# of 200 documents, and 64 triplets a GPU.
+_COCO: dict[str, Any] = {
+    "objective": "coco",
+    "epochs": 8,
+    "batch_size": 2048,
+    "mini_batch_size": 64,
+    "learning_rate": 1e-4,
+    "warmup": 0.1,
+    "weight_decay": 0.01,
+    "span_tokens": 30,
+    "max_length": 128,
+}
+_IDRO: dict[str, Any] = {
+    "loss": "triplet",
+    "weighting": "idro",
+    "clusters": 50,
+    "episodes": 3,
+    "negatives": 1,
+    "negative_depth": 200,
+    "mining_depth": 200,
+    "mining_keep": 30,
+    "batch_size": 64,
+    "max_steps": 45_000,
+    "learning_rate": 5e-6,
+    "warmup": 3_000,
+    "max_grad_norm": 1.0,
+    "gradient_layers": 3,
+}
+
+#: Preset to stage to settings; what is not named keeps its default.
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "base": {"pretrain": _COCO, "finetune": _IDRO},
+    "large": {
+        "pretrain": _COCO | {"learning_rate": 1e-5},
+        "finetune": _IDRO | {"max_steps": 30_000, "gradient_layers": 2},
+    },
+    # The whole recipe on two cores in minutes, to see it work; not a setting of the paper's.
+    "cpu": {
+        "pretrain": _COCO | {"max_steps": 40, "batch_size": 64, "mini_batch_size": 32, "learning_rate": 2e-5},
+        "finetune": _IDRO
+        | {
+            "clusters": 8,
+            "episodes": 1,
+            "batch_size": 16,
+            "max_steps": 40,
+            "learning_rate": 2e-5,
+            "warmup": 0.1,
+            "gradient_layers": None,
+        },
+    },
+}
