@@ -1,0 +1,234 @@
+"""COCO and iDRO taken away one at a time, on real text, over seeds; iDRO's sensitivity to K and tau.
+
+MiniLM is pre-trained by COCO on the documents of source and targets and fine-tuned on the source's queries
+with BM25 negatives. Targets are API documentation and, where --collections names their folder, the test
+collections cranfield, cisi, npl and time, cut to --documents (all judged ones and a random sample). Each model
+and each evaluation is a cell that is kept in --output and not made again. Writes
+benchmarks/results/ablation.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import machine
+
+from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.evaluation.significance import compare
+from beir_cocodr.files import write_text
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretrain_options import PretrainOptions
+from beir_cocodr.versions import versions
+
+RESULTS = Path(__file__).parent / "results" / "ablation.json"
+SOURCE = "apidocs/stdlib+numpy+pandas+torch"
+TARGETS = ["apidocs/scipy", "apidocs/sklearn"]
+COLLECTIONS = ("cranfield", "cisi", "npl", "time")
+ENCODER = {"document_length": 128}
+#: Row of the table to (starts from COCO?, weighting).
+ARMS = {
+    "-COCO": (False, "idro"),
+    "-iDRO": (True, "erm"),
+    "GroupDRO": (True, "groupdro"),
+    "full": (True, "idro"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
+    parser.add_argument("--steps", type=int, default=40, help="of COCO and of fine-tuning")
+    parser.add_argument("--pretrain-batch", type=int, default=32, help="documents")
+    parser.add_argument("--batch", type=int, default=16, help="triplets")
+    parser.add_argument("--clusters", type=int, default=16)
+    parser.add_argument("--queries", type=int, default=200, help="most queries of a target")
+    parser.add_argument("--documents", type=int, default=2500, help="most documents of a test collection")
+    parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
+    parser.add_argument("--sensitivity-clusters", type=int, nargs="*", default=[4, 50])
+    parser.add_argument("--sensitivity-tau", type=float, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-ablation"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    if len(arguments.seeds) < 2:
+        parser.error("a spread needs at least two seeds")
+    start = time.perf_counter()
+    study = Study(arguments)
+    rows = study.ablation()
+    sensitivity = study.sensitivity()
+    report = study.report(rows, sensitivity, time.perf_counter() - start)
+    write_text(arguments.results, json.dumps(report, indent=2) + "\n")
+    print(markdown(report))
+
+
+class Study:
+    """All cells, each made once."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.output = arguments, arguments.output
+        self.targets = {name: name for name in TARGETS}
+        if arguments.collections:
+            for name in COLLECTIONS:
+                cut = self.output / "collections" / name
+                cut_collection(arguments.collections / name, cut, arguments.documents)
+                self.targets[name] = str(cut)
+
+    def ablation(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
+        """Row to target to the results of its seeds."""
+        rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        base = {target: self.judge("minilm", "base", target) for target in self.targets}
+        rows["base"] = {target: [found] * len(self.arguments.seeds) for target, found in base.items()}
+        for seed in self.arguments.seeds:
+            for arm, (coco, weighting) in ARMS.items():
+                model = self.finetuned(seed, arm, coco, {"weighting": weighting})
+                for target in self.targets:
+                    found = self.judge(model, f"{arm}-{seed}", target)
+                    rows.setdefault(arm, {}).setdefault(target, []).append(found)
+        return rows
+
+    def sensitivity(self) -> list[dict[str, Any]]:
+        """iDRO with other K and tau, the first seed, the first target; tau = K / rho."""
+        seed, target = self.arguments.seeds[0], TARGETS[0]
+        usual = self.arguments.clusters
+        cells = [(k, k / 0.05) for k in sorted({usual, *self.arguments.sensitivity_clusters})]
+        cells += [(usual, tau) for tau in self.arguments.sensitivity_tau]
+        points = []
+        for k, tau in cells:
+            name = "full" if (k, tau) == (usual, usual / 0.05) else f"K{k}-tau{tau:g}"
+            model = self.finetuned(seed, name, True, {"weighting": "idro", "clusters": k, "rho": k / tau})
+            found = self.judge(model, f"{name}-{seed}", target)
+            points.append({"clusters": k, "tau": tau, "seed": seed, "target": target, **found["measures"]})
+        return points
+
+    def finetuned(self, seed: int, name: str, coco: bool, settings: dict[str, Any]) -> str:
+        start = self.pretrained(seed) if coco else "minilm"
+        options = FinetuneOptions(
+            max_steps=self.arguments.steps,
+            batch_size=self.arguments.batch,
+            learning_rate=2e-5,
+            seed=seed,
+            loss="triplet",
+            **{"clusters": self.arguments.clusters, **settings},
+        )
+        folder = self.output / "models" / f"{name}-{seed}"
+        finetune(SOURCE, start, folder, options, resume=True, **ENCODER)
+        return str(folder)
+
+    def pretrained(self, seed: int) -> str:
+        options = PretrainOptions(
+            max_steps=self.arguments.steps,
+            batch_size=self.arguments.pretrain_batch,
+            learning_rate=2e-5,
+            seed=seed,
+        )
+        folder = self.output / "models" / f"coco-{seed}"
+        pretrain([SOURCE, *self.targets.values()], "minilm", folder, options, resume=True, **ENCODER)
+        return str(folder)
+
+    def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
+        folder = self.output / "results" / name / target.replace("/", "-")
+        file = folder / "results.json"
+        if not file.is_file():
+            evaluate(
+                self.targets[target],
+                {"model": model},
+                folder,
+                queries=self.arguments.queries,
+                progress=True,
+                **ENCODER,
+            )
+        report = json.loads(file.read_text())
+        record = report["models"]["model"]
+        lines = (folder / record["per_query"]).read_text().splitlines()
+        column = lines[0].split("\t").index("nDCG@10")
+        per_query = [float(line.split("\t")[column]) for line in lines[1:]]
+        sizes = {"queries": report["queries"], "documents": report["documents"]}
+        return {"measures": record["measures"], "per_query": per_query, **sizes}
+
+    def report(
+        self, rows: dict[str, dict[str, list[dict[str, Any]]]], sensitivity: list[Any], seconds: float
+    ) -> dict[str, Any]:
+        targets = {}
+        for target in self.targets:
+            found = rows["base"][target][0]
+            scores = {
+                row: {"nDCG@10": np.mean([cell["per_query"] for cell in cells[target]], axis=0)}
+                for row, cells in rows.items()
+            }
+            families = {
+                "against base": [("base", row) for row in ARMS],
+                "full against one part less": [(row, "full") for row in ARMS if row != "full"],
+            }
+            targets[target] = {
+                "queries": found["queries"],
+                "documents": found["documents"],
+                "rows": {row: spread(cells[target]) for row, cells in rows.items()},
+                "comparisons": [test.as_dict() for test in compare(scores, families)],
+            }
+        settings = {k: v for k, v in vars(self.arguments).items() if not isinstance(v, Path)}
+        return {
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(),
+            "seconds_of_this_run": round(seconds),
+            "settings": settings | {"source": SOURCE, "learning_rate": 2e-5, **ENCODER},
+            "targets": targets,
+            "sensitivity": sensitivity,
+            "versions": versions(),
+        }
+
+
+def cut_collection(source: Path, folder: Path, documents: int) -> None:
+    """Copy a BEIR folder with all judged documents and a random sample of the others."""
+    if (folder / "qrels" / "test.tsv").is_file():
+        return
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    qrels = (source / "qrels" / "test.tsv").read_text()
+    judged = {line.split("\t")[1] for line in qrels.splitlines()[1:]}
+    lines = (source / "corpus.jsonl").read_text().splitlines()
+    others = [i for i, line in enumerate(lines) if json.loads(line)["_id"] not in judged]
+    count = max(0, documents - (len(lines) - len(others)))
+    left_out = set(others) - set(random.Random(42).sample(others, min(count, len(others))))
+    kept = [line for i, line in enumerate(lines) if i not in left_out]
+    write_text(folder / "corpus.jsonl", "\n".join(kept) + "\n")
+    write_text(folder / "queries.jsonl", (source / "queries.jsonl").read_text())
+    write_text(folder / "qrels" / "test.tsv", qrels)
+
+
+def spread(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        measure: {
+            "mean": np.mean([cell["measures"][measure] for cell in cells]),
+            "sd": np.std([cell["measures"][measure] for cell in cells], ddof=1),
+            "seeds": [cell["measures"][measure] for cell in cells],
+        }
+        for measure in cells[0]["measures"]
+    }
+
+
+def markdown(report: dict[str, Any]) -> str:
+    rows = ["base", *ARMS]
+    lines = [f"| target | {' | '.join(rows)} |", "| --- " * (len(rows) + 1) + "|"]
+    for target, found in report["targets"].items():
+        cells = [f"{found['rows'][row]['nDCG@10']['mean']:.3f}" for row in rows]
+        lines.append(f"| {target} | {' | '.join(cells)} |")
+    lines.append("")
+    for target, found in report["targets"].items():
+        for test in found["comparisons"]:
+            told = f"{test['difference']:+.4f} (p {test['t_p_holm']:.3g})"
+            lines.append(f"{target}: {test['b']} against {test['a']}: {told}")
+    lines += [f"K {p['clusters']}, tau {p['tau']:g}: {p['nDCG@10']:.4f}" for p in report["sensitivity"]]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
