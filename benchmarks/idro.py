@@ -1,0 +1,165 @@
+"""The time and memory of one fine-tuning step: ERM, and iDRO by one backward, by a sketch, and by K calls.
+
+Triplets of 64 query and 128 document tokens, K = 50 clusters, the optimiser's step included. Two shapes:
+BERT-base (random weights, the last 3 of 12 layers, --base-batch triplets) and MiniLM (the last 2 of 6,
+--batch triplets). In one process the four ways take turns; peak memory is that of a process for each of them.
+Writes benchmarks/results/idro.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from machine import machine
+
+from beir_cocodr.files import write_text
+from beir_cocodr.losses.cluster_loss import ClusterLoss
+from beir_cocodr.losses.idro import IDROLoss
+from beir_cocodr.models.loading import load_encoder, model_source
+from beir_cocodr.versions import versions
+
+RESULTS = Path(__file__).parent / "results" / "idro.json"
+CLUSTERS = 50
+QUERY, DOCUMENT = 64, 128
+LAYERS = {"bert-base": 3, "minilm": 2}
+WAYS = ("erm", "one_backward", "sketch", "k_calls")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--base-batch", type=int, default=16, help="triplets for BERT-base (paper: 64)")
+    parser.add_argument("--batch", type=int, default=64, help="triplets for MiniLM")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shapes", nargs="+", default=list(LAYERS))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--memory-of", nargs=3, metavar=("SHAPE", "WAY", "BATCH"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_of:
+        shape, way, batch = arguments.memory_of
+        print(json.dumps(peak_memory(shape, way, int(batch), arguments.device)))
+        return
+    batches = {"bert-base": arguments.base_batch, "minilm": arguments.batch}
+    report = {
+        "date": datetime.date.today().isoformat(),
+        "machine": machine()
+        | ({"gpu": torch.cuda.get_device_name()} if arguments.device.startswith("cuda") else {}),
+        "clusters": CLUSTERS,
+        "tokens": {"query": QUERY, "document": DOCUMENT},
+        "shapes": {
+            shape: measure(shape, batches[shape], arguments.repeats, arguments.device)
+            for shape in arguments.shapes
+        },
+        "versions": versions(),
+    }
+    write_text(arguments.results, json.dumps(report, indent=2) + "\n")
+    for shape, found in report["shapes"].items():
+        print(shape, json.dumps(found, indent=2))
+
+
+def measure(shape: str, batch: int, repeats: int, device: str) -> dict[str, Any]:
+    model = encoder(shape, device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    losses = {way: loss_of(model, way, shape) for way in WAYS}
+    features, labels = triplets(batch, device)
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    for turn in range(repeats + 1):
+        for way, loss in losses.items():
+            taken = step(loss, optimizer, features, labels)
+            if turn:  # the first warms up
+                seconds[way].append(taken)
+    medians = {way: float(np.median(values)) for way, values in seconds.items()}
+    return {
+        "triplets": batch,
+        "layers_compared": LAYERS[shape],
+        "clusters_present": int(labels.unique().numel()),
+        "seconds": {way: {"median": medians[way], "all": values} for way, values in seconds.items()},
+        "one_backward_to_erm": medians["one_backward"] / medians["erm"],
+        "sketch_to_erm": medians["sketch"] / medians["erm"],
+        "k_calls_to_one_backward": medians["k_calls"] / medians["one_backward"],
+        "overhead_of_k_calls_to_one_backward": (medians["k_calls"] - medians["erm"])
+        / (medians["one_backward"] - medians["erm"]),
+        "peak_memory_mib": {way: memory_in_own_process(shape, way, batch, device) for way in WAYS},
+    }
+
+
+def step(loss: ClusterLoss, optimizer: torch.optim.Optimizer, features: Any, labels: torch.Tensor) -> float:
+    """Seconds of one training step."""
+    start = time.perf_counter()
+    loss([dict(column) for column in features], labels).backward()
+    loss.finish_step()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    if labels.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def loss_of(model: Any, way: str, shape: str) -> ClusterLoss:
+    if way == "erm":
+        return ClusterLoss(model, CLUSTERS)
+    return IDROLoss(model, CLUSTERS, gram=way, gradient_layers=LAYERS[shape])
+
+
+def triplets(batch: int, device: str) -> tuple[list[dict[str, torch.Tensor]], torch.Tensor]:
+    """Random tokens of full length, and clusters drawn uniformly."""
+    generator = torch.Generator().manual_seed(42)
+    columns = []
+    for length in (QUERY, DOCUMENT, DOCUMENT):
+        ids = torch.randint(1000, 30_000, (batch, length), generator=generator)
+        columns.append({"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids).to(device)})
+    return columns, torch.randint(0, CLUSTERS, (batch,), generator=generator).to(device)
+
+
+def encoder(shape: str, device: str) -> Any:
+    if shape == "minilm":
+        return load_encoder("minilm", device=device).train()
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(42)
+    with tempfile.TemporaryDirectory() as folder:
+        BertModel(BertConfig()).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(model_source("minilm")).save_pretrained(folder)
+        return load_encoder(folder, device=device).train()
+
+
+def memory_in_own_process(shape: str, way: str, batch: int, device: str) -> dict[str, float]:
+    command = [sys.executable, __file__, "--device", device, "--memory-of", shape, way, str(batch)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def peak_memory(shape: str, way: str, batch: int, device: str) -> dict[str, float]:
+    """Peak of two steps, in MiB, and what stood before them."""
+    model = encoder(shape, device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    loss = loss_of(model, way, shape)
+    features, labels = triplets(batch, device)
+    before = resident()
+    for _ in range(2):
+        step(loss, optimizer, features, labels)
+    if device.startswith("cuda"):
+        return {"before": before, "peak": torch.cuda.max_memory_allocated() / 2**20}
+    return {"before": before, "peak": resident()}
+
+
+def resident() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()
