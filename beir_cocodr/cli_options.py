@@ -21,8 +21,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 MaxSteps = Annotated[int | None, typer.Option(help="Optimiser steps; without it, whole epochs.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
 BatchSize = Annotated[int | None, typer.Option(help="Examples per step.")]
+MiniBatchSize = Annotated[
+    int | None, typer.Option(help="Texts in memory at a time; larger batches are cached.")
+]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of data order, sampling and dropout.")]
+Preset = Annotated[
+    str | None, typer.Option(help="base or large (the paper's settings), or cpu (small ones).")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="NAME=VALUE for any setting that --show-config prints; repeat.", metavar="NAME=VALUE"
+    ),
+]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an interrupted output; keep a finished one.")
 ]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from beir_cocodr import cli_options as options
-from beir_cocodr.errors import InputError
-from beir_cocodr.report.terminal import print_adaptation, print_json
+from beir_cocodr.report.terminal import print_adaptation, print_json, print_training
 
 if TYPE_CHECKING:
     from beir_cocodr.training.options import TrainingOptions
@@ -21,29 +20,66 @@ def pretrain(
     ],
     model: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
     output: options.Output,
-    objective: Annotated[str, typer.Option(help="What to train: coco.")] = "coco",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What to train: coco (default), mlm, condenser, cocondenser, simcse, ict or tsdae."
+        ),
+    ] = None,
+    span_tokens: Annotated[int | None, typer.Option(help="The most tokens of a span.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens a sequence is cut to.")] = None,
+    mlm_weight: Annotated[
+        float | None, typer.Option(help="Weight of the language-model losses; 0 leaves them out.")
+    ] = None,
+    skip_from: Annotated[
+        int | None, typer.Option(help="Layer the head takes its tokens from; default: half the depth.")
+    ] = None,
+    encoder_dropout: Annotated[
+        bool | None,
+        typer.Option(
+            "--encoder-dropout/--no-encoder-dropout",
+            help="Dropout of the encoder; default: off for coco, else on.",
+        ),
+    ] = None,
     max_steps: options.MaxSteps = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
+    mini_batch_size: options.MiniBatchSize = None,
     learning_rate: options.LearningRate = None,
     seed: options.Seed = None,
+    preset: options.Preset = None,
+    assignments: options.Settings = None,
     resume: options.Resume = False,
     show_config: options.ShowConfig = False,
     device: options.Device = None,
 ) -> None:
-    """Pre-train an encoder on corpora without labels (COCO)."""
+    """Pre-train an encoder on corpora without labels: COCO, or one of its rivals."""
     from beir_cocodr.training.pretrain_options import PretrainOptions
+    from beir_cocodr.training.settings import stage_options
 
-    if objective != "coco":
-        raise InputError(f"unknown objective {objective!r}; there is coco")
-    settings = PretrainOptions().with_overrides(
-        max_steps=max_steps, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed
+    settings = stage_options(
+        PretrainOptions,
+        "pretrain",
+        preset,
+        assignments or [],
+        objective=objective,
+        span_tokens=span_tokens,
+        max_length=max_length,
+        mlm_weight=mlm_weight,
+        skip_from=skip_from,
+        encoder_dropout=encoder_dropout,
+        max_steps=max_steps,
+        epochs=epochs,
+        batch_size=batch_size,
+        mini_batch_size=mini_batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
     )
     if _shown(show_config, pretrain=settings):
         return
     from beir_cocodr.training.pretrain import pretrain as run
 
-    print_json(run(dataset, model, output, settings, resume, device=device))
+    print_training(run(dataset, model, output, settings, resume, device=device))
 
 
 def finetune(
@@ -51,32 +87,64 @@ def finetune(
     model: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
     output: options.Output,
     split: Annotated[str, typer.Option(help="Split of the qrels to train on.")] = "train",
-    negatives: Annotated[int | None, typer.Option(help="BM25 hard negatives a query and step.")] = None,
+    weighting: Annotated[
+        str | None,
+        typer.Option(
+            help="How clusters of queries are weighted: erm (alike; default), idro, groupdro, cvar."
+        ),
+    ] = None,
+    clusters: Annotated[int | None, typer.Option(help="Clusters of queries (50).")] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(help="triplet or infonce; default: infonce for erm without episodes, else triplet."),
+    ] = None,
+    negatives: Annotated[int | None, typer.Option(help="Hard negatives a query and step.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(help="Times that negatives are mined by the model itself, after BM25's (0).")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="Labelled collection to evaluate every episode on; repeat.")
+    ] = None,
+    measures: options.Measures = "nDCG@10 R@100",
     max_steps: options.MaxSteps = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
+    mini_batch_size: options.MiniBatchSize = None,
     learning_rate: options.LearningRate = None,
     seed: options.Seed = None,
+    preset: options.Preset = None,
+    assignments: options.Settings = None,
     resume: options.Resume = False,
     show_config: options.ShowConfig = False,
     device: options.Device = None,
 ) -> None:
-    """Fine-tune an encoder on labelled queries, with BM25 hard negatives."""
+    """Fine-tune an encoder on labelled queries: plainly or by iDRO, on BM25's negatives or in episodes."""
     from beir_cocodr.training.finetune_options import FinetuneOptions
+    from beir_cocodr.training.settings import stage_options
 
-    settings = FinetuneOptions().with_overrides(
+    settings = stage_options(
+        FinetuneOptions,
+        "finetune",
+        preset,
+        assignments or [],
+        weighting=weighting,
+        clusters=clusters,
+        loss=loss,
+        negatives=negatives,
+        episodes=episodes,
         max_steps=max_steps,
         epochs=epochs,
         batch_size=batch_size,
+        mini_batch_size=mini_batch_size,
         learning_rate=learning_rate,
         seed=seed,
-        negatives=negatives,
     )
     if _shown(show_config, finetune=settings):
         return
     from beir_cocodr.training.finetune import finetune as run
 
-    print_json(run(dataset, model, output, settings, split, resume, device=device))
+    record = run(dataset, model, output, settings, split, resume, target or [], measures, device=device)
+    print_training(record)
 
 
 def adapt(
@@ -92,11 +160,15 @@ def adapt(
     split: Annotated[str, typer.Option(help="Split of the target's qrels.")] = "test",
     source_split: Annotated[str, typer.Option(help="Split of the source's qrels.")] = "train",
     measures: options.Measures = "nDCG@10 R@100",
+    weighting: Annotated[
+        str | None, typer.Option(help="Of the source's queries: erm (default), idro, groupdro, cvar.")
+    ] = None,
     max_steps: options.MaxSteps = None,
     epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
     learning_rate: options.LearningRate = None,
     seed: options.Seed = None,
+    preset: options.Preset = None,
     resume: options.Resume = False,
     show_config: options.ShowConfig = False,
     device: options.Device = None,
@@ -105,16 +177,17 @@ def adapt(
     """Adapt an encoder to a corpus, compare it with its base, and recommend one."""
     from beir_cocodr.training.finetune_options import FinetuneOptions
     from beir_cocodr.training.pretrain_options import PretrainOptions
+    from beir_cocodr.training.settings import stage_options
 
-    shared = {
+    shared: dict[str, Any] = {
         "max_steps": max_steps,
         "epochs": epochs,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
         "seed": seed,
     }
-    pretraining = PretrainOptions().with_overrides(**shared)
-    finetuning = FinetuneOptions().with_overrides(**shared)
+    pretraining = stage_options(PretrainOptions, "pretrain", preset, **shared)
+    finetuning = stage_options(FinetuneOptions, "finetune", preset, weighting=weighting, **shared)
     if _shown(show_config, coco=pretraining, finetune=finetuning):
         return
     from beir_cocodr.training.adapt import adapt as run

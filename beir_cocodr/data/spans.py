@@ -1,4 +1,4 @@
-"""Spans of a document: sentences grouped up to a number of tokens, two of them drawn at a time."""
+"""Spans of a document: sentences grouped up to a number of tokens."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def split_spans(
 
     Source: COCO-DR, section 4.1.
     """
+    ranges = span_ranges(text, offsets, span_tokens, flush_probability, rng)
+    return [text[offsets[first][0] : offsets[last - 1][1]] for first, last in ranges]
+
+
+def span_ranges(
+    text: str,
+    offsets: Sequence[Range],
+    span_tokens: int = 30,
+    flush_probability: float = 0.0,
+    rng: np.random.Generator | None = None,
+) -> list[Range]:
+    """The spans of :func:`split_spans` as token ranges, consecutive and covering all tokens."""
     spans: list[Range] = []
     begin = 0
     for sentence in _sentences(text, offsets):
@@ -49,7 +61,7 @@ def split_spans(
             begin = sentence[1]
     if begin < len(offsets):
         spans.append((begin, len(offsets)))
-    return [text[offsets[first][0] : offsets[last - 1][1]] for first, last in spans]
+    return spans
 
 
 def draw_pair(spans: Sequence[str], rng: np.random.Generator) -> tuple[str, str]:
@@ -59,7 +71,10 @@ def draw_pair(spans: Sequence[str], rng: np.random.Generator) -> tuple[str, str]
 
 
 def has_two_spans(texts: Sequence[str], tokenizer: Any, span_tokens: int = 30) -> np.ndarray:
-    """(N,) bool: which texts have more than ``span_tokens`` tokens, and so at least two spans."""
+    """(N,) bool: which texts have more than ``span_tokens`` tokens, and so at least two spans.
+
+    With 0 it tells which texts have any token, and so a span at all.
+    """
     tokens = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     return np.fromiter((len(ids) > span_tokens for ids in tokens), bool, len(texts))
 

@@ -7,13 +7,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from sentence_transformers import util
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from torch import Tensor, nn
 
 from beir_cocodr.data.masking import IGNORED
+from beir_cocodr.ranks import rank, sum_over_ranks, world_size
 
 
-def coco_contrastive_loss(embeddings: Tensor, scale: float = 1.0, normalize: bool = False) -> Tensor:
+def coco_contrastive_loss(
+    embeddings: Tensor,
+    scale: float = 1.0,
+    normalize: bool = False,
+    negatives: Tensor | None = None,
+    rows: slice = slice(None),
+) -> Tensor:
     """Each span has to find the other span of its document among all spans of the batch.
 
     With S = scale * C Cᵀ, the diagonal set to −∞, and row i's target i xor 1, the cross entropy averaged
@@ -23,17 +31,23 @@ def coco_contrastive_loss(embeddings: Tensor, scale: float = 1.0, normalize: boo
         embeddings: C, (2B, d); rows 2i and 2i + 1 come from document i.
         scale: factor on the scores, an inverse temperature (paper: 1).
         normalize: compare by cosine instead of dot product.
+        negatives: (N, d), further candidates of every row, which are nobody's target.
+        rows: the rows that look for their other span, all by default; the candidates stay.
 
     Returns:
-        A scalar.
+        A scalar. Scores are float32, also where the encoder ran in a lower precision.
 
     Source: COCO-DR, Eq. 1.
     """
-    vectors = F.normalize(embeddings, dim=-1) if normalize else embeddings
-    scores = scale * (vectors @ vectors.T).float()  # (2B, 2B)
-    itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-    targets = torch.arange(len(scores), device=scores.device) ^ 1
-    return F.cross_entropy(scores.masked_fill(itself, -torch.inf), targets)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        spans = len(embeddings)
+        candidates = embeddings if negatives is None else torch.cat([embeddings, negatives])
+        candidates = candidates.to(torch.promote_types(candidates.dtype, torch.float32))
+        vectors = F.normalize(candidates, dim=-1) if normalize else candidates
+        scores = scale * (vectors[:spans][rows] @ vectors.T)  # (R, 2B + N)
+        places = torch.arange(spans, device=scores.device)[rows]
+        itself = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, places[:, None], True)
+        return F.cross_entropy(scores.masked_fill(itself, -torch.inf), places ^ 1)
 
 
 class COCOLoss(CachedLossMixin, nn.Module):
@@ -44,14 +58,22 @@ class COCOLoss(CachedLossMixin, nn.Module):
     over the batch and divided by the number of masked tokens of the whole batch, it is added with weight
     ``mlm_weight``, so that gradient caching leaves its weight unchanged.
 
+    Over several ranks the batch is that of all ranks: rank r holds its r-th part, all parts of one size.
+    Embeddings are gathered with their gradient, masked tokens are counted over all ranks, and the gradient
+    that data-parallel averaging makes is that of one process with the whole batch. The value is this
+    rank's share; its mean over ranks is the loss.
+
     Args:
         model: the encoder, with or without the head.
         scale: factor on the scores; by default 20 for cosine models and 1 for dot-product models.
         mini_batch_size: sequences embedded at a time by gradient caching; None embeds all at once.
         mlm_weight: weight of the language-model losses (paper: 1).
+        contrastive_weight: weight of the contrastive loss (paper: 1); 0 leaves it out, so that one column
+            is enough (Condenser, or masked language modelling with a head without layers).
 
     Requirements:
-        Two columns of texts, row i of both from document i. Labels are ignored.
+        Two columns of texts, row i of both from document i. Further columns are hard negatives: candidates
+        of every row, and nobody's target. Labels are ignored.
 
     References:
         COCO-DR, section 4.1, Eq. 1 and 2; gradient caching: Gao et al., 2021.
@@ -63,6 +85,7 @@ class COCOLoss(CachedLossMixin, nn.Module):
         scale: float | None = None,
         mini_batch_size: int | None = None,
         mlm_weight: float = 1.0,
+        contrastive_weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.model = model
@@ -71,14 +94,16 @@ class COCOLoss(CachedLossMixin, nn.Module):
         self.cached = mini_batch_size is not None
         self.mini_batch_size = mini_batch_size or 0
         self.mlm_weight = mlm_weight
-        self._masked_tokens: int | None = None
+        self.contrastive_weight = contrastive_weight
+        self._labelled: list[bool] = []
+        self._masked_tokens = 0
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         columns = list(sentence_features)
-        if len(columns) != 2:
-            raise ValueError(f"COCO takes two columns of spans, got {len(columns)}")
-        masked = [(column["mlm_labels"] != IGNORED).sum() for column in columns if "mlm_labels" in column]
-        self._masked_tokens = int(sum(masked)) if masked else None
+        least = 2 if self.contrastive_weight else 1
+        if len(columns) < least:
+            raise ValueError(f"COCO takes at least {least} columns of texts, got {len(columns)}")
+        self._count_masked(columns)
         if self.cached:
             return self.forward_cached(columns, labels)
         return self.calculate_loss([[self.model(column)["sentence_embedding"]] for column in columns])
@@ -86,17 +111,42 @@ class COCOLoss(CachedLossMixin, nn.Module):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        first, second = (torch.cat(column) for column in reps)  # (B, d) or (B, d + 1) each
-        sequences = torch.stack([first, second], dim=1).flatten(0, 1)  # (2B, ...)
-        if self._masked_tokens is None:
-            loss = coco_contrastive_loss(sequences, self.scale, self.normalize)
-        else:
-            loss = coco_contrastive_loss(sequences[:, :-1], self.scale, self.normalize)
-            loss = loss + self.mlm_weight * sequences[:, -1].sum() / max(1, self._masked_tokens)
+        columns = [torch.cat(column) for column in reps]  # (B, d), or (B, d + 1) with a language-model loss
+        parts = []
+        if any(self._labelled):
+            labelled = [column for column, has in zip(columns, self._labelled, strict=True) if has]
+            summed = torch.stack([column[:, -1].sum() for column in labelled]).sum()
+            # Data-parallel training divides by the number of ranks, the count is of all of them.
+            parts.append(self.mlm_weight * world_size() * summed / max(1, self._masked_tokens))
+        if self.contrastive_weight:
+            embeddings = [
+                column[:, :-1] if has else column for column, has in zip(columns, self._labelled, strict=True)
+            ]
+            parts.append(self.contrastive_weight * self._contrastive(*embeddings))
+        loss = torch.stack(parts).sum()
         if with_backward:
             torch.autograd.backward(loss)
             loss = loss.detach()
         return loss
+
+    def _contrastive(self, first: Tensor, second: Tensor, *negatives: Tensor) -> Tensor:
+        spans = torch.stack([first, second], dim=1).flatten(0, 1)  # (2B, d) of this rank
+        others = torch.cat(negatives) if negatives else None
+        rows = slice(rank() * len(spans), (rank() + 1) * len(spans))
+        if world_size() > 1:
+            spans = util.all_gather_with_grad(spans)  # (2BW, d)
+            others = None if others is None else util.all_gather_with_grad(others)
+        return coco_contrastive_loss(spans, self.scale, self.normalize, others, rows)
+
+    def _count_masked(self, columns: list[dict[str, Tensor]]) -> None:
+        """Which columns carry a language-model loss, and how many masked tokens all ranks have together."""
+        self._labelled = ["mlm_labels" in column for column in columns]
+        if not any(self._labelled):
+            if not self.contrastive_weight:
+                raise ValueError("without the contrastive loss there have to be masked tokens: mlm_labels")
+            return
+        counts = [(column["mlm_labels"] != IGNORED).sum() for column in columns if "mlm_labels" in column]
+        self._masked_tokens = int(sum_over_ranks(torch.stack(counts).sum()))
 
     def get_config_dict(self) -> dict[str, Any]:
         return {
@@ -104,4 +154,5 @@ class COCOLoss(CachedLossMixin, nn.Module):
             "normalize": self.normalize,
             "mini_batch_size": self.mini_batch_size or None,
             "mlm_weight": self.mlm_weight,
+            "contrastive_weight": self.contrastive_weight,
         }

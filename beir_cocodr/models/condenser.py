@@ -9,21 +9,13 @@ import torch
 import torch.nn.functional as F
 from sentence_transformers.base.modules import Module
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM
 
 from beir_cocodr.data.masking import IGNORED
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.condenser_weights import PUBLISHED_HEAD, mlm_layers, published_head_layers
 
 #: Where a pre-trained model keeps its head, beside its own modules.
 HEAD_FOLDER = "condenser_head"
-
-# dense, LayerNorm and bias of the masked-language-model heads of BERT, RoBERTa and MPNet, DistilBERT:
-# the same three layers under different names.
-_MLM_NAMES = (
-    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
-    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
-)
 
 
 class CondenserHead(Module):
@@ -36,7 +28,8 @@ class CondenserHead(Module):
     last layer as well.
 
     Args:
-        hidden_size, num_attention_heads, intermediate_size, dropout, vocab_size: as in the backbone.
+        hidden_size, num_attention_heads, intermediate_size, dropout, vocab_size, layer_norm_eps: as in the
+            backbone.
         n_head_layers: transformer layers of the head (default 2; 0 leaves the late loss alone).
         skip_from: hidden state that the tokens are taken from, 0 being the embeddings (default half of
             the layers, so 6 of 12).
@@ -55,6 +48,7 @@ class CondenserHead(Module):
         "n_head_layers",
         "skip_from",
         "late_mlm",
+        "layer_norm_eps",
     ]
 
     def __init__(
@@ -67,21 +61,29 @@ class CondenserHead(Module):
         dropout: float = 0.1,
         n_head_layers: int = 2,
         late_mlm: bool = True,
+        layer_norm_eps: float = 1e-12,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.hidden_size, self.num_attention_heads = hidden_size, num_attention_heads
         self.intermediate_size, self.vocab_size, self.dropout = intermediate_size, vocab_size, dropout
         self.n_head_layers, self.skip_from, self.late_mlm = n_head_layers, skip_from, late_mlm
+        self.layer_norm_eps = layer_norm_eps
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
-                hidden_size, num_attention_heads, intermediate_size, dropout, "gelu", batch_first=True
+                hidden_size,
+                num_attention_heads,
+                intermediate_size,
+                dropout,
+                "gelu",
+                layer_norm_eps,
+                batch_first=True,
             )
             for _ in range(n_head_layers)
         )
         for layer in self.layers:
             layer.dropout = nn.Dropout(0.0)  # BERT has no dropout inside its feed-forward block
         self.dense = nn.Linear(hidden_size, hidden_size)
-        self.layer_norm = nn.LayerNorm(hidden_size)
+        self.layer_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         # The decoder is the input embedding itself. A tuple keeps it from being registered (and saved) twice.
         self._embedding: tuple[nn.Embedding, ...] = ()
@@ -103,8 +105,8 @@ class CondenserHead(Module):
             for layer in self.layers:
                 states = layer(states, src_key_padding_mask=padding)
             loss = loss + self._masked_loss(states, labels)
-        embedding = features["sentence_embedding"]
-        features["sentence_embedding"] = torch.cat([embedding, loss.to(embedding.dtype)[:, None]], dim=1)
+        # In the wider type of the two: sums of losses lose too much in half precision.
+        features["sentence_embedding"] = torch.cat([features["sentence_embedding"], loss[:, None]], dim=1)
         return features
 
     def _masked_loss(self, states: Tensor, labels: Tensor) -> Tensor:
@@ -139,56 +141,103 @@ def build_head(
     Args:
         model: the encoder.
         source: where the encoder was loaded from. A head saved by an earlier pre-training is loaded from
-            there, else the masked-language-model layers of the backbone's own checkpoint.
+            there; else the transformer layers of a published Condenser (its file ``model.pt``) and the
+            masked-language-model layers of the backbone's own checkpoint, as far as they are there.
 
     Returns:
         The head, and in words where its weights come from.
+
+    Raises:
+        InputError: what lies there is another model's head, or has another shape than asked for.
     """
     backbone = model.transformers_model
     config, embedding = backbone.config, backbone.get_input_embeddings()
-    saved = Path(source or "") / HEAD_FOLDER
-    if source and saved.is_dir():
-        head = CondenserHead.load(str(saved))
-        asked = (n_head_layers, late_mlm, head.skip_from if skip_from is None else skip_from)
-        if asked != (head.n_head_layers, head.late_mlm, head.skip_from):
-            raise InputError(
-                f"{saved} has n_head_layers {head.n_head_layers}, late_mlm {head.late_mlm} and skip_from "
-                f"{head.skip_from}; ask for the same, or delete it for a new head"
-            )
-        origin = "the head of the loaded pre-training"
-    else:
-        head = CondenserHead(
-            hidden_size=config.hidden_size,
-            num_attention_heads=config.num_attention_heads,
-            intermediate_size=getattr(config, "intermediate_size", None) or config.hidden_dim,
-            vocab_size=embedding.num_embeddings,
-            skip_from=config.num_hidden_layers // 2 if skip_from is None else skip_from,
-            n_head_layers=n_head_layers,
-            late_mlm=late_mlm,
+    if skip_from is not None and not 0 <= skip_from <= config.num_hidden_layers:
+        raise InputError(
+            f"skip_from {skip_from} is not one of the encoder's layers, 0 to {config.num_hidden_layers}"
         )
-        loaded = source is not None and _load_mlm_weights(head, source)
-        origin = "the checkpoint's language-model layers" if loaded else "new layers, tied to the embeddings"
+    head = CondenserHead(
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=getattr(config, "intermediate_size", None) or config.hidden_dim,
+        vocab_size=embedding.num_embeddings,
+        skip_from=config.num_hidden_layers // 2 if skip_from is None else skip_from,
+        n_head_layers=n_head_layers,
+        late_mlm=late_mlm,
+        dropout=getattr(config, "hidden_dropout_prob", getattr(config, "dropout", 0.1)),
+        layer_norm_eps=getattr(config, "layer_norm_eps", 1e-12),
+    )
+    origin = None if source is None else _load(head, source, skip_from)
     head.tie(embedding)
-    return head.to(embedding.weight.device), origin
+    return head.to(embedding.weight.device), origin or "new layers, tied to the embeddings"
 
 
-def _load_mlm_weights(head: CondenserHead, source: str) -> bool:
-    """Copy dense, LayerNorm and bias from a masked language model; False where there is none."""
+def _load(head: CondenserHead, source: str, skip_from: int | None) -> str | None:
+    """Fill ``head`` from what lies in ``source``; tells from what, None where there was nothing."""
+    saved = Path(source) / HEAD_FOLDER
+    if saved.is_dir():
+        _load_saved(head, saved, skip_from)
+        return "the head of the loaded pre-training"
+    origins = []
+    layers = published_head_layers(source) if head.n_head_layers else None
+    if layers is not None:
+        _load_published(head, layers, f"{source}/{PUBLISHED_HEAD}")
+        origins.append(f"the Condenser head in {PUBLISHED_HEAD}")
+    if (weights := mlm_layers(source)) is not None:
+        _fill(head, weights, source)
+        origins.append("the checkpoint's language-model layers")
+    return " and ".join(origins) or None
+
+
+def _load_saved(head: CondenserHead, folder: Path, skip_from: int | None) -> None:
     try:
-        language_model, info = AutoModelForMaskedLM.from_pretrained(source, output_loading_info=True)
-    except (OSError, ValueError, KeyError):
-        return False
-    weights, missing = language_model.state_dict(), set(info["missing_keys"])
-    for dense, norm, bias in _MLM_NAMES:
-        ours = {
-            f"{ours}.{part}": f"{theirs}.{part}"
-            for ours, theirs in (("dense", dense), ("layer_norm", norm))
-            for part in ("weight", "bias")
-        } | {"bias": bias}
-        if all(name in weights and name not in missing for name in ours.values()):
-            head.load_state_dict({name: weights[theirs] for name, theirs in ours.items()}, strict=False)
-            return True
-    return False
+        saved = CondenserHead.load(str(folder))
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{folder} is not a complete head; delete it for a new one") from error
+    for name in ("hidden_size", "num_attention_heads", "vocab_size"):
+        if getattr(saved, name) != getattr(head, name):
+            raise InputError(
+                f"{folder} is the head of another model: its {name} is {getattr(saved, name)}, the encoder's "
+                f"{getattr(head, name)}; delete it for a new head"
+            )
+    if skip_from is None:
+        head.skip_from = saved.skip_from
+    weights = saved.state_dict()
+    if not (saved.n_head_layers and head.n_head_layers):
+        # Masked language modelling alone has no transformer layers: only the output layers go on.
+        weights = {name: weight for name, weight in weights.items() if not name.startswith("layers.")}
+    elif (saved.n_head_layers, saved.late_mlm, saved.skip_from) != (
+        head.n_head_layers,
+        head.late_mlm,
+        head.skip_from,
+    ):
+        raise InputError(
+            f"{folder} has n_head_layers {saved.n_head_layers}, late_mlm {saved.late_mlm} and skip_from "
+            f"{saved.skip_from}; ask for the same, or delete it for a new head"
+        )
+    _fill(head, weights, str(folder))
+
+
+def _load_published(head: CondenserHead, layers: list[dict[str, Tensor]], file: str) -> None:
+    if len(layers) != head.n_head_layers:
+        raise InputError(
+            f"{file} has {len(layers)} head layers, not {head.n_head_layers}; ask for n_head_layers "
+            f"{len(layers)}, or move it away for a new head"
+        )
+    named = {f"layers.{i}.{name}": weight for i, layer in enumerate(layers) for name, weight in layer.items()}
+    _fill(head, named, file)
+
+
+def _fill(head: CondenserHead, weights: dict[str, Tensor], place: str) -> None:
+    """Copy the given weights, which may be some of the head's, into it."""
+    own = head.state_dict()
+    for name, weight in weights.items():
+        if weight.shape != own[name].shape:
+            raise InputError(
+                f"{place} belongs to another model: its head's {name} is {tuple(weight.shape)}, the encoder "
+                f"needs {tuple(own[name].shape)}; move it away for a new head"
+            )
+    head.load_state_dict(weights, strict=False)
 
 
 def _initialize(module: nn.Module) -> None:

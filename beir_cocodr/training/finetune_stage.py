@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers import util
-from sentence_transformers.sentence_transformer import losses
 from transformers import set_seed
 
 from beir_cocodr.data.collection import Collection
@@ -17,6 +15,7 @@ from beir_cocodr.losses.cluster_loss import ClusterLoss
 from beir_cocodr.losses.cvar import CVaRLoss
 from beir_cocodr.losses.group_dro import GroupDROLoss
 from beir_cocodr.losses.idro import IDROLoss
+from beir_cocodr.losses.infonce import infonce
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.ranks import world_size
 from beir_cocodr.training.claim import CHECKPOINTS, claim_output, started, training_plan
@@ -92,7 +91,8 @@ def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor |
     """
     in_batch = options.trained_loss == "infonce"
     if clusters is None and in_batch:
-        return _infonce(model, options)
+        cached = options.batch_size // world_size() > options.mini_batch_size
+        return infonce(model, options.scale, options.mini_batch_size if cached else None)
     shared: dict[str, Any] = {"scale": options.scale, "in_batch": in_batch}
     if clusters is None:
         return ClusterLoss(model, 1, torch.zeros(pairs, dtype=torch.int64), **shared)
@@ -164,18 +164,3 @@ def _sizes(clusters: torch.Tensor | None, options: FinetuneOptions) -> list[int]
     if clusters is None:
         return None
     return [int(size) for size in clusters.bincount(minlength=options.clusters)]
-
-
-def _infonce(model: Any, options: FinetuneOptions) -> Any:
-    """The host's in-batch loss on the model's own similarity, cached where the batch is large."""
-    cosine = model.similarity_fn_name == "cosine"
-    settings: dict[str, Any] = {
-        "scale": options.scale or (20.0 if cosine else 1.0),
-        "similarity_fct": util.cos_sim if cosine else util.dot_score,
-        "gather_across_devices": world_size() > 1,
-    }
-    if options.batch_size > options.mini_batch_size:
-        return losses.CachedMultipleNegativesRankingLoss(
-            model, mini_batch_size=options.mini_batch_size, **settings
-        )
-    return losses.MultipleNegativesRankingLoss(model, **settings)

@@ -44,11 +44,31 @@ def test_permuting_documents_and_swapping_spans_leaves_the_loss():
     )
 
 
-def columns(model, masked: bool, rows: int = 7):
-    """Two columns of spans of different lengths, masked or not."""
+def test_hard_negatives_are_candidates_of_every_row_and_targets_of_none():
+    c = np.random.default_rng(3).normal(size=(6, 4))
+    negatives = np.random.default_rng(4).normal(size=(5, 4))
+    losses = []
+    for i in range(6):
+        scores = [float(c[i] @ c[j]) for j in range(6) if j != i] + [float(c[i] @ n) for n in negatives]
+        losses.append(math.log(sum(math.exp(s) for s in scores)) - float(c[i] @ c[i ^ 1]))
+    arguments = (torch.from_numpy(c), 1.0, False, torch.from_numpy(negatives))
+    assert coco_contrastive_loss(*arguments).item() == pytest.approx(np.mean(losses), abs=1e-9)
+    part = coco_contrastive_loss(*arguments, rows=slice(2, 4))
+    assert part.item() == pytest.approx(np.mean(losses[2:4]), abs=1e-9)
+
+
+def test_scores_are_float32_where_the_encoder_runs_in_bfloat16():
+    embeddings = 8 * torch.randn(12, 64, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = coco_contrastive_loss(embeddings)
+    assert mixed.item() == coco_contrastive_loss(embeddings).item()
+
+
+def columns(model, masked: bool, rows: int = 7, number: int = 2):
+    """Columns of spans of different lengths, masked or not."""
     rng = np.random.default_rng(0)
     made = []
-    for _ in range(2):
+    for _ in range(number):
         texts = [sentences(rng, i % 4, 1 + i % 3) for i in range(rows)]
         features = model.preprocess(texts)
         if masked:
@@ -60,29 +80,65 @@ def columns(model, masked: bool, rows: int = 7):
     return made
 
 
-def gradients(model, mini_batch_size: int | None, masked: bool):
-    model.zero_grad()
-    loss = COCOLoss(model, mini_batch_size=mini_batch_size)
-    value = loss([dict(column) for column in copy.deepcopy(columns(model, masked))])
+def gradients(loss, features):
+    loss.model.zero_grad()
+    value = loss(copy.deepcopy(features))
     value.backward()
-    return value.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    found = {name: p.grad.clone() for name, p in loss.model.named_parameters() if p.grad is not None}
+    return value.item(), found
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("number", [2, 3, 4])  # more than two: hard negatives
+@pytest.mark.parametrize("masked", ["none", "spans", "all"])
 @pytest.mark.parametrize("folder", ["tiny_mlm", "tiny_cosine"])
-def test_cached_and_uncached_gradients_agree(request, folder, masked):
+def test_cached_and_uncached_gradients_agree(request, folder, masked, number):
     source = str(request.getfixturevalue(folder))
     model = COCODR(source)
-    if masked:
+    if masked != "none":
         head, _ = build_head(model, source)
         model.append(head)
         model.transformers_model.config.output_hidden_states = True
     model.eval()  # dropout off
-    value, whole = gradients(model, None, masked)
-    cached_value, cached = gradients(model, 3, masked)
+    features = columns(model, masked != "none", number=number)
+    if masked == "spans":
+        features[2:] = columns(model, False, number=number - 2)
+    value, whole = gradients(COCOLoss(model), features)
+    cached_value, cached = gradients(COCOLoss(model, mini_batch_size=3), features)
     assert cached_value == pytest.approx(value, abs=1e-5)
     assert cached.keys() == whole.keys()
     assert max(float((cached[name] - whole[name]).abs().max()) for name in whole) < 1e-5
+
+
+def test_permuting_the_documents_of_a_batch_leaves_loss_and_gradient(tiny_mlm):
+    model = COCODR(str(tiny_mlm))
+    head, _ = build_head(model, str(tiny_mlm))
+    model.append(head)
+    model.transformers_model.config.output_hidden_states = True
+    model.eval()
+    features = columns(model, True, number=3)
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(1))
+    permuted = [{k: v[order] if torch.is_tensor(v) else v for k, v in column.items()} for column in features]
+    value, whole = gradients(COCOLoss(model), features)
+    other_value, other = gradients(COCOLoss(model), permuted)
+    assert other_value == pytest.approx(value, abs=1e-5)
+    assert max(float((other[name] - whole[name]).abs().max()) for name in whole) < 1e-5
+
+
+def test_without_contrast_a_batch_is_the_mean_over_the_masked_tokens_of_its_parts(tiny_mlm):
+    """Condenser alone: no document acts on another."""
+    model = COCODR(str(tiny_mlm))
+    head, _ = build_head(model, str(tiny_mlm))
+    model.append(head)
+    model.transformers_model.config.output_hidden_states = True
+    model.eval()
+    loss = COCOLoss(model, contrastive_weight=0.0)
+    (column,) = columns(model, True, number=1)
+    total, tokens = 0.0, 0
+    for i in range(7):
+        part = {k: v[i : i + 1] if torch.is_tensor(v) else v for k, v in column.items()}
+        count = int((part["mlm_labels"] != IGNORED).sum())
+        total, tokens = total + loss([part]).item() * count, tokens + count
+    assert loss([dict(column)]).item() == pytest.approx(total / tokens, abs=1e-5)
 
 
 def test_language_model_loss_is_the_mean_over_all_masked_tokens(tiny_mlm):
@@ -97,7 +153,8 @@ def test_language_model_loss_is_the_mean_over_all_masked_tokens(tiny_mlm):
     both = columns(model, masked=True)
     with torch.no_grad():
         total = COCOLoss(model)([dict(column) for column in both]).item()
-        alone = COCOLoss(model, mlm_weight=0.0)([dict(column) for column in both]).item()
+        without = COCOLoss(model, mlm_weight=0.0)([dict(column) for column in both]).item()
+        alone = COCOLoss(model, contrastive_weight=0.0)([dict(column) for column in both]).item()
         host = BertForMaskedLM.from_pretrained(tiny_mlm).eval()
         summed, tokens = 0.0, 0
         for column in both:
@@ -106,10 +163,13 @@ def test_language_model_loss_is_the_mean_over_all_masked_tokens(tiny_mlm):
                 column["input_ids"], attention_mask=column["attention_mask"], labels=column["mlm_labels"]
             )
             summed, tokens = summed + output.loss.item() * count, tokens + count
-    assert total - alone == pytest.approx(summed / tokens, abs=1e-4)
+    assert total - without == pytest.approx(summed / tokens, abs=1e-4)
+    assert alone == pytest.approx(summed / tokens, abs=1e-5)
 
 
-def test_takes_exactly_two_columns(tiny_bert):
+def test_takes_at_least_two_columns(tiny_bert):
     model = COCODR(str(tiny_bert))
-    with pytest.raises(ValueError, match="two columns"):
+    with pytest.raises(ValueError, match="at least 2 columns"):
         COCOLoss(model)([model.preprocess(["wing"])])
+    with pytest.raises(ValueError, match="mlm_labels"):
+        COCOLoss(model, contrastive_weight=0.0)([model.preprocess(["wing"])])

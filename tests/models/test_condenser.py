@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -85,6 +88,8 @@ def test_a_saved_head_is_found_again(tiny_mlm, tmp_path):
     head.save(str(tmp_path / HEAD_FOLDER))
     with pytest.raises(InputError, match="n_head_layers 1"):
         build_head(model, str(tmp_path))
+    with pytest.raises(InputError, match="skip_from 3; ask for the same"):
+        build_head(model, str(tmp_path), n_head_layers=1, skip_from=2)
     again, origin = build_head(model, str(tmp_path), n_head_layers=1)
     assert origin == "the head of the loaded pre-training"
     assert (again.n_head_layers, again.skip_from) == (1, 3)
@@ -112,3 +117,111 @@ def test_language_model_layers_of_other_architectures_are_found(architecture, wo
     assert origin == "the checkpoint's language-model layers"
     assert any(torch.equal(head.dense.weight, weight) for weight in language_model.state_dict().values())
     assert head.skip_from == 1
+
+
+def release(folder, config, layers: int = 2, **extra):
+    """A head of BERT layers in the file in which Condenser was released."""
+    from transformers.models.bert.modeling_bert import BertLayer
+
+    config._attn_implementation = "eager"
+    head = torch.nn.ModuleList(BertLayer(config) for _ in range(layers)).eval()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)  # biases and scales too, so that a swap shows
+    torch.save({f"c_head.{k}": v for k, v in head.state_dict().items()} | extra, folder / "model.pt")
+    return head
+
+
+@pytest.fixture
+def published(tiny_mlm, tmp_path):
+    return Path(shutil.copytree(tiny_mlm, tmp_path / "condenser"))
+
+
+def test_a_published_condenser_head_is_loaded(published):
+    from transformers import BertConfig
+
+    # coCondenser's file holds a buffer beside its head.
+    theirs = release(published, BertConfig.from_pretrained(published), co_target=torch.arange(8))
+    model = COCODR(str(published))
+    head, origin = build_head(model, str(published))
+    assert origin == "the Condenser head in model.pt and the checkpoint's language-model layers"
+    head.eval().double()
+    theirs.double()
+    states = 0.1 * torch.randn(3, 6, 32).double()
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4])
+    bias = (1.0 - mask[:, None, None, :].double()) * torch.finfo(torch.float64).min
+    found = expected = states
+    with torch.no_grad():
+        for ours, layer in zip(head.layers, theirs, strict=True):
+            found = ours(found, src_key_padding_mask=mask == 0)
+            expected = layer(expected, bias)
+    kept = mask.bool()
+    assert (found[kept] - expected[kept]).abs().max() < 1e-6
+
+
+def test_a_published_head_of_another_shape_is_refused(published):
+    from transformers import BertConfig
+
+    config = BertConfig.from_pretrained(published)
+    model = COCODR(str(published))
+    release(published, config, layers=3)
+    with pytest.raises(InputError, match=r"condenser/model.pt has 3 head layers, not 2"):
+        build_head(model, str(published))
+    release(published, BertConfig(hidden_size=64, num_attention_heads=4, intermediate_size=64))
+    with pytest.raises(InputError, match=r"condenser/model.pt belongs to another model"):
+        build_head(model, str(published))
+    weights = torch.load(published / "model.pt")
+    del weights["c_head.1.output.dense.bias"]
+    torch.save(weights, published / "model.pt")
+    with pytest.raises(InputError, match=r"not a complete Condenser head.*c_head.1.output.dense.bias"):
+        build_head(model, str(published))
+
+
+def test_nothing_but_tensors_is_read_from_a_published_head(published):
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (published / "executed",))
+
+    torch.save({"c_head.0.x": Evil()}, published / "model.pt")
+    with pytest.raises(InputError, match="cannot be read as tensors"):
+        build_head(COCODR(str(published)), str(published))
+    assert not (published / "executed").exists()
+    (published / "model.pt").write_bytes(b"no archive at all")
+    with pytest.raises(InputError, match="cannot be read as tensors"):
+        build_head(COCODR(str(published)), str(published))
+    torch.save({"weights": torch.zeros(2)}, published / "model.pt")  # somebody else's file of this name
+    assert build_head(COCODR(str(published)), str(published))[1] == "the checkpoint's language-model layers"
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "num_attention_heads", "vocab_size"])
+def test_the_saved_head_of_another_model_is_refused(tiny_mlm, tmp_path, name):
+    model = COCODR(str(tiny_mlm))
+    sizes = {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "vocab_size": model.transformers_model.config.vocab_size,
+        "skip_from": 2,
+    }
+    (tmp_path / HEAD_FOLDER).mkdir()
+    CondenserHead(**sizes | {name: sizes[name] * 2}).save(str(tmp_path / HEAD_FOLDER))
+    with pytest.raises(InputError, match=rf"{HEAD_FOLDER} is the head of another model: its {name}"):
+        build_head(model, str(tmp_path))
+    (tmp_path / HEAD_FOLDER / "config.json").unlink()
+    with pytest.raises(InputError, match=rf"{HEAD_FOLDER} is not a complete head"):
+        build_head(model, str(tmp_path))
+
+
+def test_the_output_layers_of_masked_language_modelling_alone_go_on(tiny_mlm, tmp_path):
+    model = COCODR(str(tiny_mlm))
+    head, _ = build_head(model, str(tiny_mlm), n_head_layers=0)
+    torch.nn.init.normal_(head.dense.weight)
+    (tmp_path / HEAD_FOLDER).mkdir()
+    head.save(str(tmp_path / HEAD_FOLDER))
+    again, _ = build_head(model, str(tmp_path))
+    assert len(again.layers) == 2
+    assert torch.equal(again.dense.weight, head.dense.weight)
+
+
+def test_a_layer_that_the_encoder_lacks_is_refused(tiny_mlm):
+    with pytest.raises(InputError, match="skip_from 9"):
+        build_head(COCODR(str(tiny_mlm)), str(tiny_mlm), skip_from=9)

@@ -17,8 +17,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.training import run
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.pretrain import pretrain
 from beir_cocodr.training.pretrain_options import PretrainOptions
 
