@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.models.loading import load_encoder
+    from beir_cocodr.models.mrl import MRL
     from beir_cocodr.retrieval.exact import ExactSearch
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "COCODR": "beir_cocodr.models.cocodr",
+    "MRL": "beir_cocodr.models.mrl",
     "ExactSearch": "beir_cocodr.retrieval.exact",
     "load_collection": "beir_cocodr.data.collection",
     "load_encoder": "beir_cocodr.models.loading",
 }
 
-__all__ = ["COCODR", "ExactSearch", "__version__", "load_collection", "load_encoder"]
+__all__ = ["COCODR", "MRL", "ExactSearch", "__version__", "load_collection", "load_encoder"]
 
 
 def __getattr__(name: str) -> Any:

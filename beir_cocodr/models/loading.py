@@ -10,6 +10,7 @@ import torch
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.mrl import HEAD_CLASS, MRL
 
 #: Names that stand for weights that come in a package.
 ALIASES = ("minilm",)
@@ -36,13 +37,19 @@ def load_encoder(name: str | Path, **kwargs: Any) -> COCODR:
     Raises:
         InputError: the model cannot be found or read, or compares by another similarity.
     """
-    model = COCODR(model_source(str(name)), **{k: v for k, v in kwargs.items() if v is not None})
+    source, given = model_source(str(name)), {k: v for k, v in kwargs.items() if v is not None}
+    model = MRL.load(source, **given) if _is_mrl(source) else COCODR(source, **given)
     if model.similarity_fn_name not in ("cosine", "dot"):
         raise InputError(
             f"model {str(name)!r} compares by {model.similarity_fn_name}; training and search need cosine "
             "or dot product: save it with another similarity_fn_name"
         )
     return model
+
+
+def _is_mrl(source: str) -> bool:
+    modules = Path(source) / "modules.json"
+    return modules.is_file() and HEAD_CLASS in modules.read_text()
 
 
 def weights_sha256(model: Any) -> str:

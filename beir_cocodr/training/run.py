@@ -135,7 +135,8 @@ class _Trainer(SentenceTransformerTrainer):
         super().__init__(**settings)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **settings: Any) -> Any:
-        self.guard.rows = inputs["label"].tolist() if "label" in inputs else []
+        labels = inputs.get("label")  # numbers of examples, or a teacher's scores
+        self.guard.rows = labels.tolist() if labels is not None and labels.ndim == 1 else []
         loss = super().compute_loss(model, inputs, *args, **settings)
         self.guard.check_loss(loss[0] if isinstance(loss, tuple) else loss)
         return loss

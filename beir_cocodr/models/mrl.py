@@ -1,0 +1,231 @@
+"""The multivariate encoder: a text is a normal distribution, and any dot-product index searches it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.util import load_file_path
+from torch import Tensor
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.kl import Formula
+from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
+
+_PLACES = ("token", "cache_folder", "revision", "local_files_only")
+#: How a saved folder names the head.
+HEAD_CLASS = f"{MRLHead.__module__}.{MRLHead.__name__}"
+
+
+class MRL(COCODR):
+    """An encoder of queries and documents as normal distributions, compared by −KL(Q‖D).
+
+    ``encode_query`` and ``encode_document`` (BEIR: ``encode_queries``, ``encode_corpus``) give flattened
+    vectors whose dot product is −2·KL up to terms of the query, so every dot-product index serves them as
+    they are. Queries and documents are flattened differently: plain ``encode`` is refused, and so is all
+    that changes vectors afterwards (normalisation, truncation, quantisation).
+
+    Starts from any BERT-like encoder, or one that sentence-transformers saved with [CLS] or mean pooling; or
+    is a saved MRL, see :meth:`load`. Inputs are ``[CLS] [VAR] text [SEP]``; all of it counts in the lengths.
+
+    Args:
+        model_name_or_path: hub name or folder.
+        k: variables of the distribution; by default the most that make vectors no wider than the start
+            encoder's own, 383 of 768.
+        beta: β of the softplus that makes variances (default 1).
+        pooling: "cls" or "mean", what W_M projects to the mean. By default the start encoder's own pooling,
+            because [CLS] of a mean-pooled encoder was never trained to say anything; [CLS] for a bare BERT.
+        normalize_mean: project a unit vector; by default where the start encoder normalises or declares
+            cosine, as its geometry is one of directions.
+        formula: "exact" (default), or "paper" for ablation, see :mod:`beir_cocodr.models.kl`. The only one of
+            these that may be changed when a saved MRL is loaded.
+        seed: of the new projections (default 0).
+        **kwargs: as for :class:`COCODR`.
+
+    Raises:
+        InputError: the encoder cannot be found or is none of these, or an option does not fit.
+
+    References:
+        MRL, section 4.1 and 4.3.
+    """
+
+    # A private name of the host: classes that need no trust_remote_code, because we hand them over ourselves.
+    # Everything else that a folder names stays untrusted. Saved models do not load where the name moved.
+    _module_classes = {HEAD_CLASS: MRLHead}  # noqa: RUF012
+
+    def __init__(
+        self,
+        model_name_or_path: str | Path | None = None,
+        *,
+        k: int | None = None,
+        beta: float | None = None,
+        pooling: Literal["cls", "mean"] | None = None,
+        normalize_mean: bool | None = None,
+        formula: Formula | None = None,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        similarity = kwargs.pop("similarity_fn_name", None)
+        if getattr(similarity, "value", similarity) not in (None, "dot"):
+            raise InputError(f"MRL compares by dot product of its flattened vectors, not by {similarity}")
+        if kwargs.get("truncate_dim") is not None:
+            raise InputError(_no("truncate_dim"))
+        super().__init__(model_name_or_path, **kwargs)
+        options = {
+            "k": k,
+            "beta": beta,
+            "pooling": pooling,
+            "normalize_mean": normalize_mean,
+            "formula": formula,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        if isinstance(self[-1], MRLHead):
+            _change(self.head, given)
+        else:
+            head = _new_head(self, given)
+            head.initialize(seed)
+            del self[1:]
+            self.append(head.to(self.device))
+            self.module_kwargs = None
+        add_variance_token(self)
+        self.transformer.unpad_inputs = False  # the head finds its tokens by their column
+        self.similarity_fn_name = "dot"
+        self.model_card_data.ir_model = True  # the host's model card may not call plain encode
+        for length in (self.text_format.query_length, self.text_format.document_length):
+            if length is not None and length < 4:
+                raise InputError(f"length {length} leaves no room for text beside [CLS], [VAR] and [SEP]")
+
+    @property
+    def transformer(self) -> Any:
+        return self[0]
+
+    @property
+    def head(self) -> MRLHead:
+        head = self[-1]
+        assert isinstance(head, MRLHead)
+        return head
+
+    @classmethod
+    def load(cls, input_path: str | Path, **kwargs: Any) -> MRL:
+        """Load a saved MRL, from a folder or the hub.
+
+        sentence-transformers loads classes of other packages only with ``trust_remote_code``, which trusts
+        whatever a folder names. Here this package's own head is trusted, and nothing else.
+
+        Raises:
+            InputError: there is no MRL.
+        """
+        name = str(input_path)
+        places = {k: v for k, v in kwargs.items() if k in _PLACES}
+        try:
+            modules = load_file_path(name, "modules.json", **places)
+        except (OSError, ValueError):
+            modules = None
+        if modules is None or HEAD_CLASS not in Path(modules).read_text():
+            raise InputError(
+                f"there is no saved MRL in {name}; MRL({name!r}) starts a new one from an encoder"
+            )
+        return cls(name, **kwargs)
+
+    # The host's overloads describe models with one kind of vector.
+    def encode(  # type: ignore[override]
+        self,
+        inputs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        *,
+        task: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: str | None = "float32",
+        **kwargs: Any,
+    ) -> Any:
+        """What ``encode_query`` and ``encode_document`` come down to.
+
+        Raises:
+            InputError: no task, or something that would change flattened vectors.
+        """
+        if task not in ("query", "document"):
+            raise InputError(
+                "MRL flattens queries and documents differently: encode with encode_query or encode_document"
+            )
+        if normalize_embeddings:
+            raise InputError(_no("normalize_embeddings"))
+        if truncate_dim is not None or self.truncate_dim is not None:
+            raise InputError(_no("truncate_dim"))
+        if precision not in (None, "float32"):
+            raise InputError(_no(f"precision {precision}"))
+        return super().encode(inputs, prompt_name, prompt, batch_size, task=task, **kwargs)
+
+    def encode_distribution(
+        self, texts: Sequence[str], task: str, batch_size: int = 32, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """(N,) texts to their means and variances, (N, k) float32 each.
+
+        Args:
+            texts: queries or documents.
+            task: "query" or "document", for prompt and length; the projections are the same.
+            batch_size, **kwargs: as for ``encode_query``.
+        """
+        if task not in ("query", "document"):
+            raise InputError(f"task is {task!r}; there are query and document")
+        encode = self.encode_query if task == "query" else self.encode_document
+        both: Any = encode(
+            list(texts), batch_size=batch_size, convert_to_tensor=True, flatten=False, **kwargs
+        )
+        mean, variance = both.reshape(len(texts), 2 * self.head.k).split(self.head.k, dim=-1)
+        return mean, variance
+
+
+def _no(what: str) -> str:
+    return f"{what} would corrupt MRL's vectors: their parts are a prior, variances and means, of one score"
+
+
+def _change(head: MRLHead, given: dict[str, Any]) -> None:
+    """Options given for a saved MRL: they have to be its own, but for the formula."""
+    _check(head.hidden_size, given)
+    for name, value in given.items():
+        if name != "formula" and getattr(head, name) != value:
+            raise InputError(
+                f"this MRL was saved with {name} {getattr(head, name)}, it cannot be {value} now"
+            )
+    head.formula = given.get("formula", head.formula)
+
+
+def _new_head(model: COCODR, given: dict[str, Any]) -> MRLHead:
+    """A head that takes the place of what follows the transformer, and defaults to the like."""
+    kinds = [type(module) for module in model]
+    if kinds not in ([Transformer, Pooling], [Transformer, Pooling, Normalize]):
+        names = ", ".join(kind.__name__ for kind in kinds)
+        raise InputError(
+            f"MRL starts from Transformer, Pooling and at most Normalize; this encoder is {names}"
+        )
+    pooling: Any = model[1]
+    if "pooling" not in given and (pooling.pooling_mode not in ("cls", "mean") or not pooling.include_prompt):
+        raise InputError(
+            f"MRL's mean comes from [CLS] or from all tokens; this encoder pools by {pooling.pooling_mode}"
+            f"{'' if pooling.include_prompt else ' without the prompt'}: choose pooling cls or mean"
+        )
+    width = int(pooling.embedding_dimension)
+    defaults = {
+        "k": (width - 1) // 2,
+        "pooling": pooling.pooling_mode,
+        "normalize_mean": Normalize in kinds or model.similarity_fn_name == "cosine",
+    }
+    settings = defaults | given
+    _check(width, settings)
+    return MRLHead(hidden_size=width, **settings)
+
+
+def _check(width: int, settings: dict[str, Any]) -> None:
+    if not 1 <= settings.get("k", 1) <= width:
+        raise InputError(f"k {settings['k']} is outside 1..{width}: an encoder of width {width} has no more")
+    if not settings.get("beta", 1) > 0:
+        raise InputError(f"beta {settings['beta']} is not above 0")
+    for name, choices in (("pooling", ("cls", "mean")), ("formula", ("exact", "paper"))):
+        if settings.get(name, choices[0]) not in choices:
+            raise InputError(f"{name} is {settings[name]!r}; there are {' and '.join(choices)}")

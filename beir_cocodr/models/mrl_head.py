@@ -1,0 +1,185 @@
+"""The two projections of an MRL encoder, and the token that its variance is read from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from sentence_transformers.base.modules import Module
+from tokenizers import AddedToken, processors
+from torch import Tensor, nn
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
+
+#: Stands right after [CLS] in every text.
+VARIANCE_TOKEN = "[VAR]"
+_COLUMN = 1
+_PLACES = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+# Scores of cosine encoders are multiplied by this in all losses of this package.
+_COSINE_SCALE = 20.0
+
+
+class MRLHead(Module):
+    """Token embeddings to the flattened normal distribution of a query or a document.
+
+    μ = W_M h and σ² = softplus_β(W_Σ h_VAR), where h is [CLS]'s last hidden state or the mean over all tokens
+    but [VAR]. From there on everything is float64; what leaves is float32, and q·d = −2·KL(Q‖D) up to terms
+    of the query.
+
+    Args:
+        hidden_size: d of the backbone.
+        k: variables of the distribution; the flattened vectors have 2k + 1 numbers.
+        beta: β of the softplus (default 1; the paper finds any β ≥ 1 as good).
+        pooling: "cls" (the paper) or "mean", what h is.
+        normalize_mean: scale h to unit length, for encoders that compare by cosine (default off).
+        formula: "exact" or, for ablation, "paper" (2k + 2 numbers), see :mod:`beir_cocodr.models.kl`.
+        variance_floor: least σ² (1e-4, ours).
+
+    References:
+        MRL, section 4.1, Eq. 11.
+    """
+
+    config_keys = [  # noqa: RUF012 - the host's way to declare it
+        "hidden_size",
+        "k",
+        "beta",
+        "pooling",
+        "normalize_mean",
+        "formula",
+        "variance_floor",
+    ]
+    forward_kwargs = {"task", "flatten"}  # noqa: RUF012 - as above
+
+    def __init__(
+        self,
+        hidden_size: int,
+        k: int,
+        beta: float = 1.0,
+        pooling: Literal["cls", "mean"] = "cls",
+        normalize_mean: bool = False,
+        formula: Formula = "exact",
+        variance_floor: float = 1e-4,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.hidden_size, self.k, self.beta, self.pooling = hidden_size, k, beta, pooling
+        self.normalize_mean, self.formula, self.variance_floor = normalize_mean, formula, variance_floor
+        self.mean_projection = nn.Linear(hidden_size, k, bias=False)
+        self.variance_projection = nn.Linear(hidden_size, k, bias=False)
+
+    def initialize(self, seed: int) -> None:
+        """W_M semi-orthogonal, so that distances survive it, and W_Σ small, so that at first σ² ≈ ln 2 / β.
+
+        With unit vectors, distances are so short that random differences of variances would outweigh them.
+        There W_M is longer by the factor that makes −KL begin as 20 times the cosine.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        gain = 1.0
+        if self.normalize_mean:
+            gain = math.sqrt(_COSINE_SCALE * math.log(2) / self.beta * self.hidden_size / self.k)
+        nn.init.orthogonal_(self.mean_projection.weight, gain, generator=generator)
+        nn.init.normal_(self.variance_projection.weight, std=0.02, generator=generator)
+
+    def forward(
+        self, features: dict[str, Any], task: str | None = None, flatten: bool = True, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Set ``sentence_embedding``: (B, 2k + 1) float32, or (B, 2k) [μ, σ²] without ``flatten``.
+
+        Raises:
+            InputError: the task, from the argument or else the features, is not "query" or "document".
+        """
+        task = task or features.get("task")
+        if task not in ("query", "document"):
+            raise InputError(
+                f"MRL flattens queries and documents differently, and task {task} is neither: encode with "
+                "encode_query or encode_document, train with args.router_mapping (columns to query, document)"
+            )
+        mean, variance = self.distribution(features)  # (B, k) each
+        if flatten:
+            to_vector = flatten_query if task == "query" else flatten_document
+            vectors = to_vector(mean, variance, self.formula, self.k * math.log(math.log(2) / self.beta))
+        else:
+            vectors = torch.cat([mean, variance], dim=-1)
+        features["sentence_embedding"] = vectors.float()
+        return features
+
+    def distribution(self, features: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """μ and σ², (B, k) each, in float64."""
+        tokens = features["token_embeddings"]  # (B, L, d)
+        wide = torch.float32 if tokens.device.type == "mps" else torch.float64
+        with torch.autocast(tokens.device.type, enabled=False):
+            hidden = self._pool(tokens, features["attention_mask"]).to(wide)
+            if self.normalize_mean:
+                hidden = F.normalize(hidden, dim=-1)
+            mean = F.linear(hidden, self.mean_projection.weight.to(wide))
+            raw = F.linear(tokens[:, _COLUMN].to(wide), self.variance_projection.weight.to(wide))
+            variance = F.softplus(raw, self.beta, threshold=40)
+            # The value is held at the floor, the gradient stays: a variance has to find its way up again.
+            return mean, variance + (variance.clamp(min=self.variance_floor) - variance).detach()
+
+    def _pool(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
+        if self.pooling == "cls":
+            return tokens[:, 0]
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        weights = (attention_mask * (places != _COLUMN)).float()[:, :, None]  # (B, L, 1)
+        return (tokens.float() * weights).sum(dim=1) / weights.sum(dim=1)
+
+    def get_embedding_dimension(self) -> int:
+        return 2 * self.k + (1 if self.formula == "exact" else 2)
+
+    def on_model_ready(self, model: Any) -> None:
+        """The host's call after loading, when a tokenizer is back at its class's template, without [VAR]."""
+        add_variance_token(model)
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> MRLHead:
+        places = {k: v for k, v in kwargs.items() if k in _PLACES}
+        head = cls(**cls.load_config(model_name_or_path, **places))
+        cls.load_torch_weights(model_name_or_path, model=head, **places)
+        return head
+
+
+def add_variance_token(model: Any) -> None:
+    """Make an encoder read ``[CLS] [VAR] text [SEP]``, by its tokenizer's own template.
+
+    So wherever the tokenizer is used, [VAR] is there, counts in the length, and is never cut off. Its
+    embedding starts as [CLS]'s: a token that the encoder knows as one that sums a text up. Does nothing
+    where all of this was done before.
+
+    Raises:
+        InputError: the tokenizer does not make ``[CLS] text [SEP]``.
+    """
+    tokenizer = model.tokenizer
+    empty = list(tokenizer("")["input_ids"])
+    if empty[1:2] == [tokenizer.get_vocab().get(VARIANCE_TOKEN)]:
+        return
+    if not tokenizer.is_fast or len(empty) != 2 or empty[0] != tokenizer.cls_token_id:
+        raise InputError(
+            "MRL needs a BERT-like encoder, whose tokenizer makes [CLS] text [SEP]; "
+            f"{type(tokenizer).__name__} makes {tokenizer.convert_ids_to_tokens(empty)} of an empty text"
+        )
+    is_new = VARIANCE_TOKEN not in tokenizer.get_vocab()
+    tokenizer.add_tokens([AddedToken(VARIANCE_TOKEN, special=True, normalized=False)], special_tokens=True)
+    variance_id = tokenizer.convert_tokens_to_ids(VARIANCE_TOKEN)
+    first, last = tokenizer.convert_ids_to_tokens(empty)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} {VARIANCE_TOKEN} $A {last}",
+        pair=f"{first} {VARIANCE_TOKEN} $A {last} $B:1 {last}:1",
+        special_tokens=[(first, empty[0]), (VARIANCE_TOKEN, variance_id), (last, empty[1])],
+    )
+    if is_new:
+        _new_embedding(model.transformers_model, variance_id, like=empty[0])
+
+
+def _new_embedding(backbone: Any, row: int, like: int) -> None:
+    if row >= backbone.get_input_embeddings().num_embeddings:  # some models have rows to spare
+        backbone.resize_token_embeddings(row + 1, mean_resizing=False)
+    weight = backbone.get_input_embeddings().weight
+    with torch.no_grad():
+        weight[row] = weight[like]
