@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from beir_cocodr import cli_options as options
-from beir_cocodr.cli_training import adapt, finetune, pretrain
+from beir_cocodr.cli_training import adapt, distill, finetune, pretrain
 from beir_cocodr.errors import InputError
 from beir_cocodr.report.terminal import print_adaptation, print_json, print_tables
 
@@ -149,7 +149,7 @@ def quickstart(
     print_adaptation(run(output, fast, seed, resume), as_json)
 
 
-for _command in (pretrain, finetune, adapt):
+for _command in (pretrain, finetune, distill, adapt):
     app.command()(_command)
 
 

@@ -147,6 +147,56 @@ def finetune(
     print_training(record)
 
 
+def distill(
+    dataset: options.Dataset,
+    model: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
+    teacher: Annotated[
+        str,
+        typer.Option(
+            help="bm25, hybrid (BM25 and the encoder), a file of scores, or a cross-encoder.",
+            show_default=False,
+        ),
+    ],
+    output: options.Output,
+    student: Annotated[str | None, typer.Option(help="dot (default), or mrl: means and variances.")] = None,
+    loss: Annotated[str | None, typer.Option(help="lambdarank (default), kl or margin_mse.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the qrels to train on.")] = "train",
+    max_steps: options.MaxSteps = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    mini_batch_size: options.MiniBatchSize = None,
+    learning_rate: options.LearningRate = None,
+    seed: options.Seed = None,
+    assignments: options.Settings = None,
+    resume: options.Resume = False,
+    show_config: options.ShowConfig = False,
+    device: options.Device = None,
+) -> None:
+    """Teach an encoder to rank as a teacher does, by listwise distillation."""
+    from beir_cocodr.training.distill_options import DistillOptions
+    from beir_cocodr.training.settings import stage_options
+
+    settings = stage_options(
+        DistillOptions,
+        "distill",
+        None,
+        assignments or [],
+        student=student,
+        loss=loss,
+        max_steps=max_steps,
+        epochs=epochs,
+        batch_size=batch_size,
+        mini_batch_size=mini_batch_size,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    if _shown(show_config, distill=settings):
+        return
+    from beir_cocodr.training.distill import distill as run
+
+    print_training(run(dataset, model, teacher, output, settings, split, resume, device=device))
+
+
 def adapt(
     corpus: Annotated[
         str, typer.Option(help="Target collection; its labels, if any, only judge.", show_default=False)

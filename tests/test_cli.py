@@ -17,7 +17,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     return int(status.value.code or 0), captured.out, captured.err
 
 
-COMMANDS = ["quickstart", "validate", "evaluate", "pretrain", "finetune", "adapt"]
+COMMANDS = ["quickstart", "validate", "evaluate", "pretrain", "finetune", "distill", "adapt"]
 
 
 @pytest.mark.parametrize("command", [[], ["--help"], *([name, "--help"] for name in COMMANDS)])
@@ -104,6 +104,8 @@ def bad(folder: Path, tmp_path: Path) -> dict[str, list[str]]:
             "nowhere",
             *output,
         ],
+        "no such teacher": ["distill", *data, "--model", "minilm", "--teacher", "nobody", *output],
+        "no such student": ["distill", *data, "--model", "x", "--teacher", "bm25", "--student", "y", *output],
         "broken line": ["pretrain", "--dataset", str(broken), "--model", "minilm", *output],
     }
 

@@ -1,0 +1,1 @@
+"""What a corpus, its queries and a model's representations say about each other."""

@@ -1,0 +1,225 @@
+"""Listwise distillation of a teacher into an encoder: means and variances, or plain vectors."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from datasets import Dataset
+from sentence_transformers import util
+from sentence_transformers.sentence_transformer import losses
+from transformers import set_seed
+
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.negatives import bm25_negatives
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.errors import InputError
+from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
+from beir_cocodr.models.loading import load_encoder, model_source
+from beir_cocodr.models.mrl import MRL
+from beir_cocodr.ranks import world_size
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.training.claim import CHECKPOINTS, claim_output, started, training_plan
+from beir_cocodr.training.distill_options import DistillOptions
+from beir_cocodr.training.distill_rounds import Rounds
+from beir_cocodr.training.processes import join_processes, on_main
+from beir_cocodr.training.record import seen
+from beir_cocodr.training.run import Stage, run_stage
+from beir_cocodr.training.teacher_scores import TeacherScores
+from beir_cocodr.training.teachers import (
+    BM25Teacher,
+    CrossEncoderTeacher,
+    FileTeacher,
+    HybridTeacher,
+    Teacher,
+)
+from beir_cocodr.training.training_lists import EMPTY
+
+log = logging.getLogger(__name__)
+
+
+def distill(
+    dataset: str,
+    base: str,
+    teacher: str,
+    output: Path,
+    options: DistillOptions | None = None,
+    split: str = "train",
+    resume: bool = False,
+    **encoder: Any,
+) -> dict[str, Any]:
+    """Train ``base`` to rank documents as a teacher does, and save it to ``output``.
+
+    Args:
+        dataset, split: a labelled collection; relevant documents are in every list, and held-out queries
+            tell when to stop.
+        base: what ``COCODR`` loads, or ``minilm``.
+        teacher: "bm25", "hybrid" (BM25 and ``base``, which stays as it is), a file of scores, or a
+            cross-encoder by hub name or folder.
+        output: folder for the model.
+        options: see :class:`DistillOptions`.
+        resume: go on from the last checkpoint; a finished output is left as it is.
+        **encoder: overrides for loading ``base`` (lengths, prompts, separator, device), None meaning none.
+
+    Returns:
+        The content of training.json.
+
+    Raises:
+        InputError: no labelled query, a teacher that cannot be had, or ``output`` is taken.
+        NonFiniteTraining: a loss or gradient is NaN or infinite.
+
+    Source: MRL, sections 4.2 and 5.1.
+    """
+    join_processes(encoder.get("device"))
+    options = options or DistillOptions()
+    collection = load_collection(dataset, split)
+    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
+    model = _student(base, options, encoder)
+    plan = training_plan("distill", base, model, encoder, options, [seen(collection, queries=True)])
+    plan["teacher"] = teacher
+    if (record := claim_output(output, resume, plan)) is not None:
+        return record
+    with started(output, plan):
+        rounds = _rounds(collection, model, base, teacher, output / CHECKPOINTS, options, encoder)
+    examples = ListExamples(collection, model.text_format, rounds)
+    stage = Stage(
+        plan=plan,
+        model=model,
+        loss=_loss(model, options),
+        dataset=examples.dataset(),
+        column_tasks={c: "query" if c == "query" else "document" for c in examples.columns},
+        callbacks=[rounds],
+        finish=rounds.finish,
+        extra={"training_queries": len(rounds.train), "held_out_queries": len(rounds.held_out)},
+    )
+    # An epoch of the trainer is a round, so what is meant in passes over the queries is said in steps.
+    whole = options.with_overrides(max_steps=_steps(options, len(rounds.train)))
+    return run_stage(stage, whole, output, resume)
+
+
+@dataclass
+class ListExamples:
+    """(query, document_1, ..., document_n) with the teacher's scores, from the running round."""
+
+    collection: Collection
+    text_format: TextFormat
+    rounds: Rounds
+
+    @property
+    def columns(self) -> list[str]:
+        return ["query", *(f"document_{i + 1}" for i in range(self.rounds.options.list_size))]
+
+    def dataset(self) -> Dataset:
+        slots = np.arange(self.rounds.steps * self.rounds.options.batch_size)
+        return Dataset.from_dict({"slot": slots}).with_transform(self._draw)
+
+    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        current = self.rounds.current
+        assert current is not None  # the trainer starts an epoch before it draws
+        texts = list(self.rounds.train.values())
+        columns: dict[str, list[Any]] = {column: [] for column in self.columns}
+        for slot in batch["slot"]:
+            rows = np.asarray(current.lists[slot])
+            there = rows != EMPTY
+            found = iter(self.collection.documents.take(rows[there]))
+            documents = [self.text_format.document(next(found)) if has else "" for has in there]
+            for column, text in zip(self.columns, [texts[current.queries[slot]], *documents], strict=True):
+                columns[column].append(text)
+        return columns | {"label": current.scores[batch["slot"]].tolist()}
+
+
+def _student(base: str, options: DistillOptions, encoder: dict[str, Any]) -> Any:
+    if options.student == "dot":
+        return load_encoder(base, **encoder)
+    given = {name: value for name, value in encoder.items() if value is not None}
+    return MRL(model_source(base), k=options.k, beta=options.beta, seed=options.seed, **given)
+
+
+def _rounds(
+    collection: Collection,
+    model: Any,
+    base: str,
+    teacher: str,
+    folder: Path,
+    options: DistillOptions,
+    encoder: dict[str, Any],
+) -> Rounds:
+    positives = _positives(collection)
+    names = np.random.default_rng(options.seed).permutation(sorted(positives)).tolist()
+    count = min(int(options.held_out * len(names)), options.most_held_out)
+    held_out = {name: collection.queries[name] for name in names[:count]}
+    train = {name: collection.queries[name] for name in sorted(names[count:])}
+    bm25 = on_main(lambda: bm25_negatives(collection, model.text_format, options.candidates))
+    scores = TeacherScores(
+        _teacher(teacher, collection, base, model.text_format, folder, encoder),
+        train,
+        len(collection.documents),
+        folder / "teacher",
+    )
+    steps = min(options.refresh_steps, _steps(options, len(train)))
+    return Rounds(
+        collection, model, train, held_out, positives, bm25, scores, options, steps, folder / "rounds"
+    )
+
+
+def _positives(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
+    """Query id to the corpus rows that are relevant to it, for queries that have some."""
+    found = {}
+    for query, grades in collection.qrels.items():
+        rows = collection.documents.rows([document for document, grade in grades.items() if grade > 0])
+        if len(known := rows[rows >= 0]):
+            found[query] = known
+    if not found:
+        raise InputError(f"{collection.name}: no query of split {collection.split} has a relevant document")
+    return found
+
+
+def _teacher(
+    name: str,
+    collection: Collection,
+    base: str,
+    text_format: TextFormat,
+    folder: Path,
+    encoder: dict[str, Any],
+) -> Teacher:
+    documents = collection.documents
+    if name == "bm25":
+        return BM25Teacher(BM25(documents, text_format))
+    if name == "hybrid":
+        folder.mkdir(parents=True, exist_ok=True)
+        dense = Dense(load_encoder(base, **encoder), documents, folder / "teacher-corpus.npy", progress=True)
+        return HybridTeacher(dense, BM25(documents, text_format))
+    if Path(name).is_file():
+        return FileTeacher(Path(name), documents)
+    return CrossEncoderTeacher(name, documents, text_format, device=encoder.get("device"))
+
+
+def _loss(model: Any, options: DistillOptions) -> torch.nn.Module:
+    if options.loss == "lambdarank":
+        cached = options.batch_size // world_size() > options.mini_batch_size
+        reduction: Any = options.reduction
+        return LambdaRankDistillationLoss(
+            model, reduction=reduction, mini_batch_size=options.mini_batch_size if cached else None
+        )
+    if options.positives > 1:
+        raise InputError(f"the loss {options.loss} needs lists of one length: set positives to 1")
+    scale = 0.5 if isinstance(model, MRL) else 20.0 if model.similarity_fn_name == "cosine" else 1.0
+    pairwise = util.pairwise_cos_sim if model.similarity_fn_name == "cosine" else util.pairwise_dot_score
+
+    def similarity(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+        return scale * pairwise(queries, documents)
+
+    host = losses.DistillKLDivLoss if options.loss == "kl" else losses.MarginMSELoss
+    return host(model, similarity_fct=similarity)
+
+
+def _steps(options: DistillOptions, queries: int) -> int:
+    if options.max_steps > 0:
+        return options.max_steps
+    return max(1, round(options.epochs * queries / options.batch_size))

@@ -1,0 +1,132 @@
+"""Who says which document suits a query better."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.fusion import z_normalize
+
+
+class Teacher(Protocol):
+    """Scores documents for a query; only scores of one query are compared."""
+
+    def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
+        """(m,) corpus rows to (m,) scores, higher for what suits the query better."""
+        ...
+
+
+class CrossEncoderTeacher:
+    """A cross-encoder's raw scores, without the sigmoid that some have.
+
+    Args:
+        name: hub name or folder of a sentence-transformers cross-encoder.
+        documents: the corpus.
+        text_format: joins titles and texts.
+        batch_size: pairs scored at a time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        documents: Documents,
+        text_format: TextFormat,
+        batch_size: int = 64,
+        device: str | None = None,
+    ) -> None:
+        from sentence_transformers import CrossEncoder
+
+        try:
+            self.model = CrossEncoder(name, device=device)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"teacher {name!r} cannot be loaded as a cross-encoder: {error}"
+            ) from error
+        self.documents, self.text_format, self.batch_size = documents, text_format, batch_size
+
+    def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
+        texts = [self.text_format.document(document) for document in self.documents.take(rows)]
+        pairs = [(query, text) for text in texts]
+        raw: Any = self.model.predict(
+            pairs, batch_size=self.batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
+        )
+        scores = np.asarray(raw, np.float32)
+        if scores.ndim != 1:
+            raise InputError(f"the teacher gives {scores.shape[1]} numbers a pair; it has to give one score")
+        return scores
+
+
+class BM25Teacher:
+    """BM25's scores."""
+
+    def __init__(self, bm25: BM25) -> None:
+        self.bm25 = bm25
+
+    def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self.bm25.scores(query)[rows]
+        return found
+
+
+class HybridTeacher:
+    """The mean of BM25's and an encoder's scores, each z-normalised over all documents.
+
+    Args:
+        dense: the encoder over the corpus; it stays as it is while the student moves.
+        bm25: BM25 over the same corpus.
+    """
+
+    def __init__(self, dense: Dense, bm25: BM25) -> None:
+        self.dense, self.bm25 = dense, bm25
+
+    def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
+        vector = self.dense.encode_queries([query])
+        dense = np.concatenate([(vector @ chunk.T).numpy() for chunk in self.dense.chunks()], axis=1)
+        lexical = self.bm25.scores(query)[None]
+        fused: np.ndarray = (z_normalize(dense) + z_normalize(lexical))[0, rows] / 2
+        return fused.astype(np.float32)
+
+
+class FileTeacher:
+    """Scores that were computed before: a TREC run, or lines of query id, document id and score by tabs.
+
+    Args:
+        file: the file.
+        documents: the corpus.
+
+    Raises:
+        InputError: a line that is neither, a score that is no number, or a pair that has no score.
+    """
+
+    def __init__(self, file: Path, documents: Documents) -> None:
+        self.file, self.documents = file, documents
+        self.scores: dict[str, dict[str, float]] = {}
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                parts = line.split("\t") if line.count("\t") == 2 else line.split()
+                if len(parts) not in (3, 6):
+                    raise InputError(
+                        f"{file}:{number}: neither a line of a TREC run nor of a table of scores"
+                    )
+                query, document, score = (parts[0], parts[2], parts[4]) if len(parts) == 6 else parts
+                try:
+                    self.scores.setdefault(query, {})[document] = float(score)
+                except ValueError:
+                    raise InputError(f"{file}:{number}: {score.strip()!r} is no score") from None
+
+    def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
+        known = self.scores.get(query_id, {})
+        ids = self.documents.ids(rows)
+        if missing := [document for document in ids if document not in known]:
+            raise InputError(
+                f"{self.file} has no score for query {query_id!r} and document {missing[0]!r}, which the "
+                "training lists hold; add it, or take another teacher"
+            )
+        return np.array([known[document] for document in ids], np.float32)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+
+import pytest
+
+from beir_cocodr.analysis.qpp import correlations, qpp
+from beir_cocodr.errors import InputError
+from beir_cocodr.report.scatter import write_scatter
+
+
+@pytest.mark.parametrize("panels", [1, 3, 4])
+def test_picture_is_a_png_with_a_panel_a_predictor(tmp_path, panels):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from matplotlib.image import imread
+
+    quality = {f"q{i}": i / 9 for i in range(10)}
+    values = {f"$p_{p}": {q: v * p + math.sin(9 * v) for q, v in quality.items()} for p in range(panels)}
+    values["$p_0"]["q3"] = math.nan
+    path = tmp_path / "qpp.png"
+    write_scatter(path, values, quality, correlations(values, quality), "a $model on a_dataset", "nDCG@10")
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    height, width, _ = imread(path).shape
+    assert width / height == pytest.approx({1: 1, 3: 3, 4: 3 / 2}[panels], rel=0.02)
+    assert [file.name for file in tmp_path.iterdir()] == ["qpp.png"]
+
+
+def test_nothing_to_draw_is_drawn_as_an_empty_panel(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    quality = {"q1": 0.1, "q2": 0.2}
+    values = {"p": {"q1": math.nan}}
+    write_scatter(tmp_path / "p.png", values, quality, correlations(values, quality), "t", "AP")
+    assert (tmp_path / "p.png").stat().st_size > 1000
+
+
+def test_picture_is_drawn_by_default_without_pyplot(beir_folder, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    report = qpp(str(beir_folder), "bm25", tmp_path)
+    assert report["picture"] == "qpp.png"
+    assert (tmp_path / "qpp.png").is_file()
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_without_matplotlib_a_picture_is_refused_before_any_work_and_else_left_out(
+    beir_folder, tmp_path, monkeypatch
+):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
+    )
+    with pytest.raises(InputError, match=r"pip install 'beir-cocodr\[report\]'"):
+        qpp(str(beir_folder), "bm25", tmp_path / "asked", picture=True)
+    assert not (tmp_path / "asked").exists()
+    assert qpp(str(beir_folder), "bm25", tmp_path / "default")["picture"] is None
+    assert not (tmp_path / "default" / "qpp.png").exists()

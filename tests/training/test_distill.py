@@ -1,0 +1,123 @@
+"""Distillation end to end on a tiny BERT: lists, teachers, rounds, early stopping, resume."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from test_resume import Kill, Killed
+
+from beir_cocodr import MRL, load_collection, load_encoder
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.training import run
+from beir_cocodr.training.distill import distill
+from beir_cocodr.training.distill_options import DistillOptions
+from beir_cocodr.training.teachers import BM25Teacher, FileTeacher
+from beir_cocodr.training.training_lists import EMPTY, draw_list
+
+SMALL = DistillOptions(
+    max_steps=6,
+    batch_size=4,
+    mini_batch_size=2,
+    learning_rate=1e-3,
+    warmup=0.1,
+    refresh_steps=3,
+    held_out=0.25,
+    candidates=10,
+    m_bm25=2,
+    m_hard=2,
+    positives=2,
+    save_steps=2,
+)
+
+
+@pytest.fixture(scope="module", params=["dot", "mrl"])
+def whole(request, beir_folder, tiny_mlm, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(f"distill-{request.param}") / "m"
+    options = SMALL.with_overrides(student=request.param)
+    return folder, distill(str(beir_folder), str(tiny_mlm), "bm25", folder, options), options
+
+
+def test_the_student_moves_and_is_saved_as_what_it_is(whole, tiny_mlm):
+    folder, record, options = whole
+    assert record["steps"] == 6
+    assert (record["training_queries"], record["held_out_queries"]) == (12, 4)
+    model = load_encoder(str(folder))
+    assert isinstance(model, MRL) == (options.student == "mrl")
+    assert model.encode_query(["wing"]).shape == (1, 31 if options.student == "mrl" else 32)
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_killed_and_resumed_gives_the_same_weights(step, whole, beir_folder, tiny_mlm, tmp_path, monkeypatch):
+    folder, _, options = whole
+    original = run.Stage.__init__
+
+    def with_kill(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        object.__setattr__(self, "callbacks", [*self.callbacks, Kill(step)])
+
+    monkeypatch.setattr(run.Stage, "__init__", with_kill)
+    with pytest.raises(Killed):
+        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
+    monkeypatch.undo()
+    distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options, resume=True)
+    for file in folder.rglob("*.safetensors"):
+        first, second = load_file(file), load_file(tmp_path / "m" / file.relative_to(folder))
+        assert all(np.array_equal(first[name], second[name]) for name in first), file
+
+
+@pytest.mark.parametrize("loss", ["kl", "margin_mse"])
+def test_the_hosts_losses_train_too(loss, beir_folder, tiny_mlm, tmp_path):
+    options = SMALL.with_overrides(loss=loss, positives=1, max_steps=2)
+    assert distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options)["steps"] == 2
+    with pytest.raises(InputError, match="set positives to 1"):
+        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", SMALL.with_overrides(loss=loss))
+
+
+def test_a_list_has_positives_first_and_nothing_twice():
+    rng = np.random.default_rng(0)
+    for trial in range(200):
+        positives = rng.choice(5, size=int(rng.integers(1, 4)), replace=False)
+        bm25 = 10 + rng.choice(8, size=int(rng.integers(0, 8)), replace=False)
+        hard = 10 + rng.choice(8, size=int(rng.integers(0, 8)), replace=False)
+        drawn = draw_list(positives, bm25, hard, SMALL, np.random.default_rng(trial))
+        documents = drawn[drawn != EMPTY]
+        assert len(set(documents)) == len(documents)
+        assert set(drawn[:2]) - {EMPTY} <= set(positives)
+        assert (drawn[:2] != EMPTY).sum() == min(2, len(positives))
+        others = set(drawn[2:]) - {EMPTY}
+        assert others <= set(bm25) | set(hard)
+        assert len(others) == min(4, len(set(bm25) | set(hard)))
+
+
+def test_teachers_score_rows_of_the_corpus(beir_folder, tmp_path):
+    collection = load_collection(beir_folder, "train")
+    query = next(iter(collection.queries))
+    rows = np.array([3, 1, 20])
+    bm25 = BM25(collection.documents, TextFormat())
+    expected = bm25.scores(collection.queries[query])[rows]
+    assert np.array_equal(BM25Teacher(bm25).score(query, collection.queries[query], rows), expected)
+    ids = collection.documents.ids(rows)
+    scored = list(zip(ids, expected.tolist(), strict=True))
+    (tmp_path / "run").write_text("".join(f"{query} Q0 {d} 1 {score!r} x\n" for d, score in scored))
+    (tmp_path / "table").write_text("".join(f"{query}\t{d}\t{score!r}\n" for d, score in scored))
+    for file in ("run", "table"):
+        teacher = FileTeacher(tmp_path / file, collection.documents)
+        assert np.allclose(teacher.score(query, "", rows), expected)
+        with pytest.raises(InputError, match="has no score for query"):
+            teacher.score(query, "", np.array([0]))
+    (tmp_path / "broken").write_text("q d\n")
+    with pytest.raises(InputError, match="broken:1"):
+        FileTeacher(tmp_path / "broken", collection.documents)
+
+
+def test_training_stops_when_held_out_queries_no_longer_gain(beir_folder, tiny_mlm, tmp_path):
+    options = SMALL.with_overrides(max_steps=60, refresh_steps=2, patience=1, learning_rate=1.0)
+    record = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
+    assert record["steps"] < 60
+    assert json.loads((tmp_path / "m" / "training.json").read_text())["options"]["patience"] == 1
