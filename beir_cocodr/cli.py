@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from beir_cocodr import cli_options as options
+from beir_cocodr.cli_analysis import qpp
 from beir_cocodr.cli_training import adapt, distill, finetune, pretrain
 from beir_cocodr.errors import InputError
 from beir_cocodr.report.terminal import print_adaptation, print_json, print_tables
@@ -149,7 +150,7 @@ def quickstart(
     print_adaptation(run(output, fast, seed, resume), as_json)
 
 
-for _command in (pretrain, finetune, distill, adapt):
+for _command in (pretrain, finetune, distill, adapt, qpp):
     app.command()(_command)
 
 

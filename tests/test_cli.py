@@ -17,7 +17,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     return int(status.value.code or 0), captured.out, captured.err
 
 
-COMMANDS = ["quickstart", "validate", "evaluate", "pretrain", "finetune", "distill", "adapt"]
+COMMANDS = ["quickstart", "validate", "evaluate", "pretrain", "finetune", "distill", "adapt", "qpp"]
 
 
 @pytest.mark.parametrize("command", [[], ["--help"], *([name, "--help"] for name in COMMANDS)])
