@@ -74,6 +74,8 @@ class ClusterLoss(nn.Module):
         super().__init__()
         if gram not in get_args(Gram):
             raise InputError(f"unknown gram {gram!r}; there are {', '.join(get_args(Gram))}")
+        if gram == "batched" and in_batch and world_size() > 1:
+            raise InputError("gram batched cannot be taken over the batch of several processes; use k_calls")
         self.model, self.n_clusters = model, n_clusters
         self.normalize = model.similarity_fn_name == "cosine"
         self.scale = (20.0 if self.normalize else 1.0) if scale is None else scale
@@ -96,7 +98,7 @@ class ClusterLoss(nn.Module):
 
     def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
         """The (K,) factors c of this step's loss."""
-        return counts / counts.sum()
+        return counts.double() / counts.sum()
 
     def update(self, losses: Tensor, counts: Tensor, gram: Tensor) -> None:
         """Move the weights after the backward; ``gram`` holds ∇ℓ_i·∇ℓ_j, (K, K), 0 where one is absent."""
@@ -133,7 +135,10 @@ class ClusterLoss(nn.Module):
         """Move the weights by the last backward; to be called on every process, once more does nothing."""
         if (step := self._pending) is not None:
             self._pending = None
-            self.update(step.losses, step.counts, step.gram())
+            gram = step.gram()
+            # A step in which gradients overflow is skipped by float16's loss scaler, and so is this.
+            if gram.isfinite().all():
+                self.update(step.losses, step.counts, gram)
 
     def _losses(
         self, sentence_features: Iterable[dict[str, Tensor]], step: ClusterStep | None

@@ -30,7 +30,7 @@ def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float =
     order = losses.argsort(descending=True, stable=True)
     shares = (sizes / sizes.sum())[order]
     reached = shares.cumsum(0)
-    ranked = torch.where(reached < alpha, 1 / alpha, eps).to(losses)
+    ranked = torch.full_like(losses, eps).masked_fill(reached < alpha, 1 / alpha)
     boundary = int((reached < alpha).sum())
     if boundary < len(ranked):
         used = shares[:boundary].sum()

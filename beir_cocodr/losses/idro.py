@@ -10,6 +10,8 @@ from torch import Tensor
 from beir_cocodr.errors import InputError
 from beir_cocodr.losses.cluster_loss import ClusterLoss
 
+# Least weight in the mode "paper", far below what its test against a numerical minimiser can see.
+_LEAST = 1e-8
 Mode = Literal["stable", "published", "paper"]
 Absent = Literal["reset", "keep"]
 
@@ -94,7 +96,8 @@ class IDROLoss(ClusterLoss):
             first. "stable" (default) is the same update with ``absent="keep"`` and
             ``renormalize_present``, because small batches hold few of the clusters and the sum of their
             weights swings. "paper": loss Σ_k α_k ω_k ℓ_k with α_k ∝ ℓ_k^β, mean 1 over the clusters of the
-            batch, and Eq. 23.
+            batch, and Eq. 23 with weights of at least 1e-8. Its gradients are raw: where they are large the
+            default τ lets one cluster take nearly all the weight, so look at the log and raise τ.
         alpha, rho, ema, eps: of the published update (0.25, 0.05, 0.1, 0.01).
         beta, tau: of the paper's; τ is K/ρ by default, 1,000 with the published settings.
         absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own.
@@ -153,6 +156,8 @@ class IDROLoss(ClusterLoss):
     def update(self, losses: Tensor, counts: Tensor, gram: Tensor) -> None:
         if self.mode == "paper":
             weights = idro_weights_in_closed_form(self.weights, losses, gram, self.beta, self.tau)
+            # Raw gradients can be large, and a weight that has become 0 would never grow again.
+            weights = weights.clamp(min=_LEAST)
         else:
             weights = idro_weights(
                 self.weights, losses, counts, gram, self.alpha, self.rho, self.ema, self.eps, self.absent

@@ -21,9 +21,10 @@ def triplet_losses(queries: Tensor, documents: Tensor, scale: float = 1.0, norma
 
     Source: COCO-DR, Eq. 2; ANCE (Xiong et al., 2021).
     """
-    queries, documents = _prepared(queries, normalize), _prepared(documents, normalize)
-    scores = scale * torch.einsum("bd,bnd->bn", queries, documents)  # (B, 1 + n)
-    return -scores.log_softmax(dim=1)[:, 0]
+    with torch.autocast(queries.device.type, enabled=False):
+        queries, documents = _prepared(queries, normalize), _prepared(documents, normalize)
+        scores = scale * torch.einsum("bd,bnd->bn", queries, documents)  # (B, 1 + n)
+        return -scores.log_softmax(dim=1)[:, 0]
 
 
 def in_batch_losses(
@@ -40,8 +41,9 @@ def in_batch_losses(
     Returns:
         (B,) losses, float32 or wider.
     """
-    queries, candidates = _prepared(queries, normalize), _prepared(candidates, normalize)
-    return F.cross_entropy(scale * (queries @ candidates.T), targets, reduction="none")
+    with torch.autocast(queries.device.type, enabled=False):
+        queries, candidates = _prepared(queries, normalize), _prepared(candidates, normalize)
+        return F.cross_entropy(scale * (queries @ candidates.T), targets, reduction="none")
 
 
 def _prepared(vectors: Tensor, normalize: bool) -> Tensor:

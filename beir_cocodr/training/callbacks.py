@@ -20,8 +20,16 @@ class EpochClock(TrainerCallback):
 class StderrProgress(ProgressCallback):
     """The host's progress bar with the loss beside it; the host itself prints losses to stdout."""
 
+    training_bar: Any
+
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         if self.training_bar is not None and logs and "loss" in logs:
             self.training_bar.set_postfix(loss=f"{float(logs['loss']):.4f}")
+
+    def close(self) -> None:
+        """End the bar's line, so that a message after it stands in a line of its own."""
+        if self.training_bar is not None:
+            self.training_bar.close()
+            self.training_bar = None

@@ -60,17 +60,25 @@ class FiniteGuard(TrainerCallback):
         if norms and not torch.isfinite(torch.stack(norms)).all():
             self._stop("the loss is finite, its gradient is not")
 
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if control.should_save and not all(weight.isfinite().all() for weight in model.parameters()):
+            self._stop("the loss and its gradient are finite, the weights after the step are not")
+
     def _stop(self, what: str) -> None:
         examples = self.names(self.rows) if self.names is not None else []
         last = self.checkpoint()
         place = self.output / f"nonfinite{f'-{rank()}' if rank() else ''}.json"
-        found = {"step": self.step, "what": what, "examples": examples, "last_good_checkpoint": str(last)}
+        found = {
+            "step": self.step,
+            "what": what,
+            "examples": examples,
+            "last_good_checkpoint": None if last is None else str(last),
+        }
         write_text(place, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-        shown = ", ".join(examples[:_NAMED]) + (
-            f" and {len(examples) - _NAMED} more" * (len(examples) > _NAMED)
-        )
+        more = f" and {len(examples) - _NAMED} more" * (len(examples) > _NAMED)
+        batch = f", for the batch {', '.join(examples[:_NAMED])}{more}" if examples else ""
         good = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
         raise NonFiniteTraining(
-            f"step {self.step}: {what}, for the batch {shown} (all in {place}); {good}: "
+            f"step {self.step}: {what}{batch} (all in {place}); {good}: "
             "start again with a lower learning rate, or look at these texts"
         )

@@ -30,6 +30,8 @@ class LossState(TrainerCallback):
             self.loss.load_state_dict(load_file(self.checkpoint / LOSS_FILE), strict=False)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if finish_step := getattr(self.loss, "finish_step", None):
+            finish_step()
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             unfinished = folder / f".{LOSS_FILE}"

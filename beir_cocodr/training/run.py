@@ -87,8 +87,12 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         callbacks=[guard, *stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
     )
     trainer.remove_callback(ProgressCallback)
-    trainer.add_callback(StderrProgress)
-    result = trainer.train(resume_from_checkpoint=str(last) if last else None)
+    progress = StderrProgress()
+    trainer.add_callback(progress)
+    try:
+        result = trainer.train(resume_from_checkpoint=str(last) if last else None)
+    finally:
+        progress.close()
     if result.global_step == 0:
         on_main(lambda: shutil.rmtree(checkpoints))
         raise InputError(

@@ -47,9 +47,7 @@ class CrossEncoderTeacher:
         try:
             self.model = CrossEncoder(name, device=device)
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"teacher {name!r} cannot be loaded as a cross-encoder: {error}"
-            ) from error
+            raise InputError(f"teacher {name!r} cannot be loaded as a cross-encoder: {error}") from error
         self.documents, self.text_format, self.batch_size = documents, text_format, batch_size
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:

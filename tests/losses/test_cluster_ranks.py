@@ -1,0 +1,116 @@
+"""Two real processes weigh clusters, and move a model, as one process does with the whole batch."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from conftest import sentences
+from torch.nn.parallel import DistributedDataParallel
+
+from beir_cocodr.losses.cluster_loss import ClusterLoss
+from beir_cocodr.losses.cvar import CVaRLoss
+from beir_cocodr.losses.group_dro import GroupDROLoss
+from beir_cocodr.losses.idro import IDROLoss
+from beir_cocodr.models.cocodr import COCODR
+
+RANKS, STEPS, K = 2, 3, 6
+# The first half is the first rank's: clusters 0 and 4 are on one rank only, 3 on both unevenly, 5 on none.
+MEMBERS = [[0, 3, 3, 3, 2, 3, 4, 1], [2, 2, 1, 3, 0, 0, 0, 3], [1, 1, 1, 1, 2, 4, 4, 2]]
+CASES = {
+    "idro": (IDROLoss, {}),
+    "idro published": (IDROLoss, {"mode": "published"}),
+    "idro paper": (IDROLoss, {"mode": "paper", "tau": 3e4}),
+    "idro sketch": (IDROLoss, {"gram": "sketch", "sketch_size": 8, "rho": 1.0}),
+    "idro k_calls": (IDROLoss, {"gram": "k_calls"}),
+    "idro batched": (IDROLoss, {"gram": "batched"}),
+    "idro in batch": (IDROLoss, {"in_batch": True}),
+    "idro in batch sketch": (IDROLoss, {"in_batch": True, "gram": "sketch", "sketch_size": 8}),
+    "idro in batch k_calls": (IDROLoss, {"in_batch": True, "gram": "k_calls"}),
+    "groupdro": (GroupDROLoss, {"eta": 0.5}),
+    "groupdro in batch": (GroupDROLoss, {"eta": 0.5, "in_batch": True}),
+    "cvar": (CVaRLoss, {}),
+    "erm": (ClusterLoss, {}),
+    "erm in batch": (ClusterLoss, {"in_batch": True}),
+}
+
+
+def batch(model: COCODR, step: int) -> list[dict[str, torch.Tensor]]:
+    columns = []
+    for column in range(4):
+        rng = np.random.default_rng((step, column))
+        texts = [sentences(rng, k % 4, 1 + (i + column) % 3, 7) for i, k in enumerate(MEMBERS[step])]
+        columns.append({k: v for k, v in model.preprocess(texts).items() if torch.is_tensor(v)})
+    return columns
+
+
+def train(case: str, folder: str, rank: int = 0, ranks: int = 1) -> dict[str, torch.Tensor]:
+    """Values, last gradients and weights after some steps on a rank's part of each batch."""
+    model = COCODR(folder).eval()  # dropout off
+    for parameter in model[0].parameters():
+        if parameter.ndim == 2:
+            parameter.data /= 2  # mild scores
+    kind, settings = CASES[case]
+    loss = kind(model, K, **settings)
+    trained = model
+    if ranks > 1:
+        trained = DistributedDataParallel(model, find_unused_parameters=True)
+        loss.model = trained  # what the host's trainer does
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    part = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
+    found: dict[str, torch.Tensor] = {}
+    for step, members in enumerate(MEMBERS):
+        optimizer.zero_grad()
+        columns = [{k: v[part] for k, v in column.items()} for column in batch(model, step)]
+        value = loss(columns, torch.tensor(members)[part])
+        value.backward()
+        optimizer.step()
+        loss.finish_step()
+        found[f"value {step}"] = value.detach()
+        found[f"weights {step}"] = loss.weights.clone()
+    for name in ("loss_sums", "steps_seen", "examples_seen"):
+        found[name] = getattr(loss, name)
+    found |= {f"gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return found
+
+
+def work(rank: int, folder: str, output: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{output}/meet",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=60),  # a collective that only one of them calls fails instead of hanging
+    )
+    torch.save({case: train(case, folder, rank, RANKS) for case in CASES}, f"{output}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tiny_bert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(work, (str(tiny_bert), str(folder)), nprocs=RANKS)
+    return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_do_what_one_does(ranks, tiny_bert, case):
+    whole = train(case, str(tiny_bert))
+    assert max(float(g.abs().max()) for n, g in whole.items() if n.startswith("gradient")) > 1e-2
+    moving = [whole[f"weights {step}"] for step in range(STEPS)]
+    assert torch.equal(moving[0], moving[2]) is case.startswith("erm")
+    first, second = (found[case] for found in ranks)
+    assert first.keys() == second.keys() == whole.keys()
+    for name, expected in whole.items():
+        if name.startswith("value"):  # a rank's own share; their mean is the loss
+            torch.testing.assert_close((first[name] + second[name]) / 2, expected, rtol=1e-5, atol=1e-5)
+            assert abs(first[name] - second[name]) > 1e-3
+            continue
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], expected, rtol=1e-5, atol=1e-5, msg=f"{case}: {name}")

@@ -1,0 +1,241 @@
+"""Weighted clusters go on after an interruption as if there had been none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from beir_cocodr.losses.cvar import CVaRLoss
+from beir_cocodr.losses.idro import IDROLoss
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.training import run
+from beir_cocodr.training.cluster_log import CLUSTER_LOG, ClusterLog
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.loss_state import LOSS_FILE, LossState
+from beir_cocodr.training.query_clusters import CENTROIDS_FILE, CLUSTERS_FILE
+
+# Lines of the log at steps 4, 8 and 9, checkpoints at 3, 6 and 9: sums of the log have to survive as well.
+OPTIONS = FinetuneOptions(
+    max_steps=9,
+    batch_size=6,
+    learning_rate=1e-3,
+    clusters=3,
+    min_cluster_size=1,
+    log_clusters=4,
+    save_steps=3,
+    rho=1.0,
+)
+WEIGHTINGS = {
+    "idro": {"weighting": "idro"},
+    "idro paper": {"weighting": "idro", "idro_mode": "paper", "tau": 1e4},
+    "idro in batch": {"weighting": "idro", "loss": "infonce"},
+    "groupdro": {"weighting": "groupdro", "eta": 0.3},
+    "cvar": {"weighting": "cvar"},
+}
+
+
+class Killed(RuntimeError):
+    pass
+
+
+class Kill(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise Killed
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """Run something in which training dies at a step."""
+
+    def at(step: int, *arguments) -> None:
+        original = run.Stage.__init__
+
+        def with_kill(self, *args, **kwargs):
+            original(self, *args, **kwargs)
+            object.__setattr__(self, "callbacks", [*self.callbacks, Kill(step)])
+
+        with monkeypatch.context() as patched:
+            patched.setattr(run.Stage, "__init__", with_kill)
+            with pytest.raises(Killed):
+                finetune(*arguments)
+
+    return at
+
+
+def assert_same_model(one: Path, other: Path) -> None:
+    first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert first.keys() == second.keys()
+    for name, weight in first.items():
+        assert torch.equal(second[name], weight), name
+
+
+def assert_same_clusters(one: Path, other: Path) -> None:
+    for name in (CLUSTER_LOG, CLUSTERS_FILE, CENTROIDS_FILE):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def log_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / CLUSTER_LOG).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", WEIGHTINGS)
+def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, killed):
+    options = OPTIONS.with_overrides(**WEIGHTINGS[kind])
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    finetune(str(beir_folder), str(tiny_mlm), whole, options)
+    killed(8, str(beir_folder), str(tiny_mlm), half, options)
+    assert [line["step"] for line in log_of(half)] == [4, 8]  # 8 comes again
+    with (half / CLUSTER_LOG).open("a") as file:
+        file.write('{"step": 9, "weigh')  # it died while it wrote
+    record = finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
+    assert record["resumed_from"] == "checkpoint-6"
+    assert_same_model(whole, half)
+    assert_same_clusters(whole, half)
+    lines = log_of(whole)
+    assert [line["step"] for line in lines] == [4, 8, 9]
+    assert [sum(line["examples"]) for line in lines] == [24, 24, 6]
+    assert len({tuple(line["weights"]) for line in lines}) == 3
+
+
+def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, tiny_mlm, tmp_path, killed):
+    options = OPTIONS.with_overrides(weighting="idro")
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    finetune(str(beir_folder), str(tiny_mlm), whole, options)
+    killed(8, str(beir_folder), str(tiny_mlm), half, options)
+    (half / run.CHECKPOINTS / "checkpoint-6" / LOSS_FILE).unlink()
+    record = finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
+    assert record["resumed_from"] == "checkpoint-3"
+    assert_same_model(whole, half)
+    assert_same_clusters(whole, half)
+
+
+def test_what_it_resumes_from_matters(beir_folder, tiny_mlm, tmp_path, killed):
+    """The comparisons above would see it if the weights of clusters were lost."""
+    options = OPTIONS.with_overrides(weighting="groupdro", eta=0.3)
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    finetune(str(beir_folder), str(tiny_mlm), whole, options)
+    killed(8, str(beir_folder), str(tiny_mlm), half, options)
+    from safetensors.torch import save_file
+
+    file = half / run.CHECKPOINTS / "checkpoint-6" / LOSS_FILE
+    state = load_file(file)
+    assert set(state) == {"weights", "loss_sums", "steps_seen", "examples_seen"}
+    save_file(state | {"weights": torch.full_like(state["weights"], 1 / 3)}, file)
+    finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
+    assert log_of(whole)[-1]["weights"] != log_of(half)[-1]["weights"]
+    with pytest.raises(AssertionError):
+        assert_same_model(whole, half)
+
+
+def test_killed_for_real(beir_folder, tiny_mlm, tmp_path):
+    """The command line, SIGKILL while it trains, and again with --resume."""
+    arguments = {
+        "--dataset": beir_folder,
+        "--model": tiny_mlm,
+        "--weighting": "idro",
+        "--clusters": 3,
+        "--max-steps": 60,
+        "--batch-size": 6,
+        "--learning-rate": 1e-3,
+        "--set": "log_clusters=5",
+    }
+    command = [sys.executable, "-m", "beir_cocodr.cli", "finetune"]
+    command += [str(part) for pair in arguments.items() for part in pair]
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    half = tmp_path / "half"
+    with (
+        (tmp_path / "stderr").open("w") as err,
+        subprocess.Popen(
+            [*command, "--output", str(half)], stdout=subprocess.DEVNULL, stderr=err, env=environment
+        ) as process,
+    ):
+        deadline = time.monotonic() + 120
+        while not (half / run.CHECKPOINTS / "checkpoint-12" / LOSS_FILE).is_file():
+            assert process.poll() is None, (tmp_path / "stderr").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not (half / "training.json").exists()
+    done = subprocess.run(
+        [*command, "--output", str(half), "--resume"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((half / "training.json").read_text())
+    assert record["steps"] == 60
+    assert int(record["resumed_from"].split("-")[1]) >= 12
+    options = FinetuneOptions(
+        weighting="idro", clusters=3, max_steps=60, batch_size=6, learning_rate=1e-3, log_clusters=5
+    )
+    whole = tmp_path / "whole"
+    finetune(str(beir_folder), str(tiny_mlm), whole, options)
+    assert_same_model(whole, half)
+    assert_same_clusters(whole, half)
+    assert not (half / run.CHECKPOINTS).exists()
+
+
+class Arguments:
+    def __init__(self, folder: Path) -> None:
+        self.output_dir = str(folder)
+
+
+class State:
+    def __init__(self, step: int, most: int = 100) -> None:
+        self.global_step, self.max_steps = step, most
+
+
+@pytest.mark.parametrize("kind", [IDROLoss, CVaRLoss])
+def test_the_state_of_a_loss_is_all_it_knows(kind, tiny_bert, tmp_path):
+    first, second = (kind(COCODR(str(tiny_bert)), 3, clusters=torch.arange(3)) for _ in range(2))
+    own = [name for name in first.state_dict() if not name.startswith("model.")]
+    assert {"weights", "loss_sums", "steps_seen", "examples_seen"} <= set(own)
+    for i, name in enumerate(own):
+        first.state_dict()[name].copy_(torch.arange(3) + i)
+    (tmp_path / "checkpoint-7").mkdir()
+    LossState(first, None).on_save(Arguments(tmp_path), State(7), None)
+    LossState(second, tmp_path / "checkpoint-7").on_train_begin(Arguments(tmp_path), State(7), None)
+    for name in own:
+        assert torch.equal(second.state_dict()[name], first.state_dict()[name]), name
+    assert [path.name for path in (tmp_path / "checkpoint-7").iterdir()] == [LOSS_FILE]
+
+
+def test_going_on_drops_lines_after_the_checkpoint_and_broken_ones(tiny_bert, tmp_path):
+    file = tmp_path / CLUSTER_LOG
+    lines = [json.dumps({"step": step}) for step in (2, 4, 6)]
+    file.write_text("\n".join([*lines, '{"step": 7']))
+    ClusterLog(CVaRLoss(COCODR(str(tiny_bert)), 3), file, 2).on_train_begin(None, State(4), None)
+    assert file.read_text().splitlines() == lines[:2]
+
+
+def test_the_log_holds_means_since_its_last_line(tiny_bert, tmp_path):
+    loss = CVaRLoss(COCODR(str(tiny_bert)), 3)
+    log = ClusterLog(loss, tmp_path / CLUSTER_LOG, 2)
+    log.on_train_begin(None, State(0), None)
+    for step, (sums, seen, examples) in enumerate([((1, 0, 4), (1, 0, 1), (2, 0, 1))] * 3, 1):
+        loss.loss_sums += torch.tensor(sums)
+        loss.steps_seen += torch.tensor(seen)
+        loss.examples_seen += torch.tensor(examples)
+        log.on_step_end(None, State(step, 3), None)
+    first, last = log_of(tmp_path)
+    assert (first["step"], first["losses"], first["examples"]) == (2, [1, None, 4], [4, 0, 2])
+    assert (last["step"], last["losses"], last["examples"]) == (3, [1, None, 4], [2, 0, 1])
+    assert first["weights"] == [1, 1, 1]
