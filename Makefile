@@ -23,6 +23,8 @@ lint: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/idro.py
+	$(BIN)/python benchmarks/gradient_cache.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -99,7 +99,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
             f"{output}: not one step could be made, as no batch of {options.batch_size} can be filled "
             "without repeated texts; lower the batch size"
         )
-    if result.global_step < options.max_steps:
+    if stage.batch_keys is not None and result.global_step < options.max_steps:
         log.warning(
             "%s: %d of %d steps were made, there were no more batches without repeated texts; "
             "lower the batch size for more",
