@@ -149,7 +149,8 @@ def test_one_backward_is_k_calls_over_three_steps(backbones, kind, pooling, nega
     model = encoder(backbones[kind], pooling, dtype)
     losses = {name: Recorded(model, K, gram=name) for name in ("one_backward", "k_calls", "batched")}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    # 1e-10 and 1e-5 of each gradient, hence twice that of the product of two
+    tolerance = 2e-10 if dtype == torch.float64 else 2e-5
     for step in range(3):
         columns = batch(model, negatives, step)
         torch.manual_seed(step)
