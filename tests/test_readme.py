@@ -55,3 +55,25 @@ def test_the_speed_figures_stand_in_a_results_file():
     peaks = [round(rivals[name]["peak_mib"]) for name in ("ours_arrays", "faiss", "beir")]
     assert "{} MiB against {} (FAISS) and {} (BEIR)".format(*peaks) in speed
     assert results["date"][:10] in speed
+
+
+def test_the_training_figures_stand_in_a_results_file():
+    results = json.loads((ROOT / "benchmarks" / "results" / "idro.json").read_text())["shapes"]
+    speed = " ".join(README.split("## Speed")[1].split())
+    base, mini = results["bert-base"], results["minilm"]
+    assert f"{base['one_backward_to_erm']:.2f} times the time for BERT-base" in speed
+    assert f"({base['triplets']} triplets, {base['clusters_present']} clusters present" in speed
+    assert f"and {mini['one_backward_to_erm']:.2f} for MiniLM" in speed
+    slower = [shape["k_calls_to_one_backward"] for shape in (base, mini)]
+    assert "takes {:.1f} and {:.1f} times as long".format(*slower) in speed
+    targets = json.loads((ROOT / "benchmarks" / "results" / "ablation.json").read_text())["targets"]
+    better = []
+    for name, found in targets.items():
+        for test in found["comparisons"]:
+            if (test["a"], test["b"]) == ("base", "full") and test["t_p_holm"] < 0.05:
+                better.append(name)
+            if test["family"].startswith("full") and test["a"] in ("-iDRO", "GroupDRO"):
+                assert test["t_p_holm"] >= 0.05
+    assert better == ["apidocs/sklearn"]
+    rows = targets["apidocs/sklearn"]["rows"]
+    assert "{:.3f} to {:.3f} nDCG@10".format(*(rows[r]["nDCG@10"]["mean"] for r in ("base", "full"))) in speed
