@@ -25,6 +25,8 @@ from beir_cocodr.models.mrl import MRL
 from beir_cocodr.ranks import world_size
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.fusion import Hybrid
+from beir_cocodr.training.anchors import fused_anchors
 from beir_cocodr.training.claim import CHECKPOINTS, claim_output, started, training_plan
 from beir_cocodr.training.distill_options import DistillOptions
 from beir_cocodr.training.distill_rounds import Rounds
@@ -96,7 +98,12 @@ def distill(
         column_tasks={c: "query" if c == "query" else "document" for c in examples.columns},
         callbacks=[rounds],
         finish=rounds.finish,
-        extra={"training_queries": len(rounds.train), "held_out_queries": len(rounds.held_out)},
+        extra={
+            "training_queries": len(rounds.train),
+            "held_out_queries": len(rounds.held_out),
+            "held_out_mrr": rounds.measured,
+            "lists": rounds.counted,
+        },
     )
     # An epoch of the trainer is a round, so what is meant in passes over the queries is said in steps.
     whole = options.with_overrides(max_steps=_steps(options, len(rounds.train)))
@@ -150,25 +157,28 @@ def _rounds(
     options: DistillOptions,
     encoder: dict[str, Any],
 ) -> Rounds:
-    positives = _positives(collection)
-    names = np.random.default_rng(options.seed).permutation(sorted(positives)).tolist()
+    relevant = _relevant(collection)
+    names = np.random.default_rng(options.seed).permutation(sorted(relevant)).tolist()
     count = min(int(options.held_out * len(names)), options.most_held_out)
     held_out = {name: collection.queries[name] for name in names[:count]}
     train = {name: collection.queries[name] for name in sorted(names[count:])}
+    asked = _teacher(teacher, collection, base, model.text_format, folder, encoder)
+    anchors, known = relevant, relevant
+    if options.anchors == "fused":
+        if not isinstance(asked, HybridTeacher):
+            raise InputError("lists around fused documents need the teacher hybrid")
+        hybrid = Hybrid(asked.dense, asked.bm25)
+        anchors = on_main(lambda: fused_anchors(hybrid, train, relevant, options.positives))
+        known = {name: np.union1d(rows, relevant[name]) for name, rows in anchors.items()}
     bm25 = on_main(lambda: bm25_negatives(collection, model.text_format, options.candidates))
-    scores = TeacherScores(
-        _teacher(teacher, collection, base, model.text_format, folder, encoder),
-        train,
-        len(collection.documents),
-        folder / "teacher",
-    )
+    pools = {name: bm25[name][~np.isin(bm25[name], known[name])] for name in train}
+    scores = TeacherScores(asked, train, collection.documents, folder / "teacher")
     steps = min(options.refresh_steps, _steps(options, len(train)))
-    return Rounds(
-        collection, model, train, held_out, positives, bm25, scores, options, steps, folder / "rounds"
-    )
+    place = folder / "rounds"
+    return Rounds(collection, model, train, held_out, anchors, known, pools, scores, options, steps, place)
 
 
-def _positives(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
+def _relevant(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
     """Query id to the corpus rows that are relevant to it, for queries that have some."""
     found = {}
     for query, grades in collection.qrels.items():
@@ -207,7 +217,7 @@ def _loss(model: Any, options: DistillOptions) -> torch.nn.Module:
         return LambdaRankDistillationLoss(
             model, reduction=reduction, mini_batch_size=options.mini_batch_size if cached else None
         )
-    if options.positives > 1:
+    if options.positives > 1 and options.anchors == "relevant":
         raise InputError(f"the loss {options.loss} needs lists of one length: set positives to 1")
     scale = 0.5 if isinstance(model, MRL) else 20.0 if model.similarity_fn_name == "cosine" else 1.0
     pairwise = util.pairwise_cos_sim if model.similarity_fn_name == "cosine" else util.pairwise_dot_score

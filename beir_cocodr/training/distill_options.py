@@ -8,6 +8,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.training.options import TrainingOptions
 
 STUDENTS, LOSSES = ("dot", "mrl"), ("lambdarank", "kl", "margin_mse")
+ANCHORS = ("relevant", "fused")
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,10 @@ class DistillOptions(TrainingOptions):
         student: "dot", the encoder as it is, or "mrl", means and variances started from it.
         loss: "lambdarank" (MRL, Eq. 12), or sentence-transformers' "kl" or "margin_mse".
         reduction: of lambdarank, "sum" or "mean".
-        positives: most relevant documents in a query's list; of more, so many are drawn at random.
+        anchors: what a list is built around: "relevant", the documents that labels call relevant, or "fused"
+            (ours, for queries that were generated), the best of the fusion of BM25 and the start encoder,
+            without the relevant ones: that a query leads to the passage it was made from teaches nothing.
+        positives: most anchors in a query's list; of more, so many are drawn at random.
         m_bm25, m_hard: documents of BM25's and of the student's own best ``candidates`` in a list (ours; the
             paper does not say).
         candidates: 100.
@@ -35,6 +39,7 @@ class DistillOptions(TrainingOptions):
     student: str = "dot"
     loss: str = "lambdarank"
     reduction: str = "sum"
+    anchors: str = "relevant"
     positives: int = 4
     m_bm25: int = 4
     m_hard: int = 4
@@ -48,7 +53,12 @@ class DistillOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, choices in (("student", STUDENTS), ("loss", LOSSES), ("reduction", ("sum", "mean"))):
+        for name, choices in (
+            ("student", STUDENTS),
+            ("loss", LOSSES),
+            ("reduction", ("sum", "mean")),
+            ("anchors", ANCHORS),
+        ):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; there are {', '.join(choices)}")
         for name in ("positives", "candidates", "refresh_steps", "patience", "most_held_out"):

@@ -21,7 +21,7 @@ from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.training.distill_options import DistillOptions
 from beir_cocodr.training.processes import on_main
 from beir_cocodr.training.teacher_scores import TeacherScores
-from beir_cocodr.training.training_lists import draw_list
+from beir_cocodr.training.training_lists import LIST_COUNTS, count_lists, draw_list
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,9 @@ class Rounds(TrainerCallback):
         model: the student.
         train: training query id to text.
         held_out: held-out query id to text; may be empty.
-        positives: query id to the corpus rows that are relevant to it.
-        bm25: query id to corpus rows without known positives.
+        anchors: query id to the corpus rows that its lists are built around.
+        known: query id to the corpus rows that are not drawn beside its anchors: these and the relevant ones.
+        bm25: query id to corpus rows, none of them known.
         teacher: its scores.
         options: see :class:`DistillOptions`.
         steps: of a round.
@@ -71,7 +72,8 @@ class Rounds(TrainerCallback):
         model: Any,
         train: Mapping[str, str],
         held_out: Mapping[str, str],
-        positives: Mapping[str, npt.NDArray[np.int64]],
+        anchors: Mapping[str, npt.NDArray[np.int64]],
+        known: Mapping[str, npt.NDArray[np.int64]],
         bm25: Mapping[str, npt.NDArray[np.int64]],
         teacher: TeacherScores,
         options: DistillOptions,
@@ -79,9 +81,12 @@ class Rounds(TrainerCallback):
         folder: Path,
     ) -> None:
         self.collection, self.model, self.train, self.held_out = collection, model, train, held_out
-        self.positives, self.bm25, self.teacher = positives, bm25, teacher
+        self.anchors, self.known, self.bm25, self.teacher = anchors, known, bm25, teacher
         self.options, self.steps, self.folder = options, steps, folder
+        #: MRR@10 of the held-out queries at the start of every round, and at the end.
         self.measured: list[float] = []
+        #: Lists drawn so far, and those in which the teacher prefers nothing to anything.
+        self.counted: dict[str, int] = {}
         self.current: Round | None = None
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -119,34 +124,41 @@ class Rounds(TrainerCallback):
         queries, lists = self._draw(number, hard)
         np.save(unfinished / "queries.npy", queries)
         np.save(unfinished / "lists.npy", lists)
-        np.save(unfinished / "scores.npy", self.teacher.score(queries, lists))
-        write_text(unfinished / "round.json", json.dumps({_MEASURE: measured}))
+        scores = self.teacher.score(queries, lists)
+        np.save(unfinished / "scores.npy", scores)
+        told = {_MEASURE: measured, **count_lists(scores)}
+        write_text(unfinished / "round.json", json.dumps(told))
         shutil.rmtree(place, ignore_errors=True)
         unfinished.rename(place)
 
     def _read(self, number: int) -> Round:
-        self.measured = self._measures(number + 1)
+        self.measured[:] = self._measures(number + 1)
+        rounds = self._rounds(number + 1)
+        self.counted.update({name: sum(told[name] for told in rounds) for name in LIST_COUNTS})
         names = ("queries", "lists", "scores")
         return Round(*(np.load(self.folder / str(number) / f"{name}.npy", mmap_mode="r") for name in names))
 
     def _measures(self, before: int) -> list[float]:
+        return [told[_MEASURE] for told in self._rounds(before)]
+
+    def _rounds(self, before: int) -> list[dict[str, Any]]:
         files = [self.folder / str(number) / "round.json" for number in range(before)]
-        return [json.loads(file.read_text())[_MEASURE] for file in files]
+        return [json.loads(file.read_text()) for file in files]
 
     def _search(self, folder: Path) -> tuple[npt.NDArray[np.int64], float]:
-        """(Q, candidates) best corpus rows of the training queries, without positives, −1 where there are
+        """(Q, candidates) best corpus rows of the training queries, without known ones, −1 where there are
         fewer; and MRR@10 of the held-out ones."""
         folder.mkdir(parents=True, exist_ok=True)
         mode = self.model.training
         dense = Dense(self.model.eval(), self.collection.documents, folder / "corpus.npy", progress=True)
         options, names = self.options, list(self.train)
-        most = max(len(rows) for rows in self.positives.values())
+        most = max(len(rows) for rows in self.known.values())
         hard = np.full((len(names), options.candidates), -1, np.int64)
         for start in range(0, len(names) if options.m_hard else 0, _QUERY_BLOCK):
             block = {name: self.train[name] for name in names[start : start + _QUERY_BLOCK]}
             found = dense.search(block, options.candidates + most).rows
             for i, (name, rows) in enumerate(zip(block, found, strict=True)):
-                kept = rows[~np.isin(rows, self.positives[name])][: options.candidates]
+                kept = rows[~np.isin(rows, self.known[name])][: options.candidates]
                 hard[start + i, : len(kept)] = kept
         measured = 0.0
         if self.held_out:
@@ -171,7 +183,7 @@ class Rounds(TrainerCallback):
         )[:size].astype(np.int64)
         lists = [
             draw_list(
-                self.positives[names[query]],
+                self.anchors[names[query]],
                 self.bm25[names[query]],
                 hard[query][hard[query] >= 0],
                 self.options,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +16,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import z_normalize
+
+_ROUNDING = 1e-6
 
 
 class Teacher(Protocol):
@@ -85,11 +89,29 @@ class HybridTeacher:
         self.dense, self.bm25 = dense, bm25
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
-        vector = self.dense.encode_queries([query])
-        dense = np.concatenate([(vector @ chunk.T).numpy() for chunk in self.dense.chunks()], axis=1)
-        lexical = self.bm25.scores(query)[None]
-        fused: np.ndarray = (z_normalize(dense) + z_normalize(lexical))[0, rows] / 2
-        return fused.astype(np.float32)
+        vector = self.dense.encode_queries([query])[0].double().numpy()
+        mean, second = self._moments
+        square = vector @ second @ vector  # the mean of the squared scores over all documents
+        deviation = np.sqrt(max(square - (vector @ mean) ** 2, 0.0))
+        dense = (self.dense.embeddings[rows].astype(np.float64) - mean) @ vector
+        # What is left of equal scores after rounding is no deviation.
+        dense = dense / deviation if deviation > _ROUNDING * np.sqrt(square) else np.zeros(len(rows))
+        lexical = z_normalize(self.bm25.scores(query)[None])[0, rows]
+        return ((dense + lexical) / 2).astype(np.float32)
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (d,) and mean outer product (d, d) of all documents, float64.
+
+        They give the mean and deviation of any query's scores over the corpus without scoring it.
+        """
+        width = self.dense.embeddings.shape[1]
+        total, outer = np.zeros(width), np.zeros((width, width))
+        for chunk in self.dense.chunks():
+            rows = chunk.double().numpy()
+            total += rows.sum(axis=0)
+            outer += rows.T @ rows
+        return total / len(self.dense.documents), outer / len(self.dense.documents)
 
 
 class FileTeacher:
@@ -115,9 +137,12 @@ class FileTeacher:
                     )
                 query, document, score = (parts[0], parts[2], parts[4]) if len(parts) == 6 else parts
                 try:
-                    self.scores.setdefault(query, {})[document] = float(score)
+                    value = float(score)
                 except ValueError:
-                    raise InputError(f"{file}:{number}: {score.strip()!r} is no score") from None
+                    value = math.nan
+                if not math.isfinite(value):
+                    raise InputError(f"{file}:{number}: {score.strip()!r} is no score")
+                self.scores.setdefault(query, {})[document] = value
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         known = self.scores.get(query_id, {})

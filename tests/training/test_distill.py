@@ -7,16 +7,16 @@ import json
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from test_resume import Kill, Killed
 
-from beir_cocodr import MRL, load_collection, load_encoder
+from beir_cocodr import MRL, load_encoder
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.training import run
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.distill_options import DistillOptions
-from beir_cocodr.training.teachers import BM25Teacher, FileTeacher
+from beir_cocodr.training.distill_rounds import Rounds
 from beir_cocodr.training.training_lists import EMPTY, draw_list
 
 SMALL = DistillOptions(
@@ -53,18 +53,10 @@ def test_the_student_moves_and_is_saved_as_what_it_is(whole, tiny_mlm):
 
 
 @pytest.mark.parametrize("step", [2, 3, 5])
-def test_killed_and_resumed_gives_the_same_weights(step, whole, beir_folder, tiny_mlm, tmp_path, monkeypatch):
+def test_killed_and_resumed_gives_the_same_weights(step, whole, beir_folder, tiny_mlm, tmp_path, dies_at):
     folder, _, options = whole
-    original = run.Stage.__init__
-
-    def with_kill(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        object.__setattr__(self, "callbacks", [*self.callbacks, Kill(step)])
-
-    monkeypatch.setattr(run.Stage, "__init__", with_kill)
-    with pytest.raises(Killed):
+    with dies_at(step):
         distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
-    monkeypatch.undo()
     distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options, resume=True)
     for file in folder.rglob("*.safetensors"):
         first, second = load_file(file), load_file(tmp_path / "m" / file.relative_to(folder))
@@ -95,29 +87,31 @@ def test_a_list_has_positives_first_and_nothing_twice():
         assert len(others) == min(4, len(set(bm25) | set(hard)))
 
 
-def test_teachers_score_rows_of_the_corpus(beir_folder, tmp_path):
-    collection = load_collection(beir_folder, "train")
-    query = next(iter(collection.queries))
-    rows = np.array([3, 1, 20])
-    bm25 = BM25(collection.documents, TextFormat())
-    expected = bm25.scores(collection.queries[query])[rows]
-    assert np.array_equal(BM25Teacher(bm25).score(query, collection.queries[query], rows), expected)
-    ids = collection.documents.ids(rows)
-    scored = list(zip(ids, expected.tolist(), strict=True))
-    (tmp_path / "run").write_text("".join(f"{query} Q0 {d} 1 {score!r} x\n" for d, score in scored))
-    (tmp_path / "table").write_text("".join(f"{query}\t{d}\t{score!r}\n" for d, score in scored))
-    for file in ("run", "table"):
-        teacher = FileTeacher(tmp_path / file, collection.documents)
-        assert np.allclose(teacher.score(query, "", rows), expected)
-        with pytest.raises(InputError, match="has no score for query"):
-            teacher.score(query, "", np.array([0]))
-    (tmp_path / "broken").write_text("q d\n")
-    with pytest.raises(InputError, match="broken:1"):
-        FileTeacher(tmp_path / "broken", collection.documents)
-
-
 def test_training_stops_when_held_out_queries_no_longer_gain(beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(max_steps=60, refresh_steps=2, patience=1, learning_rate=1.0)
     record = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
     assert record["steps"] < 60
     assert json.loads((tmp_path / "m" / "training.json").read_text())["options"]["patience"] == 1
+
+
+def test_lists_around_fused_documents_leave_the_own_passage_out(beir_folder, tiny_mlm, tmp_path, monkeypatch):
+    seen = []
+    original = Rounds._read
+    monkeypatch.setattr(Rounds, "_read", lambda self, number: seen.append(self) or original(self, number))
+    options = SMALL.with_overrides(anchors="fused", loss="kl", max_steps=2)
+    distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options)
+    rounds = seen[0]
+    collection = rounds.collection
+    dense = Dense(load_encoder(str(tiny_mlm)), collection.documents, tmp_path / "corpus.npy")
+    ranking = Hybrid(dense, BM25(collection.documents, TextFormat())).search(rounds.train, 48)
+    for slot, number in enumerate(rounds.current.queries.tolist()):
+        name = list(rounds.train)[number]
+        grades = collection.qrels[name].items()
+        own = collection.documents.rows([document for document, grade in grades if grade > 0])
+        order = [row for row in ranking.rows[ranking.queries.index(name)].tolist() if row not in own]
+        documents = rounds.current.lists[slot]
+        assert documents[:2].tolist() in (order[:2], order[1::-1])
+        assert not set(documents.tolist()) & set(own.tolist())
+        assert len(set(documents.tolist())) == options.list_size
+    with pytest.raises(InputError, match="need the teacher hybrid"):
+        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", options)

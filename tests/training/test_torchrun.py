@@ -30,6 +30,7 @@ COMMANDS = {
     "idro": ["finetune", "--weighting", "idro", "--clusters", "3", "--set", "log_clusters=1"],
     "episodes": ["finetune", "--weighting", "idro", "--clusters", "3", "--episodes", "1"],
     "coco": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0"],
+    "distill": ["distill", "--teacher", "bm25", "--loss", "kl", "--set", "positives=1"],
     "cached": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0", "--mini-batch-size", "2"],
 }
 
@@ -46,7 +47,7 @@ def test_two_processes_equal_one(command, beir_folder, without_dropout, tmp_path
     for processes in (1, 2):
         done = train(command, processes, beir_folder, without_dropout, tmp_path / str(processes))
         assert done.returncode == 0, done.stderr[-2000:]
-        assert json.loads(done.stdout)["stage"] in ("finetune", "coco")  # printed once
+        assert json.loads(done.stdout)["stage"] in ("finetune", "coco", "distill")  # printed once
     one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("1", "2"))
     start = load_file(without_dropout / "model.safetensors")
     for name, weight in one.items():

@@ -1,0 +1,137 @@
+"""Teachers: what they score, what they refuse, and what is counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from beir_cocodr import load_collection, load_encoder
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.fusion import Hybrid
+from beir_cocodr.training.distill import distill
+from beir_cocodr.training.distill_options import DistillOptions
+from beir_cocodr.training.teacher_scores import TeacherScores
+from beir_cocodr.training.teachers import BM25Teacher, CrossEncoderTeacher, FileTeacher, HybridTeacher
+from beir_cocodr.training.training_lists import EMPTY, count_lists
+
+OPTIONS = DistillOptions(max_steps=1, batch_size=4, candidates=10, m_bm25=2, m_hard=2, positives=2)
+
+
+@pytest.fixture(scope="module")
+def collection(beir_folder):
+    return load_collection(beir_folder, "train")
+
+
+@pytest.fixture(scope="module")
+def bm25(collection):
+    return BM25(collection.documents, TextFormat())
+
+
+def save_cross_encoder(folder, tiny_bert, labels):
+    torch.manual_seed(1)
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=labels)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_cross_encoder_gives_its_raw_logits(collection, tiny_bert, tmp_path):
+    folder = save_cross_encoder(tmp_path / "one", tiny_bert, 1)
+    rows, query = np.array([7, 0, 30, 12]), next(iter(collection.queries.values()))
+    teacher = CrossEncoderTeacher(folder, collection.documents, TextFormat(), batch_size=2)
+    found = teacher.score("q", query, rows)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    texts = [TextFormat().document(document) for document in collection.documents.take(rows)]
+    pairs = AutoTokenizer.from_pretrained(folder)(
+        [query] * 4, texts, padding=True, truncation=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        logits = model(**pairs).logits[:, 0].numpy()
+    np.testing.assert_allclose(found, logits, atol=1e-5)
+    assert found.dtype == np.float32
+    assert np.ptp(found) > 1e-3
+
+
+def test_a_cross_encoder_of_classes_is_refused(collection, tiny_bert, tmp_path):
+    folder = save_cross_encoder(tmp_path / "three", tiny_bert, 3)
+    teacher = CrossEncoderTeacher(folder, collection.documents, TextFormat())
+    with pytest.raises(InputError, match="3 numbers a pair"):
+        teacher.score("q", "wing flow", np.array([0, 1]))
+    with pytest.raises(InputError, match="cannot be loaded as a cross-encoder"):
+        CrossEncoderTeacher(str(tmp_path / "nowhere"), collection.documents, TextFormat())
+
+
+def test_distillation_from_a_cross_encoder(beir_folder, tiny_mlm, tiny_bert, tmp_path):
+    folder = save_cross_encoder(tmp_path / "one", tiny_bert, 1)
+    record = distill(str(beir_folder), str(tiny_mlm), folder, tmp_path / "m", OPTIONS)
+    assert record["teacher"] == folder
+    assert record["lists"] == {"drawn": 4, "of_one_document": 0, "all_tied": 0}
+
+
+def test_the_hybrid_teacher_scores_as_the_fusion_of_the_whole_corpus(collection, bm25, tiny_bert, tmp_path):
+    dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus.npy")
+    teacher, size = HybridTeacher(dense, bm25), len(collection.documents)
+    ranking = Hybrid(dense, bm25).search(collection.queries, size)
+    for i, (name, text) in enumerate(collection.queries.items()):
+        found = teacher.score(name, text, ranking.rows[i])
+        np.testing.assert_allclose(found, ranking.scores[i], atol=2e-5)
+
+
+def test_bm25_and_files_score_rows_of_the_corpus(collection, bm25, tmp_path):
+    query = next(iter(collection.queries))
+    rows = np.array([3, 1, 20])
+    expected = bm25.scores(collection.queries[query])[rows]
+    assert np.array_equal(BM25Teacher(bm25).score(query, collection.queries[query], rows), expected)
+    ids = collection.documents.ids(rows)
+    scored = list(zip(ids, expected.tolist(), strict=True))
+    (tmp_path / "run").write_text("".join(f"{query} Q0 {d} 1 {score!r} x\n" for d, score in scored))
+    (tmp_path / "table").write_text("".join(f"{query}\t{d}\t{score!r}\n" for d, score in scored))
+    for file in ("run", "table"):
+        teacher = FileTeacher(tmp_path / file, collection.documents)
+        assert np.allclose(teacher.score(query, "", rows), expected)
+        with pytest.raises(InputError, match="has no score for query"):
+            teacher.score(query, "", np.array([0]))
+
+
+@pytest.mark.parametrize("line", ["q d", "q\td\tnan", "q\td\thigh", "q Q0 d 1 inf x"])
+def test_a_broken_line_of_a_teacher_file_is_named(line, collection, tmp_path):
+    (tmp_path / "broken").write_text(f"q\td\t1.5\n{line}\n")
+    with pytest.raises(InputError, match="broken:2"):
+        FileTeacher(tmp_path / "broken", collection.documents)
+
+
+class Nan:
+    def score(self, query_id, query, rows):
+        return np.where(rows == 5, np.nan, 1.0).astype(np.float32)
+
+
+def test_a_score_that_is_no_number_is_named_and_not_kept(collection, tmp_path):
+    queries = dict(list(collection.queries.items())[:2])
+    scores = TeacherScores(Nan(), queries, collection.documents, tmp_path / "t")
+    second, document = list(queries)[1], collection.documents.ids(np.array([5]))[0]
+    with pytest.raises(InputError, match=f"{second!r} and document {document!r} with nan"):
+        scores.score(np.array([0, 1]), np.array([[1, 2], [5, 6]]))
+    assert not list((tmp_path / "t").glob("*.npy"))
+    found = scores.score(np.array([0]), np.array([[2, EMPTY]]))
+    assert found.tolist() == [[1.0, -np.inf]]
+
+
+def test_lists_without_an_order_are_counted_and_none_with_one_is_refused(caplog):
+    empty = -np.inf
+    scores = np.array([[1, 1, empty], [2, empty, empty], [1, 2, empty], [3, 3, 3]], np.float32)
+    assert count_lists(scores) == {"drawn": 4, "of_one_document": 1, "all_tied": 2}
+    assert "1 have one document and in 2" in caplog.text
+    with pytest.raises(InputError, match="no order to learn"):
+        count_lists(scores[[0, 1, 3]])
+
+
+def test_a_teacher_that_ties_everything_is_refused(beir_folder, tiny_mlm, collection, tmp_path):
+    lines = [f"{q}\t{d}\t1\n" for q in collection.queries for d in collection.documents.ids(np.arange(48))]
+    (tmp_path / "tied.tsv").write_text("".join(lines))
+    with pytest.raises(InputError, match="no order to learn"):
+        distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "tied.tsv"), tmp_path / "m", OPTIONS)
