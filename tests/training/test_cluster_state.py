@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback
 
 from beir_cocodr.losses.cvar import CVaRLoss
 from beir_cocodr.losses.idro import IDROLoss
@@ -45,38 +44,6 @@ WEIGHTINGS = {
 }
 
 
-class Killed(RuntimeError):
-    pass
-
-
-class Kill(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise Killed
-
-
-@pytest.fixture
-def killed(monkeypatch):
-    """Run something in which training dies at a step."""
-
-    def at(step: int, *arguments) -> None:
-        original = run.Stage.__init__
-
-        def with_kill(self, *args, **kwargs):
-            original(self, *args, **kwargs)
-            object.__setattr__(self, "callbacks", [*self.callbacks, Kill(step)])
-
-        with monkeypatch.context() as patched:
-            patched.setattr(run.Stage, "__init__", with_kill)
-            with pytest.raises(Killed):
-                finetune(*arguments)
-
-    return at
-
-
 def assert_same_model(one: Path, other: Path) -> None:
     first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
     assert first.keys() == second.keys()
@@ -94,11 +61,12 @@ def log_of(folder: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("kind", WEIGHTINGS)
-def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, killed):
+def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, dies_at):
     options = OPTIONS.with_overrides(**WEIGHTINGS[kind])
     whole, half = tmp_path / "whole", tmp_path / "half"
     finetune(str(beir_folder), str(tiny_mlm), whole, options)
-    killed(8, str(beir_folder), str(tiny_mlm), half, options)
+    with dies_at(8):
+        finetune(str(beir_folder), str(tiny_mlm), half, options)
     assert [line["step"] for line in log_of(half)] == [4, 8]  # 8 comes again
     with (half / CLUSTER_LOG).open("a") as file:
         file.write('{"step": 9, "weigh')  # it died while it wrote
@@ -112,11 +80,12 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, kil
     assert len({tuple(line["weights"]) for line in lines}) == 3
 
 
-def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, tiny_mlm, tmp_path, killed):
+def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, tiny_mlm, tmp_path, dies_at):
     options = OPTIONS.with_overrides(weighting="idro")
     whole, half = tmp_path / "whole", tmp_path / "half"
     finetune(str(beir_folder), str(tiny_mlm), whole, options)
-    killed(8, str(beir_folder), str(tiny_mlm), half, options)
+    with dies_at(8):
+        finetune(str(beir_folder), str(tiny_mlm), half, options)
     (half / run.CHECKPOINTS / "checkpoint-6" / LOSS_FILE).unlink()
     record = finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
     assert record["resumed_from"] == "checkpoint-3"
@@ -124,12 +93,13 @@ def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, tiny
     assert_same_clusters(whole, half)
 
 
-def test_what_it_resumes_from_matters(beir_folder, tiny_mlm, tmp_path, killed):
+def test_what_it_resumes_from_matters(beir_folder, tiny_mlm, tmp_path, dies_at):
     """The comparisons above would see it if the weights of clusters were lost."""
     options = OPTIONS.with_overrides(weighting="groupdro", eta=0.3)
     whole, half = tmp_path / "whole", tmp_path / "half"
     finetune(str(beir_folder), str(tiny_mlm), whole, options)
-    killed(8, str(beir_folder), str(tiny_mlm), half, options)
+    with dies_at(8):
+        finetune(str(beir_folder), str(tiny_mlm), half, options)
     from safetensors.torch import save_file
 
     file = half / run.CHECKPOINTS / "checkpoint-6" / LOSS_FILE

@@ -7,11 +7,9 @@ import json
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from test_resume import Kill, Killed
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
-from beir_cocodr.training import run
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.finetune_options import FinetuneOptions
 
@@ -61,19 +59,10 @@ def test_every_episode_is_measured_on_every_target(whole, beir_folder):
 
 @pytest.mark.parametrize("episode", [0, 2])
 def test_a_killed_episode_goes_on_to_the_same_weights(
-    episode, whole, beir_folder, tiny_mlm, tmp_path, monkeypatch
+    episode, whole, beir_folder, tiny_mlm, tmp_path, dies_at
 ):
-    original = run.Stage.__init__
-
-    def with_kill(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        if self.plan["episode"] == episode:
-            object.__setattr__(self, "callbacks", [*self.callbacks, Kill(3)])
-
-    monkeypatch.setattr(run.Stage, "__init__", with_kill)
-    with pytest.raises(Killed):
+    with dies_at(3, lambda stage: stage.plan["episode"] == episode):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL)
-    monkeypatch.undo()
     record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL, resume=True)
     assert record["steps"] == 12
     first, second = (load_file(path / "model.safetensors") for path in (whole[0], tmp_path / "m"))
