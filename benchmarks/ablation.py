@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from machine import machine
+from study import judge, seconds_of_cells, spread, targets
 
-from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.files import write_text
 from beir_cocodr.training.finetune import finetune
@@ -31,7 +30,6 @@ from beir_cocodr.versions import versions
 RESULTS = Path(__file__).parent / "results" / "ablation.json"
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/scipy", "apidocs/sklearn"]
-COLLECTIONS = ("cranfield", "cisi", "npl", "time")
 ENCODER = {"document_length": 128}
 #: Row of the table to (starts from COCO?, weighting).
 ARMS = {
@@ -74,12 +72,7 @@ class Study:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.output = arguments, arguments.output
-        self.targets = {name: name for name in TARGETS}
-        if arguments.collections:
-            for name in COLLECTIONS:
-                cut = self.output / "collections" / name
-                cut_collection(arguments.collections / name, cut, arguments.documents)
-                self.targets[name] = str(cut)
+        self.targets = targets(TARGETS, arguments.collections, self.output, arguments.documents)
 
     def ablation(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
         """Row to target to the results of its seeds."""
@@ -135,28 +128,12 @@ class Study:
 
     def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
         folder = self.output / "results" / name / target.replace("/", "-")
-        file = folder / "results.json"
-        if not file.is_file():
-            evaluate(
-                self.targets[target],
-                {"model": model},
-                folder,
-                queries=self.arguments.queries,
-                progress=True,
-                **ENCODER,
-            )
-        report = json.loads(file.read_text())
-        record = report["models"]["model"]
-        lines = (folder / record["per_query"]).read_text().splitlines()
-        column = lines[0].split("\t").index("nDCG@10")
-        per_query = [float(line.split("\t")[column]) for line in lines[1:]]
-        sizes = {"queries": report["queries"], "documents": report["documents"]}
-        return {"measures": record["measures"], "per_query": per_query, **sizes}
+        return judge(model, self.targets[target], folder, self.arguments.queries, **ENCODER)
 
     def report(
         self, rows: dict[str, dict[str, list[dict[str, Any]]]], sensitivity: list[Any]
     ) -> dict[str, Any]:
-        targets = {}
+        told = {}
         for target in self.targets:
             found = rows["base"][target][0]
             scores = {
@@ -167,7 +144,7 @@ class Study:
                 "against base": [("base", row) for row in ARMS],
                 "full against one part less": [(row, "full") for row in ARMS if row != "full"],
             }
-            targets[target] = {
+            told[target] = {
                 "queries": found["queries"],
                 "documents": found["documents"],
                 "rows": {row: spread(cells[target]) for row, cells in rows.items()},
@@ -177,48 +154,12 @@ class Study:
         return {
             "date": datetime.date.today().isoformat(),
             "machine": machine(),
-            "seconds_of_all_cells": round(self.seconds()),
+            "seconds_of_all_cells": round(seconds_of_cells(self.output)),
             "settings": settings | {"source": SOURCE, "learning_rate": 2e-5, **ENCODER},
-            "targets": targets,
+            "targets": told,
             "sensitivity": sensitivity,
             "versions": versions(),
         }
-
-    def seconds(self) -> float:
-        """Of training and evaluating all cells, whenever they were made; two may have run side by side."""
-        trained = [json.loads(file.read_text()) for file in self.output.glob("models/*/training.json")]
-        judged = [json.loads(file.read_text()) for file in self.output.glob("results/*/*/results.json")]
-        return sum(record["seconds"] for record in trained) + sum(
-            record["seconds"] for report in judged for record in report["models"].values()
-        )
-
-
-def cut_collection(source: Path, folder: Path, documents: int) -> None:
-    """Copy a BEIR folder with all judged documents and a random sample of the others."""
-    if (folder / "qrels" / "test.tsv").is_file():
-        return
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    qrels = (source / "qrels" / "test.tsv").read_text()
-    judged = {line.split("\t")[1] for line in qrels.splitlines()[1:]}
-    lines = (source / "corpus.jsonl").read_text().splitlines()
-    others = [i for i, line in enumerate(lines) if json.loads(line)["_id"] not in judged]
-    count = max(0, documents - (len(lines) - len(others)))
-    left_out = set(others) - set(random.Random(42).sample(others, min(count, len(others))))
-    kept = [line for i, line in enumerate(lines) if i not in left_out]
-    write_text(folder / "corpus.jsonl", "\n".join(kept) + "\n")
-    write_text(folder / "queries.jsonl", (source / "queries.jsonl").read_text())
-    write_text(folder / "qrels" / "test.tsv", qrels)
-
-
-def spread(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        measure: {
-            "mean": np.mean([cell["measures"][measure] for cell in cells]),
-            "sd": np.std([cell["measures"][measure] for cell in cells], ddof=1),
-            "seeds": [cell["measures"][measure] for cell in cells],
-        }
-        for measure in cells[0]["measures"]
-    }
 
 
 def markdown(report: dict[str, Any]) -> str:

@@ -1,0 +1,82 @@
+"""What the studies share: targets, cells that are made once, and their spread over seeds."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.files import write_text
+
+COLLECTIONS = ("cranfield", "cisi", "npl", "time")
+
+
+def targets(own: Sequence[str], collections: Path | None, output: Path, documents: int) -> dict[str, str]:
+    """Name to collection: our own, and those in the folder ``collections``, cut to ``documents``."""
+    found = {name: name for name in own}
+    for name in COLLECTIONS if collections else ():
+        cut = output / "collections" / name
+        cut_collection(collections / name, cut, documents)
+        found[name] = str(cut)
+    return found
+
+
+def judge(model: str, collection: str, folder: Path, queries: int, **encoder: Any) -> dict[str, Any]:
+    """Measures and per-query nDCG@10 of a model, kept in ``folder``."""
+    file = folder / "results.json"
+    if not file.is_file():
+        evaluate(collection, {"model": model}, folder, queries=queries, progress=True, **encoder)
+    report = json.loads(file.read_text())
+    record = report["models"]["model"]
+    lines = (folder / record["per_query"]).read_text().splitlines()
+    column = lines[0].split("\t").index("nDCG@10")
+    per_query = {(cells := line.split("\t"))[0]: float(cells[column]) for line in lines[1:]}
+    return {
+        "measures": record["measures"],
+        "per_query": list(per_query.values()),
+        "query_ids": list(per_query),
+        "queries": report["queries"],
+        "documents": report["documents"],
+    }
+
+
+def seconds_of_cells(output: Path) -> float:
+    """Of training and evaluating all cells, whenever they were made; some may have run side by side."""
+    trained = [json.loads(file.read_text()) for file in output.glob("models/*/training.json")]
+    judged = [json.loads(file.read_text()) for file in output.glob("results/*/*/results.json")]
+    return sum(record["seconds"] for record in trained) + sum(
+        record["seconds"] for report in judged for record in report["models"].values()
+    )
+
+
+def cut_collection(source: Path, folder: Path, documents: int) -> None:
+    """Copy a BEIR folder with all judged documents and a random sample of the others."""
+    if (folder / "qrels" / "test.tsv").is_file():
+        return
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    qrels = (source / "qrels" / "test.tsv").read_text()
+    judged = {line.split("\t")[1] for line in qrels.splitlines()[1:]}
+    lines = (source / "corpus.jsonl").read_text().splitlines()
+    others = [i for i, line in enumerate(lines) if json.loads(line)["_id"] not in judged]
+    count = max(0, documents - (len(lines) - len(others)))
+    left_out = set(others) - set(random.Random(42).sample(others, min(count, len(others))))
+    kept = [line for i, line in enumerate(lines) if i not in left_out]
+    write_text(folder / "corpus.jsonl", "\n".join(kept) + "\n")
+    write_text(folder / "queries.jsonl", (source / "queries.jsonl").read_text())
+    write_text(folder / "qrels" / "test.tsv", qrels)
+
+
+def spread(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        measure: {
+            "mean": np.mean([cell["measures"][measure] for cell in cells]),
+            "sd": np.std([cell["measures"][measure] for cell in cells], ddof=1),
+            "seeds": [cell["measures"][measure] for cell in cells],
+        }
+        for measure in cells[0]["measures"]
+    }
