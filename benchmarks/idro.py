@@ -2,8 +2,8 @@
 
 Triplets of 64 query and 128 document tokens, K = 50 clusters, the optimiser's step included. Two shapes:
 BERT-base (random weights, the last 3 of 12 layers, --base-batch triplets) and MiniLM (the last 2 of 6,
---batch triplets). In one process the four ways take turns; peak memory is that of a process for each of them.
-Writes benchmarks/results/idro.json.
+--batch triplets). In one process the four ways take turns; the time and the peak memory of each step are
+taken. Writes benchmarks/results/idro.json.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -45,12 +43,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shapes", nargs="+", default=list(LAYERS))
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--memory-of", nargs=3, metavar=("SHAPE", "WAY", "BATCH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.memory_of:
-        shape, way, batch = arguments.memory_of
-        print(json.dumps(peak_memory(shape, way, int(batch), arguments.device)))
-        return
     batches = {"bert-base": arguments.base_batch, "minilm": arguments.batch}
     report = {
         "date": datetime.date.today().isoformat(),
@@ -70,18 +63,22 @@ def main() -> None:
 
 
 def measure(shape: str, batch: int, repeats: int, device: str) -> dict[str, Any]:
-    # Before anything stands in this process: a machine may not hold two models with their activations.
-    peaks = {way: memory_in_own_process(shape, way, batch, device) for way in WAYS}
     model = encoder(shape, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     losses = {way: loss_of(model, way, shape) for way in WAYS}
     features, labels = triplets(batch, device)
+    for way in WAYS[:-1]:  # to warm up; K calls are long enough not to need it
+        step(losses[way], optimizer, features, labels)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    for turn in range(repeats + 1):
+    peaks: dict[str, list[float]] = {way: [] for way in WAYS}
+    for turn in range(repeats):
         for way, loss in losses.items():
-            taken = step(loss, optimizer, features, labels)
-            if turn:  # the first warms up
-                seconds[way].append(taken)
+            forget_peak(device)
+            seconds[way].append(step(loss, optimizer, features, labels))
+            peaks[way].append(peak(device))
+            print(
+                f"{shape} {turn + 1} {way}: {seconds[way][-1]:.1f} s, {peaks[way][-1]:,.0f} MiB", flush=True
+            )
     medians = {way: float(np.median(values)) for way, values in seconds.items()}
     return {
         "triplets": batch,
@@ -93,7 +90,7 @@ def measure(shape: str, batch: int, repeats: int, device: str) -> dict[str, Any]
         "k_calls_to_one_backward": medians["k_calls"] / medians["one_backward"],
         "overhead_of_k_calls_to_one_backward": (medians["k_calls"] - medians["erm"])
         / (medians["one_backward"] - medians["erm"]),
-        "peak_memory_mib": peaks,
+        "peak_memory_mib": {way: max(values) for way, values in peaks.items()},
     }
 
 
@@ -137,33 +134,18 @@ def encoder(shape: str, device: str) -> Any:
         return load_encoder(folder, device=device).train()
 
 
-def memory_in_own_process(shape: str, way: str, batch: int, device: str) -> dict[str, float]:
-    command = [sys.executable, __file__, "--device", device, "--memory-of", shape, way, str(batch)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def peak_memory(shape: str, way: str, batch: int, device: str) -> dict[str, float]:
-    """Peak of a step that finds the optimiser's state made, in MiB, and what stood before it."""
-    model = encoder(shape, device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    loss = loss_of(model, way, shape)
-    features, labels = triplets(batch, device)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    before = peak(device)
-    step(loss, optimizer, features, labels)
-    return {"before": before, "peak": peak(device)}
+def forget_peak(device: str) -> None:
+    """Let the peak begin at what is in use now: the model, its optimiser's state and what Python holds."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak(device: str) -> float:
-    """MiB, the most so far."""
+    """MiB, the most since."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated() / 2**20
-    # Not getrusage, whose maximum a process inherits from the one that started it.
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
