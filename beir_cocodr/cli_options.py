@@ -27,7 +27,7 @@ MiniBatchSize = Annotated[
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of data order, sampling and dropout.")]
 Preset = Annotated[
-    str | None, typer.Option(help="base or large (the paper's settings), or cpu (small ones).")
+    str | None, typer.Option(help="base, large, qc or cotmae (the papers' settings), or cpu (small ones).")
 ]
 Settings = Annotated[
     list[str] | None,

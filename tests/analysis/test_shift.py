@@ -1,0 +1,339 @@
+"""Shift: words and query types against counts made by hand and by Python's own means."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import write_beir
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from beir_cocodr.analysis import unigrams as unigrams_module
+from beir_cocodr.analysis.judged import read_judged
+from beir_cocodr.analysis.shift import shift
+from beir_cocodr.analysis.unigrams import Unigrams
+from beir_cocodr.cli import main
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.protocol import evaluate
+
+
+def collection(folder: Path, texts: list, queries: list[str] = (), split: str | None = "test") -> str:
+    """A BEIR folder; a text may be a (title, text) pair. All queries are judged."""
+    folder.mkdir(parents=True)
+    pairs = [("", text) if isinstance(text, str) else text for text in texts]
+    lines = [
+        json.dumps({"_id": f"d{i}", "title": title, "text": text}) for i, (title, text) in enumerate(pairs)
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    if queries:
+        lines = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(queries)]
+        (folder / "queries.jsonl").write_text("\n".join(lines) + "\n")
+        if split:
+            (folder / "qrels").mkdir()
+            rows = "".join(f"q{i}\td0\t1\n" for i in range(len(queries)))
+            (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return str(folder)
+
+
+def counted(folder: str, **options) -> dict[str, int]:
+    found = Unigrams.of(load_collection(folder, labels="none").documents, **options)
+    return dict(zip(found.words.to_pylist(), found.counts.tolist(), strict=True))
+
+
+def by_python(texts: list[str]) -> Counter:
+    """Words by a loop over letters: categories L, M, N and the underscore belong to words."""
+    words: Counter = Counter()
+    for text in texts:
+        kept = (c if c == "_" or unicodedata.category(c)[0] in "LMN" else " " for c in text.lower())
+        words.update("".join(kept).split(" "))
+    del words[""]
+    return words
+
+
+def test_words_of_title_and_text_are_counted(tmp_path):
+    texts = [("Wing flow", "The wing's flow: 2 wings."), ("", "FLOW_rate café नमस्ते"), ("only title", "")]
+    found = counted(collection(tmp_path / "c", texts))
+    assert found == by_python([part for pair in texts for part in pair])
+    assert (found["wing"], found["flow"], found["s"], found["नमस्ते"]) == (2, 2, 1, 1)
+
+
+letters = st.text(st.sampled_from("aAbBéßИ中०_9 .,-'\n\t—«\u0301"), min_size=1, max_size=30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(letters.filter(str.strip), min_size=1, max_size=12))
+def test_counts_equal_those_of_a_loop_whatever_the_chunks(tmp_path_factory, texts):
+    folder = collection(tmp_path_factory.mktemp("words") / "c", texts)
+    documents = load_collection(folder, labels="none").documents
+    expected = by_python([document["text"] for document in documents.values()])
+    for rows in (1, 3, 4096):
+        assert counted(folder, chunk_rows=rows) == dict(expected)
+
+
+def test_merging_early_and_often_changes_nothing(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(f"w{n}" for n in rng.geometric(0.01, 30)) for _ in range(200)]
+    folder = collection(tmp_path / "c", texts)
+    once = counted(folder)
+    monkeypatch.setattr(unigrams_module, "_WAITING_ROWS", 10)
+    assert counted(folder, chunk_rows=7) == once == dict(by_python(texts))
+
+
+def test_similarities_by_hand(tmp_path):
+    source = collection(
+        tmp_path / "s", ["wing wing flow", ("wing", "")], ["what is it", "is it", "it", "it"], "train"
+    )
+    target = collection(tmp_path / "t", ["wing drag", "flow drag"], ["what is it", "when is it"])
+    found = shift(source, [target])
+    # Words: 3/4, 1/4, 0 and 1/4, 1/4, 1/2. Types: 1/4, 1/4, 1/2, 0 and 1/2, 0, 0, 1/2.
+    assert found["document_jaccard"] == pytest.approx(1 / 3, abs=1e-15)
+    assert found["query_type_jaccard"] == pytest.approx(0.25 / 1.75, abs=1e-15)
+    assert (found["source"]["words"], found["source"]["different_words"]) == (4, 2)
+    assert (found["source"]["split"], found["targets"][0]["split"]) == ("train", "test")
+    for record in (found["source"], *found["targets"]):
+        assert sum(record["query_types"].values()) == pytest.approx(1, abs=1e-12)
+
+
+def test_a_collection_is_at_no_distance_from_itself(beir_folder):
+    found = shift(str(beir_folder), [str(beir_folder)], source_split="test")
+    assert (found["document_jaccard"], found["query_type_jaccard"]) == (1, 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=9), min_size=2, max_size=2))
+def test_similarity_of_documents_is_that_of_dense_counts_and_symmetric(tmp_path_factory, sides):
+    root = tmp_path_factory.mktemp("sides")
+    folders = [collection(root / str(i), [" ".join(words)]) for i, words in enumerate(sides)]
+    found = shift(folders[0], [folders[1]])["document_jaccard"]
+    shares = [[words.count(letter) / len(words) for letter in "abcdef"] for words in sides]
+    expected = np.minimum(*shares).sum() / np.maximum(*shares).sum()
+    assert found == pytest.approx(expected, abs=1e-14)
+    assert found == shift(folders[1], [folders[0]])["document_jaccard"]
+    assert 0 <= found <= 1
+
+
+def test_many_targets_in_one_pass_equal_one_at_a_time(tmp_path, monkeypatch):
+    folders = [str(write_beir(tmp_path / name, seed=i)) for i, name in enumerate("sabc")]
+    source, targets = folders[0], folders[1:]
+    read: Counter = Counter()
+    original = Unigrams.of.__func__
+
+    def spy(cls, documents, **options):
+        read[documents.content_hash] += 1
+        return original(cls, documents, **options)
+
+    monkeypatch.setattr(Unigrams, "of", classmethod(spy))
+    together = shift(source, targets)
+    assert set(read.values()) == {1}
+    assert len(read) == 4
+    for key in ("document_jaccard", "query_type_jaccard"):
+        assert list(together[key]) == targets
+        for target in targets:
+            assert together[key][target] == shift(source, [target])[key]
+    assert [record["dataset"] for record in together["targets"]] == targets
+
+
+def test_without_queries_there_is_no_similarity_of_types_and_it_is_said(tmp_path, caplog):
+    source = str(write_beir(tmp_path / "s"))
+    bare = collection(tmp_path / "bare", ["wing flow"])
+    with caplog.at_level("INFO"):
+        found = shift(source, [bare, f"{bare}/corpus.jsonl"])
+    assert [record["query_type_jaccard"] for record in found["targets"]] == [None, None]
+    assert all(value is not None for value in found["document_jaccard"].values())
+    assert found["targets"][0]["query_types"] is None
+    assert f"{bare} has no queries" in caplog.text
+
+
+def test_a_split_that_is_not_there_is_said_by_default_and_refused_when_asked_for(tmp_path, caplog):
+    source = str(write_beir(tmp_path / "s"))
+    target = collection(tmp_path / "t", ["wing"], ["what", "when"], "dev")
+    with caplog.at_level("INFO"):
+        [record] = shift(source, [target])["targets"]
+    assert (record["split"], record["queries"]) == (None, 2)
+    assert "no split test: all its 2 queries" in caplog.text
+    assert shift(source, [target], split="dev")["targets"][0]["split"] == "dev"
+    with pytest.raises(InputError, match="no split 'tset'"):
+        shift(source, [target], split="tset")
+    with pytest.raises(InputError, match="no split 'dev'"):
+        shift(source, [target], source_split="dev")
+
+
+def test_documents_without_words_have_no_similarity(tmp_path, caplog):
+    source = str(write_beir(tmp_path / "s"))
+    assert shift(source, [collection(tmp_path / "t", ["...", "?!"])])["document_jaccard"] is None
+    assert "no words" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """A source, four targets, and BM25 with and without stemming judged on the targets."""
+    root = tmp_path_factory.mktemp("judged")
+    source = str(write_beir(root / "s"))
+    targets, files = [], []
+    for i in range(4):
+        targets.append(str(write_beir(root / f"t{i}", seed=i + 1)))
+        evaluate(targets[-1], {"words": "bm25"}, root / f"r{i}", queries=4 * i + 4)
+        file = root / f"r{i}" / "results.json"
+        report = json.loads(file.read_text())
+        record = report["models"]["words"]
+        report["models"]["dense"] = record | {"model": "m", "measures": {"nDCG@10": 0.2 * i, "R@100": 0.5}}
+        file.write_text(json.dumps(report))
+        files.append(file)
+    return source, targets, files
+
+
+def test_scores_stand_against_similarity(judged, tmp_path):
+    source, targets, files = judged
+    found = shift(source, targets, output=tmp_path, results=files, picture=False)
+    assert json.loads((tmp_path / "shift.json").read_text()) == json.loads(json.dumps(found))
+    assert set(found["scores"]) == {"words", "dense"}
+    assert [found["scores"]["dense"][target] for target in targets] == pytest.approx([0, 0.2, 0.4, 0.6])
+    row = found["correlations"]["dense"][0]
+    x = [found["document_jaccard"][target] for target in targets]
+    reference = stats.pearsonr(x, [0, 0.2, 0.4, 0.6])
+    assert (row["similarity"], row["targets"]) == ("document_jaccard", 4)
+    assert (row["pearson"], row["pearson_p"]) == pytest.approx((reference.statistic, reference.pvalue))
+
+
+def test_scores_are_differences_to_a_baseline_by_label_or_model(judged):
+    source, targets, files = judged
+    plain = shift(source, targets, results=files)["scores"]
+    for baseline in ("words", "bm25"):
+        found = shift(source, targets, results=files, baseline=baseline)["scores"]
+        assert list(found) == ["dense"]
+        for target in targets:
+            expected = plain["dense"][target] - plain["words"][target]
+            assert found["dense"][target] == pytest.approx(expected)
+
+
+def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    source, targets, files = judged
+    found = shift(source, targets, output=tmp_path / "a", results=files[:3])
+    assert found["picture"] == "shift.png"
+    assert (tmp_path / "a" / "shift.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["shift.json", "shift.png"]
+    assert shift(source, targets, output=tmp_path / "b")["picture"] is None
+    assert not (tmp_path / "b" / "shift.png").exists()
+
+
+def test_a_folder_may_be_named_in_another_way(judged, tmp_path):
+    _, targets, files = judged
+    found = read_judged(files[:1], [f"{targets[0]}/../{Path(targets[0]).name}"], "nDCG@10")
+    assert len(found.scores["dense"]) == 1
+
+
+def test_bad_input(judged, tmp_path):
+    source, targets, files = judged
+
+    def refused(match: str, *arguments, **options):
+        with pytest.raises(InputError, match=match) as error:
+            shift(*(arguments or (source, targets)), output=tmp_path / "out", **options)
+        assert "\n" not in str(error.value)
+        assert not list(tmp_path.glob("out/*"))
+
+    refused("no target", source, [])
+    refused("named twice", source, [targets[0], targets[0]])
+    refused("nowhere", source, ["nowhere/at/all"])
+    refused("none of", source, targets[:1], results=files)
+    refused("has no AP of 'words', only", results=files, measure="AP")
+    refused("in an earlier file", results=[files[0], files[0]])
+    refused("no results file judges 'x'; they judge words, dense", results=files, baseline="x")
+    refused("cannot be read", results=[tmp_path / "absent.json"])
+    refused("give --results", picture=True)
+    (tmp_path / "no.json").write_text("[1]")
+    refused("is no results.json", results=[tmp_path / "no.json"])
+    (tmp_path / "no.json").write_text("{")
+    refused("cannot be read", results=[tmp_path / "no.json"])
+    other = json.loads(files[0].read_text())
+    del other["models"]["words"]
+    (tmp_path / "no.json").write_text(json.dumps(other))
+    refused("not the baseline", results=[tmp_path / "no.json", *files[1:]], baseline="words")
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as status:
+        main(["shift", *arguments])
+    captured = capsys.readouterr()
+    return int(status.value.code or 0), captured.out, captured.err
+
+
+def test_stdout_is_one_json_object_with_the_plain_keys(capsys, judged):
+    source, targets, _ = judged
+    status, out, _ = run(capsys, "--source", source, "--target", targets[0], "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert {type(found[key]) for key in ("document_jaccard", "query_type_jaccard")} == {float}
+    several = [part for target in targets for part in ("--target", target)]
+    status, out, _ = run(capsys, "--source", source, *several, "--json")
+    assert list(json.loads(out)["document_jaccard"]) == targets
+
+
+def test_table_says_everything(capsys, judged, tmp_path):
+    source, targets, files = judged
+    bare = collection(tmp_path / "bare", ["wing flow"])
+    results = [part for file in files for part in ("--results", str(file))]
+    several = [part for target in [*targets, bare] for part in ("--target", target)]
+    status, out, _ = run(capsys, "--source", source, *several, *results, "--baseline", "bm25")
+    assert status == 0
+    told = " ".join(out.split())
+    assert "has no queries, so there is no similarity of query types" in told
+    assert "scores are differences to bm25" in told
+    for name in ("declarative", "yes/no", "Pearson r", "Kendall"):
+        assert name in told
+
+
+def test_bad_input_on_the_command_line_is_status_2_and_one_line(capsys, judged, tmp_path):
+    source, targets, _ = judged
+    broken = tmp_path / "broken"
+    shutil.copytree(targets[0], broken)
+    (broken / "corpus.jsonl").write_text('{"_id": "1", "text": "a"}\n{"_id": "2", \n')
+    for arguments, match in (
+        (["--target", "nowhere/at/all"], "nowhere/at/all"),
+        (["--target", str(broken)], "corpus.jsonl:2"),
+        (["--target", targets[0], "--split", "x"], "no split 'x'"),
+        ([], "--target"),
+    ):
+        status, out, err = run(capsys, "--source", source, *arguments)
+        assert (status, out) == (2, "")
+        assert err.splitlines()[-1].startswith("error: ")
+        assert match in err.splitlines()[-1]
+
+
+def peak_memory(folder: str) -> int:
+    """Bytes that counting the words of a corpus takes at most, in a process of its own."""
+    load_collection(folder, labels="none")  # converts the corpus, which is not what is measured
+    program = """
+import sys, pyarrow
+from beir_cocodr.analysis import unigrams
+from beir_cocodr.data.collection import load_collection
+import beir_cocodr.analysis.shift
+unigrams._WAITING_ROWS = 1000  # as small beside this corpus as the real one beside a real corpus
+unigrams.Unigrams.of(load_collection(sys.argv[1], labels="none").documents, chunk_rows=100)
+assert "torch" not in sys.modules
+print(pyarrow.default_memory_pool().max_memory())
+"""
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_memory_does_not_grow_with_documents_and_torch_is_not_imported(tmp_path):
+    rng = np.random.default_rng(0)
+    words = [f"word{i}" for i in range(300)]
+    sizes = (1000, 20_000)
+    folders = [
+        collection(tmp_path / str(n), [" ".join(rng.choice(words, 20)) for _ in range(n)]) for n in sizes
+    ]
+    small, large = map(peak_memory, folders)
+    assert 0 < large < 1.5 * small
+    assert large < (Path(folders[1]) / "corpus.jsonl").stat().st_size / 2

@@ -1,0 +1,258 @@
+"""Source clusters near to targets: losses by hand, and real tiny encoders."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import write_beir
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beir_cocodr import COCODR
+from beir_cocodr.analysis.cluster_similarities import cluster_similarities
+from beir_cocodr.analysis.nearest_queries import nearest_queries
+from beir_cocodr.analysis.source_clusters import SourceClusterOptions, source_clusters
+from beir_cocodr.analysis.source_losses import source_losses
+from beir_cocodr.analysis.source_triplets import SourceTriplets, sample_triplets
+from beir_cocodr.cli import main
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.protocol import evaluate
+
+SMALL = SourceClusterOptions(clusters=3, sample=14, negatives=2, cases=2)
+
+
+@given(st.integers(0, 999), st.integers(1, 20), st.integers(1, 6), st.integers(1, 5))
+def test_similarity_of_a_cluster_is_the_mean_over_all_pairs(seed, queries, targets, k):
+    rng = np.random.default_rng(seed)
+    source, target = (rng.normal(size=(n, 3)).astype(np.float32) for n in (queries, targets))
+    labels = rng.integers(0, k, queries)
+    found = cluster_similarities(source, labels, target, k)
+    for cluster in range(k):
+        pairs = [
+            float(q.astype(np.float64) @ t)
+            for q in source[labels == cluster]
+            for t in target.astype(np.float64)
+        ]
+        assert found[cluster] == (pytest.approx(np.mean(pairs), abs=1e-9) if pairs else -math.inf)
+
+
+def test_nearest_queries_by_hand():
+    source = {"a": "first", "b": "second", "c": "third"}
+    target = {"x": "one", "y": "two"}
+    found = nearest_queries(
+        ["y"],
+        target,
+        np.array([[0, 1], [1, 0]], np.float32),
+        source,
+        np.array([[1, 9], [3, 0], [1, 0]], np.float32),
+        2,
+    )
+    assert [case["query_id"] for case in found] == ["y"]
+    assert [(near["query_id"], near["row"], near["similarity"]) for near in found[0]["nearest"]] == [
+        ("b", 1, 3.0),
+        ("a", 0, 1.0),
+    ]
+
+
+class Lookup:
+    """An encoder whose embeddings are given: a query's text and a document's are row numbers."""
+
+    def __init__(self, queries, documents, similarity):
+        self.queries, self.documents = (
+            torch.as_tensor(np.asarray(v, np.float32)) for v in (queries, documents)
+        )
+        self.similarity_fn_name = similarity
+
+    def encode_queries(self, texts, **options):
+        return self.queries[[int(text) for text in texts]]
+
+    def encode_corpus(self, corpus, **options):
+        return self.documents[[int(document["text"]) for document in corpus]]
+
+
+class Numbers:
+    """Documents whose text is their row."""
+
+    def take(self, rows):
+        return [{"_id": f"d{row}", "title": "", "text": str(row)} for row in rows.tolist()]
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_losses_are_those_of_single_triplets_averaged(similarity):
+    rng = np.random.default_rng(0)
+    queries, documents = rng.normal(size=(300, 4)), rng.normal(size=(20, 4))
+    rows = rng.integers(0, 20, size=(300, 4))
+    triplets = SourceTriplets({f"q{i}": str(i) for i in range(300)}, rows)
+    found = source_losses(Lookup(queries, documents, similarity), Numbers(), triplets)
+    q, d = queries.astype(np.float32).astype(np.float64), documents.astype(np.float32).astype(np.float64)
+    if similarity == "cosine":
+        q, d = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (q, d))
+    for i in (0, 7, 255, 256, 299):
+        scores = (20 if similarity == "cosine" else 1) * d[rows[i]] @ q[i]
+        expected = np.mean([math.log1p(math.exp(negative - scores[0])) for negative in scores[1:]])
+        assert found.losses[i] == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(found.embeddings, q, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_that_is_not_finite_names_its_query():
+    triplets = SourceTriplets({"q7": "0"}, np.array([[0, 1]]))
+    with pytest.raises(InputError, match="'q7' is not finite"):
+        source_losses(Lookup([[np.nan, 1]], np.ones((2, 2)), "dot"), Numbers(), triplets)
+
+
+def test_triplets_are_a_positive_and_no_other_relevant_document(beir_folder):
+    collection = load_collection(beir_folder, "train")
+    found = sample_triplets(collection, TextFormat(), 10, negatives=3, seed=1)
+    assert len(found.queries) == 10
+    assert found.rows.shape == (10, 4)
+    for query, rows in zip(found.queries, found.rows, strict=True):
+        relevant = {d for d, grade in collection.qrels[query].items() if grade > 0}
+        positive, *negatives = collection.documents.ids(rows)
+        assert positive in relevant
+        assert not relevant & set(negatives)
+    again = sample_triplets(collection, TextFormat(), 10, negatives=3, seed=1)
+    assert (again.queries, again.rows.tolist()) == (found.queries, found.rows.tolist())
+    assert sample_triplets(collection, TextFormat(), 10, 3, seed=2).queries != found.queries
+    assert list(sample_triplets(collection, TextFormat(), 99).queries) == list(collection.queries)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory, tiny_bert):
+    """A source, two targets, two encoders, and results of both on all three."""
+    root = tmp_path_factory.mktemp("study")
+    folders = [str(write_beir(root / name, seed=i)) for i, name in enumerate("sab")]
+    after = shutil.copytree(tiny_bert, root / "after")
+    model = COCODR(str(tiny_bert)).transformers_model
+    with torch.no_grad():
+        model.encoder.layer[-1].output.LayerNorm.weight.mul_(0.5)
+    model.save_pretrained(after)
+    models = [str(tiny_bert), str(after)]
+    results = []
+    for folder in folders:
+        split = "train" if folder == folders[0] else "test"
+        evaluate(folder, models, root / f"r{len(results)}", split=split)
+        results.append(root / f"r{len(results)}" / "results.json")
+    return folders, models, results
+
+
+@pytest.fixture(scope="module")
+def report(study):
+    (source, *targets), models, results = study
+    return source_clusters(source, targets, *models, SMALL, results=results)
+
+
+def test_nearest_cluster_losses_and_gains_follow_from_the_parts(study, report):
+    (source, *targets), models, results = study
+    collection = load_collection(source, "train")
+    triplets = sample_triplets(collection, COCODR(models[0]).text_format, 14, 2)
+    losses = [source_losses(COCODR(model), collection.documents, triplets).losses for model in models]
+    sizes = [cluster["queries"] for cluster in report["clusters"]]
+    assert sum(sizes) == 14
+    for k, side in enumerate(("loss_before", "loss_after")):
+        mean = np.average([cluster[side] for cluster in report["clusters"]], weights=sizes)
+        assert mean == pytest.approx(losses[k].mean(), rel=1e-9)
+    by_number = {cluster["cluster"]: cluster for cluster in report["clusters"]}
+    for target, file in zip(targets, results[1:], strict=True):
+        record, judged = report["targets"][target], json.loads(file.read_text())["models"]
+        assert record["reduction"] == pytest.approx(record["loss_before"] - record["loss_after"])
+        assert record["loss_after"] == by_number[record["cluster"]]["loss_after"]
+        before, after = (judged[model]["measures"]["nDCG@10"] for model in models)
+        assert record["gain"] == pytest.approx(after - before)
+        assert len(record["cases"]) == 2
+    improved = sum(record["reduction"] > 0 for record in report["targets"].values())
+    assert report["nearest_improved"] == improved
+
+
+def test_cases_are_the_largest_changes_with_gains_on_both_sides(study, report):
+    (_, *targets), models, results = study
+
+    def changes(file):
+        found = []
+        for model in models:
+            record = json.loads(file.read_text())["models"][model]
+            lines = (file.parent / record["per_query"]).read_text().splitlines()
+            column = lines[0].split("\t").index("nDCG@10")
+            found.append({line.split("\t")[0]: float(line.split("\t")[column]) for line in lines[1:]})
+        return {query: found[1][query] - value for query, value in found[0].items()}
+
+    of_source, of_target = changes(results[0]), changes(results[1])
+    cases = report["targets"][targets[0]]["cases"]
+    largest = sorted((abs(change) for change in of_target.values()), reverse=True)[:2]
+    assert [abs(case["gain"]) for case in cases] == pytest.approx(largest)
+    for case in cases:
+        assert case["gain"] == pytest.approx(of_target[case["query_id"]])
+        [near] = case["nearest"]
+        assert near["gain"] == pytest.approx(of_source[near["query_id"]])
+
+
+def test_a_target_that_is_the_source_is_nearest_to_itself(study):
+    (source, *_), models, _ = study
+    options = SourceClusterOptions(clusters=3, sample=99, negatives=1)
+    wanted = list(load_collection(source, "train").queries)[:3]
+    found = source_clusters(source, [source], *models, options, queries=wanted, split="train")
+    cases = found["targets"][source]["cases"]
+    assert [case["query_id"] for case in cases] == wanted
+    model = COCODR(models[1])
+    vectors = model.encode_queries(list(load_collection(source, "train").queries.values()))
+    for case, row in zip(cases, (vectors[:3] @ vectors.T).max(axis=1), strict=True):
+        assert case["nearest"][0]["similarity"] == pytest.approx(row, rel=1e-5)
+        assert case["gain"] is None
+    assert found["reduction_against_gain"] is None
+
+
+def test_the_same_weights_before_and_after_reduce_nothing(study, tmp_path):
+    (source, *targets), models, _ = study
+    copy = shutil.copytree(models[0], tmp_path / "copy")
+    found = source_clusters(source, targets, models[0], str(copy), SMALL)
+    assert {cluster["reduction"] for cluster in found["clusters"]} == {0}
+    assert found["nearest_improved"] == 0
+
+
+def test_bad_input(study, tiny_cosine, tmp_path):
+    (source, *targets), models, results = study
+
+    def refused(match: str, targets=targets, models=models, **options):
+        with pytest.raises(InputError, match=match) as error:
+            source_clusters(source, targets, *models, SMALL, tmp_path / "out", **options)
+        assert "\n" not in str(error.value)
+        assert not list(tmp_path.glob("out/*"))
+
+    refused("no target", targets=[])
+    refused("named twice", targets=[targets[0]] * 2)
+    refused("the same model", models=[models[0]] * 2)
+    refused("cosine", models=[models[0], str(tiny_cosine)])
+    refused("no split 'x'", source_split="x")
+    refused("query 'x' is in none of the targets", queries=["x"])
+    refused("has no queries", targets=[f"{targets[0]}/corpus.jsonl"])
+    refused("no results file judges", models=[models[0], "x"], results=results)
+    refused("give --results", picture=True)
+    with pytest.raises(InputError, match="clusters must be at least 1"):
+        SourceClusterOptions(clusters=0)
+
+
+def test_command_line(capsys, study, tmp_path):
+    (source, *targets), models, results = study
+    arguments = ["source-clusters", "--source", source, "--before", models[0], "--after", models[1]]
+    arguments += [part for target in targets for part in ("--target", target)]
+    arguments += ["--clusters", "3", "--sample", "14", "--negatives", "2", "--output", str(tmp_path)]
+    arguments += [part for file in results for part in ("--results", str(file))]
+    with pytest.raises(SystemExit) as status:
+        main([*arguments, "--json"])
+    assert not status.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((tmp_path / "source_clusters.json").read_text())
+    if found["picture"]:
+        assert (tmp_path / "source_clusters.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit) as status:
+        main(arguments)
+    assert not status.value.code
+    told = " ".join(capsys.readouterr().out.split())
+    for part in ("14 queries of", "in 3 clusters", "reduction of loss", "of 2 targets"):
+        assert part in told
