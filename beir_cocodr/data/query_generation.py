@@ -1,0 +1,216 @@
+"""Queries for the passages of a corpus, as a BEIR folder that can be trained on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.consistency_filter import ConsistencyFilter
+from beir_cocodr.data.generated import Generator
+from beir_cocodr.data.generation_claim import claim_generation, one_at_a_time, tidy
+from beir_cocodr.data.generation_record import GENERATION_FILE, read_generation, write_generation
+from beir_cocodr.data.linked_corpus import link_corpus
+from beir_cocodr.data.passage_reader import PassageReader
+from beir_cocodr.data.query_cleaning import clean_queries
+from beir_cocodr.data.query_generation_options import GenerationOptions
+from beir_cocodr.data.query_output import select_queries, write_queries
+from beir_cocodr.data.query_shards import QueryShards
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.token_counts import TokenCounter, named_counter
+from beir_cocodr.errors import InputError
+from beir_cocodr.versions import versions
+
+log = logging.getLogger(__name__)
+
+
+def generate_queries(
+    dataset: str | Path,
+    generator: str,
+    output: Path,
+    options: GenerationOptions | None = None,
+    part: tuple[int, int] = (1, 1),
+    device: str | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Generate queries for the passages of a corpus.
+
+    The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is finished,
+    so that the same call goes on where a killed one was; and any number of processes may share the shards,
+    each doing its part. Whichever finishes the last shard writes the folder: a BEIR folder (also in BEIR's
+    and GPL's qgen layout) with ``queries.jsonl``, ``qrels/train.tsv``, the corpus linked, and
+    ``generation.json``. What it holds depends neither on interruptions nor on the number of processes.
+
+    Args:
+        dataset: as for ``load_collection``; only its documents are read.
+        generator: ``lexical``, or a language model as a hub name or folder.
+        output: an empty folder, or one in which the same generation was begun.
+        options: see :class:`GenerationOptions`.
+        part: (i, n), which of n processes this is, from 1.
+        device: of models; default: a GPU if there is one.
+        progress: show bars on stderr.
+
+    Returns:
+        The content of ``generation.json``; while others have not finished their part, just
+        ``{"shards": ..., "missing": ...}``.
+
+    Raises:
+        InputError: the corpus, the generator, the tokenizer or the retriever of the filter cannot be had, no
+            passage gives a query, or ``output`` is taken.
+
+    Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
+    """
+    options = options or GenerationOptions()
+    number, parts = part
+    if not 1 <= number <= parts:
+        raise InputError(f"shard {number}/{parts}: say i/n with i from 1 to n")
+    collection = load_collection(dataset, labels="none")
+    maker, counter = _generator(generator, collection, options, device)
+    consistency = _filter(collection, options, device, progress)
+    plan = _plan(collection, maker, counter, options)
+    if (record := claim_generation(output, plan)) is not None:
+        return record
+    shards = QueryShards(output, len(collection.documents), options.shard_documents)
+    text_format = TextFormat(title_separator=options.title_separator)
+    reader = PassageReader(
+        collection.documents, text_format, counter.count, options.passage_tokens, options.language
+    )
+    mine = [shard for shard in range(number - 1, shards.count, parts) if not shards.is_done(shard)]
+    if mine:
+        if options.max_passages is not None:
+            reader.draw(options.max_passages, options.seed, shards.folder)
+        maker.prepare(shards.folder)
+    for shard in tqdm(mine, desc="Queries", unit="shard", disable=not progress):
+        if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
+            break
+        _make(shard, shards, reader, maker, options)
+    if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
+        log.info("%s: %d of %d shards are left to other processes", output, missing, shards.count)
+        return {"shards": shards.count, "missing": missing}
+    return _finish(output, shards, collection, plan, options, consistency)
+
+
+def _generator(
+    name: str, collection: Collection, options: GenerationOptions, device: str | None
+) -> tuple[Generator, TokenCounter]:
+    counting = options.counting(name)
+    if name == "lexical":
+        from beir_cocodr.data.lexical_queries import LexicalGenerator
+
+        if options.prefix is not None or options.prompt is not None:
+            raise InputError("the lexical generator reads no prefix and no prompt; leave them out")
+        text_format = TextFormat(title_separator=options.title_separator)
+        lexical = LexicalGenerator(
+            collection.documents,
+            text_format,
+            options.per_passage,
+            options.language,
+            options.max_length,
+            options.seed,
+        )
+        assert counting is not None
+        return lexical, named_counter(counting)
+    # Imported here because a run without a model must not pay for torch.
+    from beir_cocodr.data.model_queries import ModelGenerator
+
+    model = ModelGenerator(name, options, device)
+    return model, model.counter if counting is None else named_counter(counting)
+
+
+def _filter(
+    collection: Collection, options: GenerationOptions, device: str | None, progress: bool
+) -> ConsistencyFilter | None:
+    if options.filter_retriever is None:
+        return None
+    consistency = ConsistencyFilter(
+        collection.documents,
+        options.filter_retriever,
+        options.filter_top,
+        options.analyzer,
+        device,
+        progress,
+    )
+    consistency.check()
+    return consistency
+
+
+def _plan(
+    collection: Collection, maker: Generator, counter: TokenCounter, options: GenerationOptions
+) -> dict[str, Any]:
+    return {
+        "dataset": {
+            "name": collection.name,
+            "documents": len(collection.documents),
+            "corpus_sha256": collection.documents.content_hash,
+            "counts": collection.counts,
+        },
+        "generator": maker.describe(),
+        "tokenizer_sha256": counter.sha256,
+        "settings": options.generation(),
+        "selection": options.selection(),
+    }
+
+
+def _make(
+    shard: int, shards: QueryShards, reader: PassageReader, maker: Generator, options: GenerationOptions
+) -> None:
+    begun = time.perf_counter()
+    passages, counts = reader.read(shards.rows(shard))
+    generated = maker.generate(passages, shard)
+    queries, cleaned = clean_queries(generated.queries, options.max_length)
+    shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
+
+
+def _finish(
+    output: Path,
+    shards: QueryShards,
+    collection: Collection,
+    plan: dict[str, Any],
+    options: GenerationOptions,
+    consistency: ConsistencyFilter | None,
+) -> dict[str, Any]:
+    with one_at_a_time(output):
+        if (output / GENERATION_FILE).is_file():  # another process was faster
+            tidy(output)
+            return read_generation(output)
+        begun = time.perf_counter()
+        counts, seconds = shards.totals()
+        if counts["generated"] == counts["empty"]:
+            tidy(output)
+            raise InputError(_nothing(collection.name, counts))
+        kept, selected = select_queries(shards, options.dedupe, consistency)
+        if not kept.any():
+            raise InputError(
+                f"{collection.name}: no query finds its document among the first {options.filter_top} of "
+                f"{options.filter_retriever}; raise --filter-top, or filter with another retriever"
+            )
+        link_corpus(collection, output)
+        written = write_queries(shards, kept, collection.documents, output)
+        record = plan | {
+            "counts": dict(counts) | selected | written,
+            "seconds": {"generating": round(seconds, 3), "selecting": round(time.perf_counter() - begun, 3)},
+            "versions": versions() | {"sentencex": version("sentencex")},
+        }
+        write_generation(output, record)
+        tidy(output)
+    _say(collection.name, record["counts"])
+    return record
+
+
+def _nothing(name: str, counts: dict[str, int]) -> str:
+    if not counts["passages"]:
+        return f"{name}: no document has any text, so there is nothing to generate queries from"
+    return (
+        f"{name}: {counts['passages']} passages gave {counts['generated']} queries, none with any text; "
+        "try longer documents or another generator"
+    )
+
+
+def _say(name: str, counts: dict[str, int]) -> None:
+    told = ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
+    log.info("%s: %s", name, told)

@@ -1,0 +1,104 @@
+"""Things that write queries: tiny language models with random weights, and one that is told what to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_t5(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
+    """The folder of a T5 whose own generation settings are not ours: beams, another top k, and cold."""
+    import torch
+    from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
+
+    folder = tmp_path_factory.mktemp("tiny-t5")
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=len(wordpiece),
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=wordpiece.pad_token_id,
+        pad_token_id=wordpiece.pad_token_id,
+        eos_token_id=wordpiece.sep_token_id,
+    )
+    model = T5ForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        num_beams=2,
+        top_k=50,
+        do_sample=True,
+        temperature=0.1,
+        max_length=20,
+        decoder_start_token_id=wordpiece.pad_token_id,
+        pad_token_id=wordpiece.pad_token_id,
+        eos_token_id=wordpiece.sep_token_id,
+    )
+    model.save_pretrained(folder)
+    wordpiece.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a GPT-2 whose tokens are bytes, and which reads 512 of them."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny-gpt2")
+    vocabulary = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary["<|endoftext|>"] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
+    torch.manual_seed(0)
+    end = vocabulary["<|endoftext|>"]
+    config = GPT2Config(
+        vocab_size=len(vocabulary),
+        n_positions=512,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        initializer_range=0.2,
+        bos_token_id=end,
+        eos_token_id=end,
+    )
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+class Fixed:
+    """A generator that gives what it is told to."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def describe(self):
+        return {"name": "fixed", "kind": "fixed"}
+
+    def prepare(self, folder):
+        pass
+
+    def generate(self, passages, shard):
+        from beir_cocodr.data.generated import Generated, Query
+
+        return Generated([[Query(text) for text in self.texts(passage)] for passage in passages], {})
+
+
+@pytest.fixture
+def fixed(monkeypatch):
+    """Call it with what to say for a passage, and generate_queries uses that, whatever it is asked for."""
+    from beir_cocodr.data import query_generation
+    from beir_cocodr.data.token_counts import word_counter
+
+    def arrange(texts):
+        made = Fixed(texts), word_counter()
+        monkeypatch.setattr(query_generation, "_generator", lambda *arguments: made)
+
+    return arrange

@@ -1,0 +1,106 @@
+"""Passages with their queries, against the files that they are made of."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+
+import pytest
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.query_context import load_query_context
+from beir_cocodr.data.query_generation import generate_queries
+from beir_cocodr.data.query_generation_options import GenerationOptions
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def folder(beir_folder, tmp_path_factory):
+    output = tmp_path_factory.mktemp("context") / "generated"
+    options = GenerationOptions(passage_tokens=30, title_separator=" - ")
+    generate_queries(beir_folder, "lexical", output, options)
+    return output
+
+
+def expected(folder, most):
+    documents = load_collection(folder, "train").documents
+    passages = defaultdict(list)
+    for line in (folder / "queries.jsonl").read_text().splitlines():
+        query = json.loads(line)
+        place = query["metadata"]
+        document = TextFormat(title_separator=" - ").document(documents[place["document"]])
+        text = document[place["start"] : place["end"]]
+        row = int(documents.rows([place["document"]])[0])
+        passages[place["document"], row, place["number"], text].append(query["text"])
+    return [
+        dict(zip(("document", "row", "number", "text"), key, strict=True)) | {"queries": queries[:most]}
+        for key, queries in passages.items()
+    ]
+
+
+@pytest.mark.parametrize("most", [None, 1, 3])
+def test_it_holds_what_the_files_hold(folder, most):
+    for _ in range(2):  # written, then mapped again
+        table = load_query_context(folder, most)
+        assert list(table) == expected(folder, most)
+    assert [file["filename"] for file in table.cache_files]  # memory-mapped
+    rows = table["row"][:]
+    assert list(rows) == sorted(rows)
+    assert table[0]["text"].startswith(table[0]["text"].strip())
+
+
+def test_other_queries_are_another_table(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy", symlinks=True)
+    queries = tmp_path / "copy" / "queries.jsonl"
+    lines = queries.read_text().splitlines()
+    queries.unlink()
+    queries.write_text("\n".join(lines[:7]) + "\n")
+    table = load_query_context(tmp_path / "copy")
+    assert sum(len(row["queries"]) for row in table) == 7
+    assert len(load_query_context(folder)) > len(table)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("no record", "has no generation.json"),
+        ("no queries", "no such file"),
+        ("shuffled", "out of corpus order"),
+        ("stranger", "is not in the corpus"),
+        ("no metadata", r"queries.jsonl:1: a generated query has a text, and metadata"),
+        ("broken line", r"queries.jsonl:2: broken JSON"),
+        ("other corpus", "the corpus has changed"),
+    ],
+)
+def test_what_was_changed_is_refused(folder, tmp_path, damage, message):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, symlinks=True)
+    queries = copy / "queries.jsonl"
+    lines = queries.read_text().splitlines()
+    first = json.loads(lines[0])
+    if damage == "no record":
+        (copy / "generation.json").unlink()
+    elif damage == "shuffled":
+        lines.reverse()
+    elif damage == "stranger":
+        lines[0] = json.dumps(first | {"metadata": first["metadata"] | {"document": "nobody"}})
+    elif damage == "no metadata":
+        lines[0] = json.dumps({"_id": "q", "text": "x"})
+    elif damage == "broken line":
+        lines[1] = "{"
+    elif damage == "other corpus":
+        text = (copy / "corpus.jsonl").read_text()
+        (copy / "corpus.jsonl").unlink()
+        (copy / "corpus.jsonl").write_text(text + '{"_id": "new", "title": "", "text": "x"}\n')
+    queries.unlink()
+    if damage != "no queries":
+        queries.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=message):
+        load_query_context(copy)
+
+
+def test_a_passage_keeps_at_least_one_query(folder):
+    with pytest.raises(InputError, match="at least 1 query"):
+        load_query_context(folder, 0)

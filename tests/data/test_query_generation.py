@@ -1,0 +1,267 @@
+"""The folder that ``generate-queries`` makes: whole, shared, killed, selected, and read by the hosts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from beir.datasets.data_loader import GenericDataLoader
+
+from beir_cocodr.data import query_generation
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.query_generation import generate_queries
+from beir_cocodr.data.query_generation_options import GenerationOptions
+from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.token_counts import WORDS
+from beir_cocodr.data.validation import validate
+from beir_cocodr.data.words import words
+from beir_cocodr.errors import InputError
+
+SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
+SAMPLED = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in ("queries.jsonl", "qrels/train.tsv")}
+
+
+def settled(record: dict) -> dict:
+    """A record without what differs from run to run."""
+    return {key: value for key, value in record.items() if key != "seconds"}
+
+
+@pytest.fixture(scope="module")
+def whole(beir_folder, tmp_path_factory):
+    output = tmp_path_factory.mktemp("generated") / "whole"
+    return output, generate_queries(beir_folder, "lexical", output, SMALL)
+
+
+def test_every_query_belongs_to_its_passage(whole, beir_folder):
+    output, record = whole
+    documents = load_collection(beir_folder, labels="none").documents
+    judged = [line.split("\t") for line in (output / "qrels/train.tsv").read_text().splitlines()]
+    assert judged[0] == ["query-id", "corpus-id", "score"]
+    queries = lines(output)
+    assert [row[:1] + row[2:] for row in judged[1:]] == [[query["_id"], "1"] for query in queries]
+    per_passage = Counter()
+    for query, (_, document, _) in zip(queries, judged[1:], strict=True):
+        place = query["metadata"]
+        assert place["document"] == document
+        text = TextFormat().document(documents[document])
+        passage = text[place["start"] : place["end"]]
+        assert passage == passage.strip()
+        assert len(words(passage)) <= 30
+        assert set(words(query["text"])) <= set(words(passage)) | set(words(documents[document]["title"]))
+        per_passage[document, place["number"]] += 1
+    assert max(per_passage.values()) == 5
+    counts = record["counts"]
+    assert counts["queries"] == len(queries) == counts["generated"]
+    assert counts["passages"] == len(per_passage) + counts["passages_without_query"]
+    assert counts["documents"] == len(documents)
+    assert counts["passages"] > 2 * len(documents)
+
+
+def test_beir_and_gpl_and_we_read_the_folder(whole, beir_folder):
+    output, record = whole
+    plain = GenericDataLoader(str(output)).load(split="train")
+    assert plain == GenericDataLoader(str(output), prefix="qgen").load(split="train")
+    corpus, queries, qrels = plain
+    assert corpus == GenericDataLoader(str(beir_folder)).load_corpus()
+    ours = load_collection(output, "train")
+    assert (dict(ours.documents), ours.queries, ours.qrels) == (corpus, queries, qrels)
+    assert ours.counts == {}
+    assert ours.documents.content_hash == record["dataset"]["corpus_sha256"]
+    assert [defect for defect in validate(output, "train") if defect.severity == "error"] == []
+    assert (output / "corpus.jsonl").resolve() == (beir_folder / "corpus.jsonl").resolve()
+    assert json.loads((output / "generation.json").read_text()) == record
+    names = {"corpus.jsonl", "queries.jsonl", "qrels", "qgen-queries.jsonl", "qgen-qrels", "generation.json"}
+    assert {path.name for path in output.iterdir()} == names
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_shared_among_processes_it_is_the_same(whole, beir_folder, tmp_path, parts):
+    output, record = whole
+    for number in range(parts, 1, -1):
+        left = generate_queries(beir_folder, "lexical", tmp_path, SMALL, part=(number, parts))
+        assert left["shards"] == 10
+        assert 0 < left["missing"] < 10
+        assert not (tmp_path / "generation.json").exists()
+    last = generate_queries(beir_folder, "lexical", tmp_path, SMALL, part=(1, parts))
+    assert settled(last) == settled(record)
+    assert content(tmp_path) == content(output)
+
+
+def test_the_size_of_shards_changes_no_lexical_query(whole, beir_folder, tmp_path):
+    generate_queries(beir_folder, "lexical", tmp_path, GenerationOptions(passage_tokens=30))
+    assert content(tmp_path) == content(whole[0])
+
+
+def test_a_finished_folder_is_kept_and_another_plan_refused(whole, beir_folder, tiny_t5, tmp_path):
+    output, record = whole
+    stamp = (output / "queries.jsonl").stat().st_mtime_ns
+    assert generate_queries(beir_folder, "lexical", output, SMALL) == record
+    assert (output / "queries.jsonl").stat().st_mtime_ns == stamp
+    with pytest.raises(InputError, match=r"another plan \(settings: seed\)"):
+        generate_queries(
+            beir_folder, "lexical", output, GenerationOptions(passage_tokens=30, shard_documents=5, seed=1)
+        )
+    with pytest.raises(InputError, match=r"another plan \(selection: dedupe\)"):
+        generate_queries(
+            beir_folder,
+            "lexical",
+            output,
+            GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True),
+        )
+    with pytest.raises(InputError, match=r"another plan .*generator: kind"):
+        generate_queries(beir_folder, str(tiny_t5), output, SMALL, device="cpu")
+    moved = tmp_path / "moved"
+    shutil.copytree(beir_folder, moved)
+    assert generate_queries(moved, "lexical", output, SMALL) == record  # content decides, not paths
+    with (moved / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "new", "title": "", "text": "one more"}\n')
+    with pytest.raises(InputError, match=r"another plan .*dataset: corpus_sha256"):
+        generate_queries(moved, "lexical", output, SMALL)
+
+
+def test_a_begun_folder_refuses_another_plan_too(beir_folder, tmp_path):
+    generate_queries(beir_folder, "lexical", tmp_path, SMALL, part=(1, 2))
+    with pytest.raises(InputError, match=r"another plan .*settings: per_passage"):
+        generate_queries(
+            beir_folder,
+            "lexical",
+            tmp_path,
+            GenerationOptions(passage_tokens=30, shard_documents=5, per_passage=2),
+        )
+    # What only selects may change while nothing was selected.
+    selecting = GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True)
+    assert generate_queries(beir_folder, "lexical", tmp_path, selecting)["selection"]["dedupe"]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(beir_folder, tmp_path):
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "thesis.tex").write_text("do not lose")
+    with pytest.raises(InputError, match="is not empty"):
+        generate_queries(beir_folder, "lexical", tmp_path, SMALL)
+    assert [path.name for path in tmp_path.rglob("*")] == ["shards", "thesis.tex"]
+
+
+_RUN = """
+import sys
+from pathlib import Path
+from beir_cocodr.data.query_generation import generate_queries
+from beir_cocodr.data.query_generation_options import GenerationOptions
+options = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
+generate_queries(sys.argv[1], sys.argv[2], Path(sys.argv[3]), options, device="cpu")
+"""
+
+
+def test_killed_and_resumed_it_is_the_same_as_uninterrupted(beir_folder, tiny_t5, tmp_path, monkeypatch):
+    killed, uninterrupted = tmp_path / "killed", tmp_path / "whole"
+    arguments = [sys.executable, "-c", _RUN, str(beir_folder), str(tiny_t5), str(killed)]
+    process = subprocess.Popen(arguments, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    try:
+        while len(list(killed.glob("shards/0*.jsonl"))) < 3:
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    done = {path: path.stat().st_mtime_ns for path in killed.glob("shards/0*.jsonl")}
+    assert 3 <= len(done) < 12
+    assert not (killed / "generation.json").exists()
+    (killed / "shards" / ".000011.jsonl.torn").write_text('{"half')  # what a killed writer leaves behind
+    untouched = []
+    real = query_generation._finish
+
+    def look(*arguments):
+        untouched.extend(path.stat().st_mtime_ns == stamp for path, stamp in done.items())
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(query_generation, "_finish", look)
+        resumed = generate_queries(beir_folder, str(tiny_t5), killed, SAMPLED, device="cpu")
+    assert untouched == [True] * len(done)
+    record = generate_queries(beir_folder, str(tiny_t5), uninterrupted, SAMPLED, device="cpu")
+    assert content(killed) == content(uninterrupted)
+    assert settled(resumed) == settled(record)
+    assert record["counts"]["generated"] == 2 * record["counts"]["passages"]
+    assert len({query["text"] for query in lines(killed)}) > record["counts"]["passages"]
+
+
+def test_a_sample_of_passages_is_the_same_for_all_processes(whole, beir_folder, tmp_path):
+    options = GenerationOptions(passage_tokens=30, shard_documents=5, max_passages=20)
+    record = generate_queries(beir_folder, "lexical", tmp_path / "one", options)
+    assert record["counts"]["passages"] == 20
+    assert record["counts"]["passages_left_out"] == whole[1]["counts"]["passages"] - 20
+    for part in ((1, 2), (2, 2)):
+        generate_queries(beir_folder, "lexical", tmp_path / "two", options, part=part)
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+    every = {query["_id"]: query for query in lines(whole[0])}
+    chosen = lines(tmp_path / "one")
+    assert all(every[query["_id"]] == query for query in chosen)
+    assert len({query["metadata"]["document"] for query in chosen}) > 5
+
+
+def test_a_corpus_that_beir_cannot_read_is_written_out(beir_folder, tmp_path):
+    zipped = tmp_path / "zipped"
+    zipped.mkdir()
+    with gzip.open(zipped / "corpus.jsonl.gz", "wb") as file:
+        file.write((beir_folder / "corpus.jsonl").read_bytes())
+    untitled = tmp_path / "untitled.jsonl"
+    untitled.write_text('{"id": 7, "contents": "a wing in a supersonic flow. And more."}\n')
+    for name, dataset in (("a", zipped), ("b", untitled)):
+        record = generate_queries(dataset, "lexical", tmp_path / name, SMALL)
+        written = tmp_path / name / "corpus.jsonl"
+        assert written.is_file()
+        assert not written.is_symlink()
+        corpus, queries, _ = GenericDataLoader(str(tmp_path / name)).load(split="train")
+        assert all(isinstance(document["title"], str) for document in corpus.values())
+        assert queries
+        loaded = load_collection(tmp_path / name, "train")
+        assert loaded.documents.content_hash == record["dataset"]["corpus_sha256"]
+
+
+def test_a_corpus_in_our_cache_is_not_linked_by_name(beir_folder, cache_root, tmp_path):
+    cached = cache_root / "a-collection"
+    shutil.copytree(beir_folder, cached)
+    generate_queries(cached, "lexical", tmp_path / "o", SMALL)
+    shutil.rmtree(cached)  # a cache may be deleted at any time
+    assert len(load_collection(tmp_path / "o", "train").documents) == 48
+
+
+def test_a_tokenizer_bounds_the_passages(beir_folder, tiny_bert, wordpiece, tmp_path):
+    options = GenerationOptions(passage_tokens=24, tokenizer=str(tiny_bert))
+    record = generate_queries(beir_folder, "lexical", tmp_path, options)
+    documents = load_collection(beir_folder, labels="none").documents
+    lengths = []
+    for query in lines(tmp_path):
+        place = query["metadata"]
+        text = TextFormat().document(documents[place["document"]])[place["start"] : place["end"]]
+        lengths.append(len(wordpiece(text)["input_ids"]))
+    assert 16 < max(lengths) <= 24
+    assert record["tokenizer_sha256"] != WORDS
+
+
+def test_processes_at_the_same_time(whole, beir_folder, tmp_path):
+    """Two that share the work, and one that does what another does."""
+    data = ["--dataset", str(beir_folder), "--output", str(tmp_path / "o")]
+    options = ["--passage-tokens", "30", "--shard-documents", "5"]
+    program = [sys.executable, "-m", "beir_cocodr.cli", "generate-queries", *data, *options]
+    processes = [subprocess.Popen([*program, "--shard", part]) for part in ("1/2", "2/2", "2/2")]
+    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    assert content(tmp_path / "o") == content(whole[0])
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {path.name for path in whole[0].iterdir()}
