@@ -16,8 +16,9 @@ from beir_cocodr.data.spans import has_two_spans, span_ranges
 from beir_cocodr.data.views import SpannedText
 from beir_cocodr.errors import InputError
 from beir_cocodr.training.callbacks import EpochClock
-from beir_cocodr.training.masking_collator import MaskingCollator
+from beir_cocodr.training.masking_collator import MaskingCollator, masking_collator
 from beir_cocodr.training.pretrain_options import PretrainOptions
+from beir_cocodr.training.text_room import text_room
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +48,12 @@ class DocumentViews:
     two_spans: bool
     masked: bool
     clock: EpochClock = field(default_factory=EpochClock)
+    #: No two rows are of one document.
+    batch_keys: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.bounds = np.cumsum([0] + [len(collection.documents) for collection in self.collections])
-        self.max_tokens = self._max_tokens()
+        self.max_tokens = text_room(self.model, self.options.max_length)
         least = self.options.span_tokens if self.two_spans else 0
         found, start = [], 0
         for collection in self.collections:
@@ -70,18 +73,19 @@ class DocumentViews:
         return Dataset.from_dict({"row": self.rows}).with_transform(self._draw)
 
     def collator(self) -> MaskingCollator:
-        options, text_format = self.options, self.model.text_format
-        prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
-        return MaskingCollator(
-            preprocess_fn=self.model.preprocess,
-            prompts={column: prompts[task] for column, task in self.columns.items() if prompts[task]},
-            router_mapping=self.columns,
-            max_length=options.max_length,
-            columns=tuple(self.columns),
-            masker=WholeWordMasker(self.model.tokenizer, options.mask_probability) if self.masked else None,
-            clock=self.clock,
-            seed=options.seed,
+        options = self.options
+        maskers = {}
+        if self.masked:
+            maskers = dict.fromkeys(
+                self.columns, WholeWordMasker(self.model.tokenizer, options.mask_probability)
+            )
+        return masking_collator(
+            self.model, self.columns, maskers, options.max_length, self.clock, options.seed
         )
+
+    def counts(self) -> dict[str, int]:
+        """How many documents are trained on."""
+        return {"documents_with_two_spans" if self.two_spans else "documents_with_text": len(self.rows)}
 
     def names(self, rows: Sequence[int]) -> list[str]:
         """Documents by row number: "corpus: id", or the id alone where there is one corpus."""
@@ -116,18 +120,6 @@ class DocumentViews:
     def _place(self, row: int) -> tuple[Collection, int]:
         corpus = int(np.searchsorted(self.bounds, row, side="right")) - 1
         return self.collections[corpus], int(row - self.bounds[corpus])
-
-    def _max_tokens(self) -> int:
-        """Tokens of text that fit into a sequence beside special tokens and prompt."""
-        tokenizer, longest = self.model.tokenizer, self.options.max_length
-        positions = getattr(self.model.transformers_model.config, "max_position_embeddings", None)
-        limit = min(positions or longest, tokenizer.model_max_length)
-        if longest > limit:
-            raise InputError(
-                f"max_length {longest} is more than the {limit} tokens that this encoder can read"
-            )
-        prompt = tokenizer(self.model.text_format.document_prompt, add_special_tokens=False)["input_ids"]
-        return max(1, longest - int(tokenizer.num_special_tokens_to_add()) - len(prompt))
 
     def _nothing(self, names: str) -> str:
         if not self.two_spans:

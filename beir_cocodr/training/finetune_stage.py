@@ -16,7 +16,7 @@ from beir_cocodr.losses.cvar import CVaRLoss
 from beir_cocodr.losses.group_dro import GroupDROLoss
 from beir_cocodr.losses.idro import IDROLoss
 from beir_cocodr.losses.infonce import infonce
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.ranks import world_size
 from beir_cocodr.training.claim import CHECKPOINTS, claim_output, started, training_plan
 from beir_cocodr.training.cluster_log import CLUSTER_LOG, ClusterLog
@@ -37,13 +37,15 @@ def finetune_stage(
     resume: bool,
     encoder: dict[str, Any],
     episode: int = 0,
+    miner: str | None = None,
 ) -> dict[str, Any]:
-    """Train ``base`` on negatives from BM25, or from episode 1 on from itself, and save it to ``output``.
+    """Train ``base`` on negatives from BM25, or from episode 1 on mined ones, and save it to ``output``.
 
     Args:
         collection: with queries and qrels.
         base, output, options, resume, encoder: as for :func:`~beir_cocodr.training.finetune.finetune`.
-        episode: which episode this is.
+        episode: which episode this is, from 0.
+        miner: the encoder that mines from episode 1 on; by default ``base`` as it is before training.
 
     Returns:
         The content of training.json.
@@ -52,11 +54,13 @@ def finetune_stage(
     model = load_encoder(base, **encoder)
     plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
     plan["episode"] = episode
+    if miner is not None:
+        plan["miner"] = miner
     if (record := claim_output(output, resume, plan)) is not None:
         return record
     weighted = options.weighting != "erm"
     with started(output, plan):
-        mined = _mine(collection, model, output, options, plan) if episode else None
+        mined = _mine(collection, model, output, options, plan, encoder) if episode else None
         pool = _pool(collection, model, options, mined)
         pairs = TrainingPairs(collection, model.text_format, options, pool)
         clusters = _clusters(pairs, model, output, options, mined) if weighted else None
@@ -71,14 +75,7 @@ def finetune_stage(
         callbacks=[pairs.clock, *log],
         batch_keys=BatchKeys(pairs) if options.trained_loss == "infonce" else None,
         names=pairs.names,
-        extra={
-            "pairs": len(pairs.positives),
-            "pairs_without_document": pairs.unknown,
-            "pairs_without_negative": pairs.without_negative,
-            "truncated": pairs.truncated(model),
-            "mining": mined.counts if mined is not None else None,
-            "pairs_of_clusters": _sizes(clusters, options),
-        },
+        extra=_counts(pairs, model, mined) | {"pairs_of_clusters": _sizes(clusters, options)},
     )
     return run_stage(stage, options, output, resume)
 
@@ -107,15 +104,35 @@ def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor |
     return IDROLoss(model, **settings | {"mode": options.idro_mode})
 
 
+def _counts(pairs: TrainingPairs, model: Any, mined: MinedNegatives | None) -> dict[str, Any]:
+    """How much is trained on, for the record."""
+    return {
+        "pairs": len(pairs.positives),
+        "pairs_without_document": pairs.unknown,
+        "pairs_without_negative": pairs.without_negative,
+        "truncated": pairs.truncated(model),
+        "mining": mined.counts if mined is not None else None,
+    }
+
+
 def _mine(
-    collection: Collection, model: Any, output: Path, options: FinetuneOptions, plan: dict[str, Any]
+    collection: Collection,
+    model: Any,
+    output: Path,
+    options: FinetuneOptions,
+    plan: dict[str, Any],
+    encoder: dict[str, Any],
 ) -> MinedNegatives:
     """Negatives of this episode, made on the first process and read by all."""
+    miner, key = model, {name: plan[name] for name in ("base_sha256", "encoder", "seen")}
+    if "miner" in plan:
+        miner = load_encoder(plan["miner"], **encoder)
+        key["base_sha256"] = weights_sha256(miner)
 
     def mine() -> MinedNegatives:
         return mine_negatives(
             collection,
-            model,
+            miner,
             output / CHECKPOINTS,
             options.mining_depth,
             options.mining_keep,
@@ -123,7 +140,7 @@ def _mine(
             plan["episode"],
             options.filters,
             progress=True,
-            key={name: plan[name] for name in ("base_sha256", "encoder", "seen")},
+            key=key,
         )
 
     on_main(lambda: bool(mine()))
@@ -133,11 +150,16 @@ def _mine(
 def _pool(
     collection: Collection, model: Any, options: FinetuneOptions, mined: MinedNegatives | None
 ) -> dict[str, np.ndarray] | None:
-    if mined is not None:
+    both = options.stages == 2 and options.stage2_negatives == "both"
+    if mined is not None and not both:
         return mined.pools()
     if not options.negatives:
         return None
-    return on_main(lambda: bm25_negatives(collection, model.text_format, options.negative_depth))
+    pool = on_main(lambda: bm25_negatives(collection, model.text_format, options.negative_depth))
+    if mined is not None:
+        for query, rows in mined.pools().items():
+            pool[query] = np.union1d(pool.get(query, rows), rows)
+    return pool
 
 
 def _clusters(

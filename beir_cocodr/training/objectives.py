@@ -13,9 +13,11 @@ from torch import nn
 from beir_cocodr.data.views import SpannedText, damaged, inverse_cloze, span_pair, twice, window
 from beir_cocodr.errors import InputError
 from beir_cocodr.losses.coco import COCOLoss
+from beir_cocodr.losses.cotmae import CoTMAELoss
 from beir_cocodr.losses.infonce import infonce
 from beir_cocodr.losses.tsdae import TSDAELoss
 from beir_cocodr.models.condenser import build_head
+from beir_cocodr.models.cotmae import build_decoder
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.ranks import world_size
 from beir_cocodr.training.pretrain_options import CONTRASTIVE, MASKED, PretrainOptions
@@ -39,7 +41,7 @@ class Objective:
 
 
 def find_objective(options: PretrainOptions) -> Objective:
-    """The objective that ``options`` names.
+    """What the objective that ``options`` names sees of a document.
 
     - ``coco``: two spans of a document find each other, and language-model losses; encoder dropout off.
     - ``cocondenser``: the same with encoder dropout, meant for the source corpus (Gao and Callan, 2022).
@@ -48,6 +50,9 @@ def find_objective(options: PretrainOptions) -> Objective:
     - ``simcse``: a window finds itself under other dropout (Gao et al., 2021).
     - ``ict``: a span finds the rest of its window (Lee et al., 2019).
     - ``tsdae``: a decoder rebuilds a window from the embedding of what is left of it (Wang et al., 2021).
+
+    The objectives ``qc`` and ``cotmae`` see passages and queries, see
+    :class:`~beir_cocodr.training.context_views.ContextViews`.
 
     Source: COCO-DR, Table 3.
     """
@@ -71,15 +76,20 @@ def find_objective(options: PretrainOptions) -> Objective:
 
 def is_masked(options: PretrainOptions) -> bool:
     """Whether there are language-model losses over masked tokens."""
-    return options.objective in MASKED and options.mlm_weight > 0
+    return options.objective == "cotmae" or (options.objective in MASKED and options.mlm_weight > 0)
 
 
 def build_loss(model: Any, options: PretrainOptions) -> nn.Module:
-    """The objective's loss, with gradient caching where a process's batch is larger than its mini-batch."""
+    """The objective's loss, with gradient caching where a process's batch is larger than its mini-batch.
+
+    The gradient of cotmae, in which no text acts on another, is accumulated instead.
+    """
     cached = options.batch_size // world_size() > options.mini_batch_size
     mini_batch_size = options.mini_batch_size if cached else None
     if options.objective == "tsdae":
         return TSDAELoss(model, mini_batch_size)
+    if options.objective == "cotmae":
+        return CoTMAELoss(model, mini_batch_size, options.mlm_weight)
     if options.objective in MASKED:
         contrastive_weight = float(options.objective in CONTRASTIVE)
         return COCOLoss(model, options.scale, mini_batch_size, options.mlm_weight, contrastive_weight)
@@ -91,7 +101,7 @@ def build_loss(model: Any, options: PretrainOptions) -> nn.Module:
 
 def attach_head(model: Any, base: str, options: PretrainOptions) -> str:
     """Append the language-model head to ``model``; tells where its weights come from."""
-    late_only = options.objective == "mlm"
+    late_only = options.objective in ("mlm", "cotmae")
     head, origin = build_head(
         model,
         model_source(base),
@@ -101,6 +111,20 @@ def attach_head(model: Any, base: str, options: PretrainOptions) -> str:
     )
     model.append(head)
     model.transformers_model.config.output_hidden_states = True
+    return origin
+
+
+def attach_decoder(model: Any, base: str, options: PretrainOptions) -> str:
+    """Append CoT-MAE's decoder to a model that has its head; tells where its weights come from."""
+    decoder, origin = build_decoder(
+        model,
+        model[-1],
+        model_source(base),
+        options.decoder,
+        options.decoder_layers,
+        options.decoder_window,
+    )
+    model.append(decoder)
     return origin
 
 

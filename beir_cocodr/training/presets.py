@@ -33,6 +33,39 @@ _IDRO: dict[str, Any] = {
     "max_grad_norm": 1.0,
     "gradient_layers": 3,
 }
+# Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens.
+_QUERIES: dict[str, Any] = {
+    "objective": "qc",
+    "max_steps": 120_000,
+    "batch_size": 2048,
+    "mini_batch_size": 64,
+    "learning_rate": 1e-4,
+    "warmup": 0.1,
+    "weight_decay": 0.01,
+}
+_COTMAE: dict[str, Any] = _QUERIES | {
+    "objective": "cotmae",
+    "max_steps": 50_000,
+    "batch_size": 16_384,
+    "learning_rate": 4e-4,
+    "mask_probability": 0.3,
+    "decoder": "autoregressive",
+}
+_TWO_STAGES: dict[str, Any] = {
+    "stages": 2,
+    "loss": "infonce",
+    "negatives": 15,
+    "negative_depth": 200,
+    "mining_depth": 200,
+    "mining_keep": 200,
+    "batch_size": 64,
+    "epochs": 3,
+    "learning_rate": 2e-5,
+    "weight_decay": 0.01,
+    "seed": 42,
+    "query_length": 32,
+    "document_length": 144,
+}
 
 #: Preset to stage to settings; what is not named keeps its default.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -41,6 +74,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "pretrain": _COCO | {"learning_rate": 1e-5},
         "finetune": _IDRO | {"max_steps": 30_000, "gradient_layers": 2},
     },
+    "qc": {"pretrain": _QUERIES, "finetune": _TWO_STAGES},
+    "cotmae": {"pretrain": _COTMAE, "finetune": _TWO_STAGES},
     # The whole recipe on two cores in minutes, to see it work; not a setting of the paper's.
     "cpu": {
         "pretrain": _COCO | {"max_steps": 40, "batch_size": 64, "mini_batch_size": 32, "learning_rate": 2e-5},

@@ -10,15 +10,25 @@ from typing import Any
 from transformers import set_seed
 
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead
+from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.training.claim import claim_output, training_plan
+from beir_cocodr.training.context_views import ContextViews
 from beir_cocodr.training.document_views import DocumentViews
-from beir_cocodr.training.objectives import attach_head, build_loss, find_objective, is_masked
-from beir_cocodr.training.pretrain_options import PretrainOptions
+from beir_cocodr.training.objectives import (
+    attach_decoder,
+    attach_head,
+    build_loss,
+    find_objective,
+    is_masked,
+)
+from beir_cocodr.training.pretrain_options import QUERY_OBJECTIVES, PretrainOptions
 from beir_cocodr.training.processes import join_processes
 from beir_cocodr.training.record import seen
 from beir_cocodr.training.run import Stage, run_stage
+from beir_cocodr.training.seen_contexts import seen_contexts
 
 
 def pretrain(
@@ -27,6 +37,7 @@ def pretrain(
     output: Path,
     options: PretrainOptions | None = None,
     resume: bool = False,
+    queries: Sequence[str] = (),
     **encoder: Any,
 ) -> dict[str, Any]:
     """Adapt ``base`` to one or more corpora and save the encoder to ``output``.
@@ -37,62 +48,92 @@ def pretrain(
         output: folder for the model; interrupted runs leave their checkpoints there.
         options: see :class:`PretrainOptions`; its ``objective`` says how, COCO by default.
         resume: go on from the last checkpoint; a finished output is left as it is.
+        queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora.
         **encoder: overrides for loading ``base`` (lengths, prompts, separator, device), None meaning none.
 
     Returns:
         The content of training.json.
 
     Raises:
-        InputError: no document has enough text, the objective cannot train this encoder, or ``output`` is
-            taken.
+        InputError: no document has enough text, queries are missing or another corpus's, the objective
+            cannot train this encoder, or ``output`` is taken.
 
-    Source: COCO-DR, section 4.1 and Table 3.
+    Source: COCO-DR, section 4.1 and Table 3; query-as-context pre-training, section 3.1.
     """
     join_processes(encoder.get("device"))
     options = options or PretrainOptions()
+    _check_queries(options, queries)
     collections = [load_collection(name, labels="none") for name in corpora]
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, **encoder)
-    shown = [seen(found, queries=False) for found in collections]
+    shown = [seen(found, queries=False) for found in collections] + seen_contexts(queries, collections)
     plan = training_plan(options.objective, base, model, encoder, options, shown)
     if (record := claim_output(output, resume, plan)) is not None:
         return record
-    stage = _stage(plan, model, base, collections, options)
+    stage = _stage(plan, model, base, _views(collections, queries, model, options), options)
     with _encoder_dropout(model, options.keeps_dropout):
         return run_stage(stage, options, output, resume)
 
 
-def _stage(
-    plan: dict[str, Any], model: Any, base: str, collections: Sequence[Collection], options: PretrainOptions
-) -> Stage:
+def _check_queries(options: PretrainOptions, queries: Sequence[str]) -> None:
+    needed = options.objective in QUERY_OBJECTIVES
+    if needed and not queries:
+        raise InputError(
+            f"the objective {options.objective} needs generated queries: make them with beir-cocodr "
+            "generate-queries, and name their folder with --queries"
+        )
+    if queries and not needed:
+        raise InputError(
+            f"the objective {options.objective} learns from documents alone: leave --queries out, or take "
+            f"one of {', '.join(QUERY_OBJECTIVES)}"
+        )
+
+
+def _views(
+    collections: Sequence[Collection], queries: Sequence[str], model: Any, options: PretrainOptions
+) -> DocumentViews | ContextViews:
+    """What the objective sees."""
+    if options.objective in QUERY_OBJECTIVES:
+        return ContextViews(queries, model, options)
     objective, masked = find_objective(options), is_masked(options)
-    views = DocumentViews(
+    return DocumentViews(
         collections, model, options, objective.columns, objective.view, objective.two_spans, masked
     )
-    used = "documents_with_two_spans" if objective.two_spans else "documents_with_text"
-    head_origin = attach_head(model, base, options) if masked else None
+
+
+def _stage(
+    plan: dict[str, Any],
+    model: Any,
+    base: str,
+    views: DocumentViews | ContextViews,
+    options: PretrainOptions,
+) -> Stage:
+    origins = {"language_model_head": attach_head(model, base, options) if is_masked(options) else None}
+    if options.objective == "cotmae":
+        origins["decoder"] = attach_decoder(model, base, options)
     return Stage(
         plan=plan,
         model=model,
         loss=build_loss(model, options),
         dataset=views.dataset(),
         collator=views.collator(),
-        column_tasks=objective.columns,
+        column_tasks=views.columns,
         callbacks=[views.clock],
+        batch_keys=views.batch_keys,
         names=views.names,
-        finish=lambda folder: _detach_head(model, folder),
-        extra={used: len(views.rows), "language_model_head": head_origin},
+        finish=lambda folder: _detach_heads(model, folder),
+        extra=views.counts() | origins,
     )
 
 
-def _detach_head(model: Any, folder: Path) -> None:
-    """Take the head off, so that stock modules remain, and keep it beside the model for going on."""
-    if not isinstance(model[-1], CondenserHead):
-        return
-    (folder / HEAD_FOLDER).mkdir(parents=True, exist_ok=True)
-    model[-1].save(str(folder / HEAD_FOLDER))
-    del model[-1]
-    model.transformers_model.config.output_hidden_states = False
+def _detach_heads(model: Any, folder: Path) -> None:
+    """Take decoder and head off, so that stock modules remain, and keep them beside it for going on."""
+    for kind, name in ((CoTMAEDecoder, DECODER_FOLDER), (CondenserHead, HEAD_FOLDER)):
+        if isinstance(model[-1], kind):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            model[-1].save(str(folder / name))
+            del model[-1]
+            model.transformers_model.config.output_hidden_states = False
 
 
 @contextmanager

@@ -97,7 +97,8 @@ class HybridTeacher:
         # What is left of equal scores after rounding is no deviation.
         dense = dense / deviation if deviation > _ROUNDING * np.sqrt(square) else np.zeros(len(rows))
         lexical = z_normalize(self.bm25.scores(query)[None])[0, rows]
-        return ((dense + lexical) / 2).astype(np.float32)
+        fused: np.ndarray = (dense + lexical) / 2
+        return fused.astype(np.float32)
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:

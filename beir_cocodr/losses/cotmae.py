@@ -1,0 +1,104 @@
+"""CoT-MAE: masked language modelling of a passage, and its context rebuilt from its embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from beir_cocodr.data.masking import IGNORED
+from beir_cocodr.losses.accumulation import accumulated
+from beir_cocodr.ranks import sum_over_ranks, world_size
+
+
+def next_token_labels(ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """The labels of an autoregressive decoder: position i is to tell token i + 1.
+
+    Args:
+        ids, attention_mask: (B, L), padded on the right.
+
+    Returns:
+        (B, L), -100 where no token follows.
+    """
+    labels = torch.full_like(ids, IGNORED)
+    labels[:, :-1] = ids[:, 1:].masked_fill(attention_mask[:, 1:] == 0, IGNORED)
+    return labels
+
+
+class CoTMAELoss(nn.Module):
+    """The encoder's masked-language-model loss plus the decoder's loss.
+
+    Each is the mean over its own labels of the whole batch: the masked tokens of the passages, and the
+    tokens of the contexts that the decoder has to tell (all of them, or the masked ones).
+
+    Over several ranks the batch is that of all ranks, as in :class:`~beir_cocodr.losses.coco.COCOLoss`: the
+    gradient that data-parallel averaging makes is that of one process with the whole batch.
+
+    Args:
+        model: the encoder, ending in a :class:`~beir_cocodr.models.condenser.CondenserHead` without layers
+            and a :class:`~beir_cocodr.models.cotmae.CoTMAEDecoder`.
+        mini_batch_size: passages in memory at a time, by accumulation; None takes all at once.
+        mlm_weight: weight of the encoder's loss (paper: 1).
+
+    Requirements:
+        Two columns: passages with ``mlm_labels``, and their contexts; with ``mlm_labels`` these are labels of
+        the decoder, else it has to tell each next token. Labels are ignored.
+
+    References:
+        Query-as-context pre-training, section 2.2; CoT-MAE (Wu et al., 2022), Eq. 7.
+    """
+
+    def __init__(self, model: Any, mini_batch_size: int | None = None, mlm_weight: float = 1.0) -> None:
+        super().__init__()
+        self.model = model
+        self.mini_batch_size = mini_batch_size
+        self.mlm_weight = mlm_weight
+
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
+        columns = list(sentence_features)
+        if len(columns) != 2:
+            raise ValueError(f"CoT-MAE takes two columns, passages and contexts, got {len(columns)}")
+        features = _joined(*columns)
+        counts = torch.stack([(features[n] != IGNORED).sum() for n in ("mlm_labels", "decoder_labels")])
+        # Data-parallel training divides by the number of ranks, the counts are of all of them.
+        weights = world_size() / sum_over_ranks(counts).clamp(min=1)
+        weights = weights * weights.new_tensor([self.mlm_weight, 1.0])
+
+        def share(rows: slice) -> Tensor:
+            embedded: Tensor = self.model(_part(features, rows))["sentence_embedding"]  # (b, d + 2)
+            return (embedded[:, -2:].sum(dim=0) * weights).sum()
+
+        size, rows = self.mini_batch_size, len(features["input_ids"])
+        if size is None or size >= rows:
+            return share(slice(None))
+        parts = [slice(begin, begin + size) for begin in range(0, rows, size)]
+        return accumulated(share, parts, self.parameters())
+
+    def get_config_dict(self) -> dict[str, Any]:
+        return {"mini_batch_size": self.mini_batch_size, "mlm_weight": self.mlm_weight}
+
+
+def _joined(passage: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    """One mapping for the model: the passage's own features, and the context's for the decoder."""
+    ids, mask = context["input_ids"], context["attention_mask"]
+    labels = context["mlm_labels"] if "mlm_labels" in context else next_token_labels(ids, mask)
+    return {**passage, "decoder_ids": ids, "decoder_mask": mask, "decoder_labels": labels}
+
+
+def _part(features: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """Some rows, without padding that none of them needs."""
+    widths = {
+        mask: int(features[mask][rows].any(dim=0).nonzero().max()) + 1
+        for mask in ("attention_mask", "decoder_mask")
+    }
+
+    def cut(name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.ndim == 0:
+            return value
+        mask = "decoder_mask" if name.startswith("decoder_") else "attention_mask"
+        wide = value.ndim > 1 and value.shape[1] == features[mask].shape[1]
+        return value[rows, : widths[mask]] if wide else value[rows]
+
+    return {name: cut(name, value) for name, value in features.items()}

@@ -1,0 +1,238 @@
+"""CoT-MAE's part of pre-training that is thrown away: a shallow decoder of a passage's context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import Module
+from sentence_transformers.sentence_transformer.modules import Normalize
+from torch import Tensor, nn
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.condenser import CondenserHead
+
+#: Where a pre-trained model keeps its decoder, beside its own modules.
+DECODER_FOLDER = "cotmae_decoder"
+#: The decoders, and their transformer layers unless asked otherwise.
+DECODERS = {"autoregressive": 1, "masked": 2}
+
+
+def autoregressive_mask(length: int, window: int = 3) -> Tensor:
+    """Which positions a position of the decoder sees.
+
+    Position i sees position 0, where the passage's embedding stands, and the positions i − window + 1 to i.
+    Up to position ``window`` these are all positions up to i.
+
+    Returns:
+        (L, L) bool, row i true where position i sees.
+
+    Source: query-as-context pre-training, the released autoregressive decoder (window 3).
+    """
+    place = torch.arange(length)
+    seen, seeing = place[None], place[:, None]
+    return (seen <= seeing) & ((seen == 0) | (seen > seeing - window))
+
+
+class CoTMAEDecoder(Module):
+    """Rebuilds a context from [embedding of the passage ; tokens of the context].
+
+    It stands last in the encoder while that is trained, behind a
+    :class:`~beir_cocodr.models.condenser.CondenserHead` without layers, whose output layers it shares, and
+    does nothing unless the features carry ``decoder_ids``. Then it adds one column to the embeddings: each
+    passage's decoder loss, summed over the labels of its context.
+
+    The tokens of the context are embedded by the encoder's own embedding layer. In the place of the first,
+    [CLS], stands the passage's embedding by the model's own pooling, which is the last layer's [CLS] of a
+    bare BERT; a normalised one is scaled by √d, to the size of the tokens beside it.
+
+    Args:
+        hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the backbone.
+        vocab_size: the backbone's; tells decoders apart.
+        decoder: "autoregressive" (each position sees what :func:`autoregressive_mask` says) or "masked"
+            (each position sees all).
+        n_layers: transformer layers (default 1 and 2).
+        window: attention window of the autoregressive decoder.
+
+    Inputs:
+        ``decoder_ids``, ``decoder_mask`` and ``decoder_labels``, (B, L) each: the context's token ids, 1
+        where there is a token, and the labels, -100 where there is no loss.
+
+    References:
+        Query-as-context pre-training, section 2.2; CoT-MAE (Wu et al., 2022), section 3.
+    """
+
+    config_keys = [  # noqa: RUF012 - the host's way to declare it
+        "hidden_size",
+        "num_attention_heads",
+        "intermediate_size",
+        "vocab_size",
+        "dropout",
+        "layer_norm_eps",
+        "decoder",
+        "n_layers",
+        "window",
+    ]
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        intermediate_size: int,
+        vocab_size: int,
+        dropout: float = 0.1,
+        layer_norm_eps: float = 1e-12,
+        decoder: str = "autoregressive",
+        n_layers: int = 1,
+        window: int = 3,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.hidden_size, self.num_attention_heads = hidden_size, num_attention_heads
+        self.intermediate_size, self.vocab_size = intermediate_size, vocab_size
+        self.dropout, self.layer_norm_eps = dropout, layer_norm_eps
+        self.decoder, self.n_layers, self.window = decoder, n_layers, window
+        self.layers = CondenserHead(  # its layers are BERT's, drawn as BERT draws them
+            hidden_size,
+            num_attention_heads,
+            intermediate_size,
+            vocab_size,
+            skip_from=0,
+            dropout=dropout,
+            n_head_layers=n_layers,
+            layer_norm_eps=layer_norm_eps,
+        ).layers
+        self.scale = 1.0
+        # Parts of the encoder. A tuple keeps them from being registered (and saved) twice.
+        self._shared: tuple[nn.Module, CondenserHead] | None = None
+
+    def tie(self, embeddings: nn.Module, head: CondenserHead, scale: float = 1.0) -> None:
+        """Share the encoder's embedding layer and output layers.
+
+        Args:
+            embeddings: (B, L) ids to (B, L, d).
+            head: a head without layers, with the late loss.
+            scale: factor on the passage's embedding.
+        """
+        self._shared, self.scale = (embeddings, head), scale
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        ids = features.get("decoder_ids")
+        if ids is None:
+            return features
+        assert self._shared is not None, "the decoder is tied to no encoder"
+        embeddings, head = self._shared
+        embedded = features["sentence_embedding"]
+        passage = self.scale * embedded[:, None, : self.hidden_size]
+        states = torch.cat([passage, embeddings(input_ids=ids)[:, 1:]], dim=1)  # (B, L, d)
+        padding = features["decoder_mask"] == 0
+        hidden = None
+        if self.decoder == "autoregressive":
+            hidden = ~autoregressive_mask(ids.shape[1], self.window).to(ids.device)
+        for layer in self.layers:
+            states = layer(states, src_mask=hidden, src_key_padding_mask=padding)
+        rebuilt = head(
+            {
+                "mlm_labels": features["decoder_labels"],
+                "all_layer_embeddings": [states],
+                "attention_mask": features["decoder_mask"],
+                "sentence_embedding": passage[:, 0],
+            }
+        )
+        loss = rebuilt["sentence_embedding"][:, -1:]
+        features["sentence_embedding"] = torch.cat([embedded, loss], dim=1)
+        return features
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> CoTMAEDecoder:
+        places = {k: v for k, v in kwargs.items() if k in ("subfolder", "token", "cache_folder", "revision")}
+        decoder = cls(**cls.load_config(model_name_or_path, **places))
+        cls.load_torch_weights(model_name_or_path, model=decoder, **places)
+        return decoder
+
+
+def build_decoder(
+    model: Any,
+    head: CondenserHead,
+    source: str | None,
+    decoder: str = "autoregressive",
+    n_layers: int | None = None,
+    window: int = 3,
+) -> tuple[CoTMAEDecoder, str]:
+    """A decoder that fits ``model``, tied to its embedding layer and to ``head``.
+
+    Args:
+        model: the encoder.
+        head: see :meth:`CoTMAEDecoder.tie`.
+        source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes on.
+        decoder, n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`' number.
+
+    Returns:
+        The decoder, and in words where its weights come from.
+
+    Raises:
+        InputError: the encoder's parts cannot be shared with a decoder, or what lies in ``source`` is another
+            decoder.
+    """
+    embeddings = _embedding_layer(model)
+    built = CoTMAEDecoder(
+        hidden_size=head.hidden_size,
+        num_attention_heads=head.num_attention_heads,
+        intermediate_size=head.intermediate_size,
+        vocab_size=head.vocab_size,
+        dropout=head.dropout,
+        layer_norm_eps=head.layer_norm_eps,
+        decoder=decoder,
+        n_layers=DECODERS[decoder] if n_layers is None else n_layers,
+        window=window,
+    )
+    origin = "new layers"
+    if source is not None and (Path(source) / DECODER_FOLDER).is_dir():
+        _load_saved(built, Path(source) / DECODER_FOLDER)
+        origin = "the decoder of the loaded pre-training"
+    normalized = any(isinstance(module, Normalize) for module in model)
+    built.tie(embeddings, head, head.hidden_size**0.5 if normalized else 1.0)
+    return built.to(head.bias.device), origin
+
+
+def _embedding_layer(model: Any) -> nn.Module:
+    """The backbone's module from ids to first hidden states, if a decoder can share it."""
+    backbone = model.transformers_model
+    layer, width = getattr(backbone, "embeddings", None), backbone.config.hidden_size
+    if layer is None or backbone.get_input_embeddings().embedding_dim != width:
+        raise InputError(
+            "cotmae's decoder shares the encoder's embedding layer, and that of "
+            f"{backbone.config.model_type} cannot be shared; take a BERT, RoBERTa, DistilBERT or MPNet "
+            "encoder, or the objective qc"
+        )
+    if model.get_embedding_dimension() != width:
+        raise InputError(
+            f"cotmae decodes embeddings of the encoder's width {width}, this model's have "
+            f"{model.get_embedding_dimension()}: take an encoder without a projection"
+        )
+    first = model.tokenizer("a")["input_ids"][0]
+    if first not in model.tokenizer.all_special_ids:
+        raise InputError(
+            "cotmae puts the passage's embedding in the place of the first special token of its context, and "
+            f"{type(model.tokenizer).__name__} begins a text with none; take another encoder"
+        )
+    found: nn.Module = layer
+    return found
+
+
+def _load_saved(decoder: CoTMAEDecoder, folder: Path) -> None:
+    try:
+        saved = CoTMAEDecoder.load(str(folder))
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{folder} is not a complete decoder; delete it for a new one") from error
+    for name in CoTMAEDecoder.config_keys:
+        if getattr(saved, name) != getattr(decoder, name):
+            raise InputError(
+                f"{folder} has {name} {getattr(saved, name)}, asked for is {getattr(decoder, name)}; ask for "
+                "the same, or delete it for a new decoder"
+            )
+    decoder.load_state_dict(saved.state_dict())
