@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,8 +24,23 @@ def pretrain(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="What to train: coco (default), mlm, condenser, cocondenser, simcse, ict or tsdae."
+            help="What to train: coco (default), mlm, condenser, cocondenser, simcse, ict or tsdae; with "
+            "--queries qc or cotmae."
         ),
+    ] = None,
+    queries: Annotated[
+        list[str] | None,
+        typer.Option(help="Folder of generate-queries, for qc and cotmae; repeat for several corpora."),
+    ] = None,
+    decoder: Annotated[
+        str | None, typer.Option(help="Of cotmae: autoregressive (default) or masked.")
+    ] = None,
+    mix: Annotated[
+        float | None,
+        typer.Option(help="Chance that a passage meets another passage instead of a query (0)."),
+    ] = None,
+    per_passage: Annotated[
+        int | None, typer.Option(help="The most queries of a passage that are used; default: all.")
     ] = None,
     span_tokens: Annotated[int | None, typer.Option(help="The most tokens of a span.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens a sequence is cut to.")] = None,
@@ -53,7 +69,7 @@ def pretrain(
     show_config: options.ShowConfig = False,
     device: options.Device = None,
 ) -> None:
-    """Pre-train an encoder on corpora without labels: COCO, or one of its rivals."""
+    """Pre-train an encoder on corpora without labels: COCO, one of its rivals, or queries as context."""
     from beir_cocodr.training.pretrain_options import PretrainOptions
     from beir_cocodr.training.settings import stage_options
 
@@ -68,6 +84,9 @@ def pretrain(
         mlm_weight=mlm_weight,
         skip_from=skip_from,
         encoder_dropout=encoder_dropout,
+        decoder=decoder,
+        mix=mix,
+        per_passage=per_passage,
         max_steps=max_steps,
         epochs=epochs,
         batch_size=batch_size,
@@ -79,7 +98,7 @@ def pretrain(
         return
     from beir_cocodr.training.pretrain import pretrain as run
 
-    print_training(run(dataset, model, output, settings, resume, device=device))
+    print_training(run(dataset, model, output, settings, resume, queries or [], device=device))
 
 
 def finetune(
@@ -102,8 +121,19 @@ def finetune(
     episodes: Annotated[
         int | None, typer.Option(help="Times that negatives are mined by the model itself, after BM25's (0).")
     ] = None,
+    stages: Annotated[
+        int | None,
+        typer.Option(help="2: a second retriever starts anew on negatives that the first one mines (1)."),
+    ] = None,
+    stage2_negatives: Annotated[
+        str | None,
+        typer.Option(
+            "--stage2-negatives", help="Of the second: both (BM25's and mined ones; default) or mined."
+        ),
+    ] = None,
     target: Annotated[
-        list[str] | None, typer.Option(help="Labelled collection to evaluate every episode on; repeat.")
+        list[str] | None,
+        typer.Option(help="Labelled collection to evaluate every episode or stage on; repeat."),
     ] = None,
     measures: options.Measures = "nDCG@10 R@100",
     max_steps: options.MaxSteps = None,
@@ -118,7 +148,9 @@ def finetune(
     show_config: options.ShowConfig = False,
     device: options.Device = None,
 ) -> None:
-    """Fine-tune an encoder on labelled queries: plainly or by iDRO, on BM25's negatives or in episodes."""
+    """Fine-tune an encoder on labelled queries: plainly or by iDRO, on BM25's negatives, in episodes or in
+    two stages.
+    """
     from beir_cocodr.training.finetune_options import FinetuneOptions
     from beir_cocodr.training.settings import stage_options
 
@@ -132,6 +164,8 @@ def finetune(
         loss=loss,
         negatives=negatives,
         episodes=episodes,
+        stages=stages,
+        stage2_negatives=stage2_negatives,
         max_steps=max_steps,
         epochs=epochs,
         batch_size=batch_size,
@@ -205,8 +239,22 @@ def adapt(
     output: options.Output,
     source: Annotated[str | None, typer.Option(help="Labelled collection to fine-tune on.")] = None,
     stages: Annotated[
-        str, typer.Option(help="Any of coco,finetune; run in the order that is right.")
+        str,
+        typer.Option(
+            help="Any of coco,cotmae,qc,finetune,qgen,gpl,hybrid-distill; run in the order that is right, "
+            "each alone and all together."
+        ),
     ] = "coco,finetune",
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="Folder of generate-queries for the corpus; without it one is made where needed."),
+    ] = None,
+    generator: Annotated[
+        str, typer.Option(help="Of queries: lexical, or a seq2seq or causal model.")
+    ] = "lexical",
+    teacher: Annotated[
+        str | None, typer.Option(help="Cross-encoder of the stage gpl; default: GPL's own, from the hub.")
+    ] = None,
     split: Annotated[str, typer.Option(help="Split of the target's qrels.")] = "test",
     source_split: Annotated[str, typer.Option(help="Split of the source's qrels.")] = "train",
     measures: options.Measures = "nDCG@10 R@100",
@@ -225,9 +273,9 @@ def adapt(
     as_json: options.Json = False,
 ) -> None:
     """Adapt an encoder to a corpus, compare it with its base, and recommend one."""
-    from beir_cocodr.training.finetune_options import FinetuneOptions
-    from beir_cocodr.training.pretrain_options import PretrainOptions
-    from beir_cocodr.training.settings import stage_options
+    from beir_cocodr.training.adapt import GPL_TEACHER, chosen_stages
+    from beir_cocodr.training.adapt import adapt as run
+    from beir_cocodr.training.adapt_stages import adapt_options
 
     shared: dict[str, Any] = {
         "max_steps": max_steps,
@@ -236,24 +284,27 @@ def adapt(
         "learning_rate": learning_rate,
         "seed": seed,
     }
-    pretraining = stage_options(PretrainOptions, "pretrain", preset, **shared)
-    finetuning = stage_options(FinetuneOptions, "finetune", preset, weighting=weighting, **shared)
-    if _shown(show_config, coco=pretraining, finetune=finetuning):
+    chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()], source)
+    settings = {
+        stage: adapt_options(stage, preset, **shared, weighting=weighting if stage == "finetune" else None)
+        for stage in chosen
+    }
+    if _shown(show_config, **settings):
         return
-    from beir_cocodr.training.adapt import adapt as run
-
     report = run(
         corpus,
         source,
         base,
         output,
-        [stage.strip() for stage in stages.split(",") if stage.strip()],
+        chosen,
         split,
         source_split,
         measures,
-        pretraining,
-        finetuning,
-        resume,
+        settings,
+        queries,
+        generator,
+        teacher=teacher or GPL_TEACHER,
+        resume=resume,
         encoder={"device": device},
         progress=True,
     )

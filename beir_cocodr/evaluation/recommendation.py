@@ -6,15 +6,22 @@ from typing import Any
 
 #: How the ablation's encoders are called in tables.
 BASE = "base"
-TRAINED = {"source": "base + source", "coco": "base + COCO", "coco+source": "base + COCO + source"}
 MODES = ("", ", feedback", ", fused")
 LEVEL = 0.05
 
-TRAINING, USE, COCO = (
+TRAINING, USE, COCO, STAGE = (
     "trained against the base, used in the same way",
     "everything against the base alone",
-    "COCO before the source against the source alone",
+    "COCO before a stage against that stage alone",
+    "one stage more against the same without it",
 )
+_COCO = " + COCO"
+
+_COCO_VERDICTS = {
+    "better": "COCO helped",
+    "worse": "COCO hurt",
+    "cannot tell": "COCO did not help measurably",
+}
 
 NO_LABELS: dict[str, Any] = {
     "model": BASE,
@@ -29,10 +36,10 @@ NO_LABELS: dict[str, Any] = {
 
 
 def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
-    """The ablation's three questions, each a family of (a, b) comparisons.
+    """The ablation's questions, each a family of (a, b) comparisons.
 
     Args:
-        encoders: labels, the base first.
+        encoders: labels, the base first; the others are "base + A + B", for stages A and then B.
     """
     trained = encoders[1:]
     everything = ["bm25", *(label + mode for label in encoders for mode in MODES)]
@@ -40,8 +47,12 @@ def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
         TRAINING: [(BASE + mode, label + mode) for label in trained for mode in MODES],
         USE: [(BASE, other) for other in everything if other != BASE],
     }
-    if {TRAINED["source"], TRAINED["coco+source"]} <= set(trained):
-        families[COCO] = [(TRAINED["source"] + mode, TRAINED["coco+source"] + mode) for mode in MODES]
+    without_coco = {label: label.replace(_COCO, "", 1) for label in trained if _COCO + " + " in label}
+    without_last = {label: label.rsplit(" + ", 1)[0] for label in trained}
+    for family, counterparts in ((COCO, without_coco), (STAGE, without_last)):
+        pairs = [(other, label) for label, other in counterparts.items() if other in trained]
+        if pairs:
+            families[family] = [(a + mode, b + mode) for a, b in pairs for mode in MODES]
     return families
 
 
@@ -72,7 +83,7 @@ def recommend(results: dict[str, Any] | None) -> dict[str, Any]:
         for test in results["comparisons"]
         if test["measure"] == measure
     }
-    encoders = [label for label in TRAINED.values() if label in value]
+    encoders = [label for label in value if label.startswith(f"{BASE} + ") and ", " not in label]
     allowed = ["bm25", *(BASE + mode for mode in MODES)]
     allowed += [
         label + mode
@@ -84,16 +95,15 @@ def recommend(results: dict[str, Any] | None) -> dict[str, Any]:
     chosen = max(winners, key=value.__getitem__, default=BASE)
     verdicts = {label: verdict(tests[TRAINING, BASE, label]) for label in encoders}
     reasons = [f"{label} against {BASE}: {_told(tests[TRAINING, BASE, label])}." for label in encoders]
-    without, with_coco = TRAINED["source"], TRAINED["coco+source"]
-    if test := tests.get((COCO, without, with_coco)):
-        meaning = {
-            "better": "COCO helped",
-            "worse": "COCO hurt",
-            "cannot tell": "COCO did not help measurably",
-        }
-        reasons.append(
-            f"COCO before the source, against the source alone: {_told(test)}; {meaning[verdict(test)]}."
-        )
+    for (family, without, label), test in tests.items():
+        if ", " in label:
+            continue
+        if family == COCO:
+            stages = without.removeprefix(f"{BASE} + ")
+            meaning = _COCO_VERDICTS[verdict(test)]
+            reasons.append(f"COCO before {stages}, against {stages} alone: {_told(test)}; {meaning}.")
+        elif family == STAGE:
+            reasons.append(f"{label} against {without}: {_told(test)}.")
     reasons.append(_choice(chosen, value, measure))
     reasons.append("The choice was made on these labels, so the chosen model's own figure is optimistic.")
     return {

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.generation_record import read_generation
+from beir_cocodr.data.query_generation import generate_queries
+from beir_cocodr.data.query_generation_options import GenerationOptions
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.protocol import evaluate
-from beir_cocodr.evaluation.recommendation import BASE, MODES, TRAINED, ablation_families, recommend
+from beir_cocodr.evaluation.recommendation import BASE, MODES, ablation_families, recommend
 from beir_cocodr.files import output_folder, write_text
-from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
-from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import PretrainOptions
+from beir_cocodr.training.adapt_stages import ADAPT_STAGES, Data, adapt_options
+from beir_cocodr.training.options import TrainingOptions
 
 log = logging.getLogger(__name__)
 
-#: The stages in the order that is right: unsupervised before supervised (ALGORITHMS, section 7).
-STAGES = ("coco", "finetune")
+#: What is done unless stages are named.
+DEFAULT_STAGES = ("coco", "finetune")
+#: The cross-encoder of GPL.
+GPL_TEACHER = "cross-encoder/ms-marco-MiniLM-L-6-v2"
 
 
 def adapt(
@@ -30,12 +33,15 @@ def adapt(
     source: str | None,
     base: str,
     output: Path,
-    stages: Sequence[str] = STAGES,
+    stages: Sequence[str] = DEFAULT_STAGES,
     split: str = "test",
     source_split: str = "train",
     measures: str = DEFAULT_MEASURES,
-    pretrain_options: PretrainOptions | None = None,
-    finetune_options: FinetuneOptions | None = None,
+    options: Mapping[str, TrainingOptions] | None = None,
+    generated: str | Path | None = None,
+    generator: str = "lexical",
+    generation: GenerationOptions | None = None,
+    teacher: str = GPL_TEACHER,
     resume: bool = False,
     queries: int | None = None,
     encoder: dict[str, Any] | None = None,
@@ -43,20 +49,25 @@ def adapt(
 ) -> dict[str, Any]:
     """Adapt ``base`` to ``corpus`` with labels from ``source``, and tell whether it got better.
 
-    Trains ``output/models/source`` (base fine-tuned on the source), ``output/models/coco`` (base
-    pre-trained on the corpus) and ``output/models/coco+source`` (both, in this order). If the corpus has
-    labels in ``split``, base and trained models are each evaluated alone, with hybrid feedback and fused
-    with BM25, beside BM25 itself; no label of the corpus is used in training.
+    Each stage is trained from the base alone, and all of them one after the other: with the stages ``coco``
+    and ``finetune`` that makes ``output/models/source`` (base fine-tuned on the source),
+    ``output/models/coco`` (base pre-trained on the corpus) and ``output/models/coco+source`` (both, in this
+    order). If the corpus has labels in ``split``, base and trained models are each evaluated alone, with
+    hybrid feedback and fused with BM25, beside BM25 itself; no label of the corpus is used in training.
 
     Args:
         corpus: the target collection, with or without queries and labels.
         source: a labelled collection; needed by the stage ``finetune``.
         base: what ``COCODR`` loads, or ``minilm``.
         output: folder for models, runs, results.json and adapt.json.
-        stages: any of :data:`STAGES`; their order here does not matter.
+        stages: any of :data:`ADAPT_STAGES`; their order here does not matter.
         split, source_split: which labels to evaluate on, and which to train on.
         measures: the first one decides the recommendation.
-        pretrain_options, finetune_options: of the two stages.
+        options: stage to its options; see :func:`adapt_options` for the others.
+        generated: a folder of ``generate-queries`` for the corpus, for the stages that need one; by default
+            ``output/queries`` is made.
+        generator, generation: how, as for ``generate-queries`` (model-free, 5 queries a passage).
+        teacher: cross-encoder of the stage ``gpl``.
         resume: keep finished models and go on with interrupted ones.
         queries: evaluate only that many queries of the target, evenly spaced.
         encoder: overrides for loading encoders (lengths, prompts, separator, device), in training and
@@ -69,7 +80,7 @@ def adapt(
     Raises:
         InputError: an unknown stage, no source, a bad collection or model.
     """
-    chosen = _check(stages, source)
+    chosen = chosen_stages(stages, source)
     parse_measures(measures)
     target = load_collection(corpus, split, labels="optional")
     if not target.qrels and any((Path(corpus) / "qrels").glob("*")):
@@ -77,34 +88,33 @@ def adapt(
     output_folder(output)
     if any(output.iterdir()) and not resume:
         raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
-    trained: dict[str, str] = {}
-    records: dict[str, Any] = {}
     encoder = encoder or {}
-
-    def train_source(start: str, name: str) -> None:
-        folder = output / "models" / name
-        records[name] = finetune(
-            str(source), start, folder, finetune_options, source_split, resume, **encoder
-        )
-        trained[name] = str(folder)
-
-    if "finetune" in chosen:
-        train_source(base, "source")
-    if "coco" in chosen:
-        folder = output / "models" / "coco"
-        records["coco"] = pretrain([corpus], base, folder, pretrain_options, resume, **encoder)
-        trained["coco"] = str(folder)
-        if "finetune" in chosen:
-            train_source(str(folder), "coco+source")
+    folder = None
+    if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
+        folder = _queries(target, corpus, generated, generator, generation, output, encoder)
+    data = Data(corpus, source, source_split, folder, teacher)
+    settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
+    labels: dict[str, str] = {}
+    trained: dict[str, str] = {}
+    seconds: dict[str, Any] = {}
+    for chain in _chains(chosen):
+        before = "+".join(ADAPT_STAGES[stage].name for stage in chain[:-1])
+        last = ADAPT_STAGES[chain[-1]]
+        name = f"{before}+{last.name}" if before else last.name
+        start, place = trained.get(before, base), output / "models" / name
+        seconds[name] = last.train(data, start, place, settings[chain[-1]], resume, encoder).get("seconds")
+        trained[name] = str(place)
+        labels[name] = " + ".join([BASE, *(ADAPT_STAGES[stage].label for stage in chain)])
     report: dict[str, Any] = {
         "corpus": corpus,
         "source": source,
         "base": base,
         "stages": chosen,
         "models": {BASE: base, **trained},
-        "seconds": {name: record.get("seconds") for name, record in records.items()},
+        "generated_queries": folder,
+        "seconds": seconds,
     }
-    encoders = {BASE: base} | {TRAINED[name]: path for name, path in trained.items()}
+    encoders = {BASE: base} | {labels[name]: path for name, path in trained.items()}
     candidates, results = _candidates(encoders), None
     if target.qrels:
         results = evaluate(
@@ -128,17 +138,50 @@ def adapt(
     return report
 
 
-def _check(stages: Sequence[str], source: str | None) -> list[str]:
-    unknown = [stage for stage in stages if stage not in STAGES]
+def chosen_stages(stages: Sequence[str], source: str | None) -> list[str]:
+    """The stages in the order that is right.
+
+    Raises:
+        InputError: there is none, one is unknown, or ``finetune`` has no source.
+    """
+    unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
     if unknown or not stages:
         raise InputError(
-            f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(STAGES)}"
+            f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}"
         )
     if "finetune" in stages and source is None:
         raise InputError(
             "the stage finetune needs a labelled collection: name it with --source, or leave the stage out"
         )
-    return [stage for stage in STAGES if stage in stages]
+    return [stage for stage in ADAPT_STAGES if stage in stages]
+
+
+def _chains(chosen: list[str]) -> list[list[str]]:
+    """Each stage alone, the source first, then all of them one after the other."""
+    alone = sorted(chosen, key=lambda stage: stage != "finetune")
+    return [[stage] for stage in alone] + [chosen[:length] for length in range(2, len(chosen) + 1)]
+
+
+def _queries(
+    target: Collection,
+    corpus: str,
+    generated: str | Path | None,
+    generator: str,
+    generation: GenerationOptions | None,
+    output: Path,
+    encoder: dict[str, Any],
+) -> str:
+    """The folder of queries generated for the target; made where none is given."""
+    if generated is None:
+        folder = output / "queries"
+        generate_queries(corpus, generator, folder, generation, device=encoder.get("device"))
+        return str(folder)
+    if read_generation(Path(generated))["dataset"]["corpus_sha256"] != target.documents.content_hash:
+        raise InputError(
+            f"the queries of {generated} were generated for another corpus than {corpus}; generate queries "
+            "for this one, or leave the folder out"
+        )
+    return str(generated)
 
 
 def _candidates(encoders: dict[str, str]) -> dict[str, str]:

@@ -34,8 +34,10 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
         source,
         "minilm",
         output,
-        pretrain_options=PretrainOptions(**shared),
-        finetune_options=FinetuneOptions(**shared, negatives=0),
+        options={
+            "coco": PretrainOptions(**shared),
+            "finetune": FinetuneOptions(**shared, negatives=0),
+        },
         resume=resume,
         queries=100 if fast else 300,
         encoder={"document_length": 128},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -16,15 +16,21 @@ Options = TypeVar("Options", bound=TrainingOptions)
 
 
 def stage_options(
-    kind: type[Options], stage: str, preset: str | None, assignments: Sequence[str] = (), **overrides: Any
+    kind: type[Options],
+    stage: str,
+    preset: str | None,
+    assignments: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    **overrides: Any,
 ) -> Options:
     """The defaults, over them a preset, over it ``name=value`` assignments, over them overrides.
 
     Args:
         kind: the options' class.
-        stage: "pretrain" or "finetune".
+        stage: of a preset: "pretrain", "finetune", or a stage of ``adapt``.
         preset: one of :data:`PRESETS`, or None.
         assignments: values as JSON, or plain words.
+        defaults: what stands below the preset, over the class's own.
         **overrides: None leaves a setting as it is.
 
     Raises:
@@ -32,7 +38,7 @@ def stage_options(
     """
     if preset is not None and preset not in PRESETS:
         raise InputError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    chosen = dict(PRESETS[preset][stage]) if preset else {}
+    chosen = dict(defaults or {}) | (PRESETS[preset].get(stage, {}) if preset else {})
     chosen |= dict(_assigned(kind, assignment) for assignment in assignments)
     return kind(**chosen | {name: value for name, value in overrides.items() if value is not None})
 

@@ -7,19 +7,22 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
+from conftest import write_beir
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.recommendation import ablation_families, recommend
+from beir_cocodr.evaluation.recommendation import COCO, STAGE, ablation_families, recommend
 from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training.adapt_stages import adapt_options
 from beir_cocodr.training.finetune_options import FinetuneOptions
 from beir_cocodr.training.pretrain_options import PretrainOptions
 
 OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 SETTINGS = {
-    "pretrain_options": PretrainOptions(**OPTIONS, span_tokens=12),
-    "finetune_options": FinetuneOptions(**OPTIONS),
+    "options": {"coco": PretrainOptions(**OPTIONS, span_tokens=12), "finetune": FinetuneOptions(**OPTIONS)}
 }
 
 
@@ -73,6 +76,55 @@ def test_a_corpus_without_labels_is_adapted_and_nothing_is_claimed(beir_folder, 
     assert report["recommendation"]["model"] == "base"
     assert report["recommendation"]["verdict"] == "cannot tell"
     assert (tmp_path / "o" / "models" / "coco" / "training.json").is_file()
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tiny_bert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cross-encoder")
+    torch.manual_seed(1)
+    AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    return str(folder)
+
+
+def test_pseudo_labels_of_the_target_come_last_alone_and_together(
+    beir_folder, tiny_mlm, cross_encoder, tmp_path
+):
+    stages = ["hybrid-distill", "gpl", "qgen", "qc", "cotmae"]
+    data, output = str(beir_folder), tmp_path / "o"
+    settings = {
+        stage: adapt_options(stage, max_steps=2, batch_size=4, learning_rate=1e-3, warmup=0.1)
+        for stage in stages
+    }
+    report = adapt(data, None, str(tiny_mlm), output, stages, options=settings, teacher=cross_encoder)
+    assert report["stages"] == ["cotmae", "qc", "qgen", "gpl", "hybrid-distill"]
+    names = ["cotmae", "qc", "qgen", "gpl", "hybrid-distill"]
+    chains = ["+".join(names[:length]) for length in range(2, 6)]
+    assert list(report["models"]) == ["base", *names, *chains]
+    record = json.loads((output / "models" / chains[-1] / "training.json").read_text())
+    found = []
+    while record:
+        found.append(record["stage"])
+        record = record["parent"]
+    assert found == ["distill", "distill", "finetune", "qc", "cotmae"]
+    assert (output / "queries" / "generation.json").is_file()
+    assert "base + CoT-MAE + QC + QGen + GPL + hybrid-distill, fused" in report["results"]["models"]
+    again = adapt(
+        data, None, str(tiny_mlm), tmp_path / "p", ["qgen"], options=settings, generated=output / "queries"
+    )
+    assert again["generated_queries"] == str(output / "queries")
+    other = write_beir(tmp_path / "other", seed=5)
+    with pytest.raises(InputError, match="generated for another corpus"):
+        adapt(str(other), None, str(tiny_mlm), tmp_path / "q", ["qgen"], generated=output / "queries")
+
+
+def test_each_stage_more_is_asked_about():
+    families = ablation_families(["base", "base + COCO", "base + QC", "base + COCO + QC"])
+    assert (families[COCO][0], families[STAGE][0]) == (
+        ("base + QC", "base + COCO + QC"),
+        ("base + COCO", "base + COCO + QC"),
+    )
+    assert all(label != "base" for family in (COCO, STAGE) for label, _ in families[family])
 
 
 def results(**figures: np.ndarray):
