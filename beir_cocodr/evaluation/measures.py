@@ -48,12 +48,16 @@ def depth(measures: Sequence[Any]) -> int:
 def score_queries(
     measures: Sequence[Any], qrels: dict[str, dict[str, int]], results: Results
 ) -> dict[str, np.ndarray]:
-    """Each measure's score of every judged query, (Q,) in the order of ``qrels``; 0 without results."""
+    """Each measure's score of every judged query, (Q,) in the order of ``qrels``; 0 without results.
+
+    Grades below 0 count as 0: trec_eval calls both not relevant, and its Python binding may hang on them.
+    """
+    judged = {query: {d: max(grade, 0) for d, grade in grades.items()} for query, grades in qrels.items()}
     run = {query: dict(found) for query, found in results.items() if found}
     position = {query: i for i, query in enumerate(qrels)}
     scores = {str(measure): np.zeros(len(qrels)) for measure in measures}
     if run:
-        for metric in ir_measures.iter_calc(list(measures), qrels, run):
+        for metric in ir_measures.iter_calc(list(measures), judged, run):
             if metric.query_id in position:
                 scores[str(metric.measure)][position[metric.query_id]] = metric.value
     return scores

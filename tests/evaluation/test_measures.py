@@ -95,3 +95,14 @@ def test_file_names_are_safe_and_unique():
     assert list(names.values()) == [
         "minilm", "hybrid-minilm", "final", "final-2", "hybrid-final", "base-+-COCO-fused", "model",
     ]  # fmt: skip
+
+
+def test_grades_below_zero_are_not_relevant():
+    results = {"q": [("spam", 3.0), ("good", 2.0), ("other", 1.0)]}
+    measures = parse_measures("nDCG@10 AP RR@10 R@2")
+    below = score_queries(measures, {"q": {"spam": -2, "good": 1, "other": 0}}, results)
+    zero = score_queries(measures, {"q": {"spam": 0, "good": 1, "other": 0}}, results)
+    assert {name: float(values[0]) for name, values in below.items()} == pytest.approx(
+        {"nDCG@10": 1 / np.log2(3), "AP": 0.5, "RR@10": 0.5, "R@2": 1.0}
+    )
+    assert all(np.array_equal(below[name], zero[name]) for name in zero)
