@@ -19,6 +19,9 @@ from beir_cocodr.data.record_checker import Document, Query, RecordChecker
 from beir_cocodr.data.source import Labels
 from beir_cocodr.errors import InputError
 
+#: How the ids of resampled collections begin.
+OWN_IDS = "cocodr/"
+
 _SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
 
 
@@ -42,6 +45,8 @@ class IrdsSource:
         self.name = name
         self.dataset_id = dataset_id
         self.wanted_split = split
+        if dataset_id.startswith(OWN_IDS):
+            register()
         nested = f"{dataset_id}/{split}"
         if is_registered(nested) and _load(nested).has_qrels():
             self.dataset_id = nested
@@ -178,6 +183,34 @@ class IrdsSource:
         if self._own_split is None or self._own_split == split:
             return True
         return split != "train" and not is_short_name
+
+
+def register() -> list[str]:
+    """Make the collections that were resampled on this machine loadable with ``ir_datasets.load``.
+
+    Ids are ``cocodr/restrain/BASE/size-45k/interpolation/train`` and the like, see `register_resampled`,
+    which takes outputs from anywhere. Calling it again does no harm, and adds what has come since.
+
+    Returns:
+        The ids.
+    """
+    from .irds_resampled import register_remembered
+
+    return register_remembered()
+
+
+def register_resampled(output: str | Path, base_id: str | None = None) -> list[str]:
+    """Register one output of ``resample``; see `irds_resampled.register_resampled`."""
+    from .irds_resampled import register_resampled as run
+
+    return run(output, base_id)
+
+
+def register_folder(path: str | Path, identifier: str) -> list[str]:
+    """Register a BEIR folder under an id; see `irds_folder.register_folder`."""
+    from .irds_folder import register_folder as run
+
+    return run(path, identifier)
 
 
 def is_registered(dataset_id: str) -> bool:

@@ -1,0 +1,1 @@
+"""Interpolation and extrapolation: training and test queries resampled by their similarity."""

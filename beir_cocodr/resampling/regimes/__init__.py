@@ -1,0 +1,1 @@
+"""Families of retrieval models trained and judged in interpolation and extrapolation."""

@@ -1,0 +1,103 @@
+"""ReSTTest: buckets of queries, each held out once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.data.clusters import cluster_queries
+from beir_cocodr.errors import InputError
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One bucket held out: what to train on, and which test queries it then judges in which regime.
+
+    Attributes:
+        bucket: its number, from 1.
+        train: rows of the training queries in the other buckets, ascending.
+        interpolation: rows of the test queries in the other buckets, ascending.
+        extrapolation: rows of the test queries in this bucket, ascending.
+    """
+
+    bucket: int
+    train: Rows
+    interpolation: Rows
+    extrapolation: Rows
+
+
+def query_buckets(
+    train: npt.NDArray[np.float32],
+    test: npt.NDArray[np.float32],
+    buckets: int = 5,
+    seed: int = 42,
+    ids: Sequence[str] | None = None,
+) -> tuple[Rows, Rows]:
+    """Cluster training and test queries together by k-means on unit vectors.
+
+    Args:
+        train: (N, d) embeddings.
+        test: (T, d) embeddings.
+        buckets: how many clusters; the paper has 5.
+        seed: of k-means.
+        ids: (N + T,) query ids, to name queries in messages.
+
+    Returns:
+        The bucket of every training query, (N,), and of every test query, (T,), from 0.
+
+    Raises:
+        InputError: fewer than two buckets, or more than there are distinct queries.
+
+    Source: Zhan et al., 2022, section 4.1.3.
+    """
+    if buckets < 2:
+        raise InputError(f"--buckets {buckets}: one is held out and the others train, so give 2 or more")
+    both = np.concatenate([train, test])
+    try:
+        clusters = cluster_queries(both, buckets, seed, normalize=True, ids=ids, min_size=1)
+    except InputError as error:
+        # The clusters are called otherwise here.
+        message = str(error).replace("--clusters", "--buckets").replace("clusters for", "buckets for")
+        raise InputError(message) from error
+    return clusters.labels[: len(train)], clusters.labels[len(train) :]
+
+
+def resttest(train_buckets: Rows, test_buckets: Rows, buckets: int) -> list[HeldOut]:
+    """Hold out every bucket once.
+
+    Every test query is extrapolation in exactly one of the results, and interpolation in all others.
+
+    Args:
+        train_buckets: (N,) bucket of every training query, from 0.
+        test_buckets: (T,) bucket of every test query, from 0.
+        buckets: how many there are.
+
+    Raises:
+        InputError: a bucket that leaves nothing to train on, or nothing to test in one of the regimes.
+
+    Source: Zhan et al., 2022, section 4.1.3.
+    """
+    held_out = []
+    for bucket in range(buckets):
+        train = np.flatnonzero(train_buckets != bucket)
+        inside = test_buckets == bucket
+        found = HeldOut(bucket + 1, train, np.flatnonzero(~inside), np.flatnonzero(inside))
+        _refuse_empty(found, buckets)
+        held_out.append(found)
+    return held_out
+
+
+def _refuse_empty(found: HeldOut, buckets: int) -> None:
+    name = f"bucket {found.bucket} of {buckets}"
+    way = "lower --buckets, or take another --seed or --encoder"
+    if not len(found.train):
+        raise InputError(f"no training queries are left outside {name}, which holds them all: {way}")
+    if not len(found.extrapolation):
+        raise InputError(f"{name} has no test queries, so that nothing is extrapolation there: {way}")
+    if not len(found.interpolation):
+        raise InputError(f"{name} has all test queries, so that nothing is interpolation there: {way}")

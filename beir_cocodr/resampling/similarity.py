@@ -1,0 +1,133 @@
+"""The most similar training queries of every test query, streamed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.resampling.neighbours import Neighbours
+from beir_cocodr.resampling.query_embeddings import CHUNK, Array, Vectors
+from beir_cocodr.resampling.restrain import best_ranks
+from beir_cocodr.retrieval.topk import search_chunks
+
+METHODS = ("exact", "faiss")
+
+# Entries of neighbour lists that are held at a time: 64 MiB as the search keeps them.
+_ENTRIES = 1 << 23
+
+
+def nearest(
+    train: Vectors | npt.NDArray[Any],
+    test: npt.NDArray[Any],
+    k: int,
+    method: str = "exact",
+) -> Neighbours:
+    """The ``k`` training queries of highest cosine for every test query.
+
+    Training queries are read once in chunks; memory holds a chunk, the test queries, a tile of scores and
+    the lists, and does not grow with the number of training queries.
+
+    Args:
+        train: (N, d) embeddings; in memory, or on disk as :class:`QueryEmbeddings`.
+        test: (T, d) embeddings.
+        k: neighbours of each test query, at most N.
+        method: "exact", a matrix product in tiles, where among equal cosines the earlier row comes first; or
+            "faiss", its brute-force search, where their order is faiss's.
+
+    Raises:
+        InputError: ``k`` below 1, no queries, other dimensions, NaN or infinite embeddings, faiss asked for
+            and absent.
+
+    Source: Zhan et al., 2022, section 4.1.1 (similarity by embeddings rather than by terms).
+    """
+    refuse_method(method)
+    vectors = _InMemory(train) if isinstance(train, np.ndarray) else train
+    if k < 1:
+        raise InputError(f"k is {k}: ask for at least one neighbour")
+    if not len(vectors) or not len(test):
+        raise InputError(f"there are {len(vectors)} training and {len(test)} test queries; both are needed")
+    if vectors.dimensions != test.shape[1]:
+        raise InputError(
+            f"embeddings of training queries have {vectors.dimensions} dimensions, those of test queries "
+            f"{test.shape[1]}: take both from one encoder"
+        )
+    k = min(k, len(vectors))
+    if method == "faiss":
+        return _by_faiss(vectors, test, k)
+    scores, rows = search_chunks(np.asarray(test), vectors.chunks(), k, similarity="cosine")
+    return Neighbours(scores.numpy(), rows.numpy())
+
+
+def refuse_method(method: str) -> None:
+    """Refuse a search that there is not.
+
+    Raises:
+        InputError: its name is unknown, or it needs what is not installed.
+    """
+    if method not in METHODS:
+        raise InputError(f"unknown search {method!r}; there are {' and '.join(METHODS)}")
+    if method == "faiss" and importlib.util.find_spec("faiss") is None:
+        raise InputError("searching with faiss needs it: pip install 'beir-cocodr[faiss-cpu]'")
+
+
+def nearest_ranks(
+    train: Vectors | npt.NDArray[Any],
+    test: npt.NDArray[Any],
+    depth: int,
+    method: str = "exact",
+) -> npt.NDArray[np.int64]:
+    """The best rank that each training query has for any test query, (N,) int64 from 0; ``depth`` stands for
+    all ranks from there on.
+
+    Lists of neighbours are made for as many test queries at a time as fit in 64 MiB, so ``depth`` may be
+    large. Arguments and errors are those of `nearest`.
+    """
+    ranks = np.full(len(train), depth, np.int64)
+    block = max(1, _ENTRIES // depth)
+    for start in range(0, len(test), block):
+        lists = nearest(train, test[start : start + block], depth, method).rows
+        np.minimum(ranks, best_ranks(lists, len(train)), out=ranks)
+    return ranks
+
+
+class _InMemory:
+    def __init__(self, vectors: npt.NDArray[Any]) -> None:
+        self._vectors = vectors
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    @property
+    def dimensions(self) -> int:
+        return int(self._vectors.shape[1])
+
+    def chunks(self, size: int = CHUNK) -> Iterator[Array]:
+        for start in range(0, len(self), size):
+            yield np.asarray(self._vectors[start : start + size], np.float32)
+
+
+def _by_faiss(train: Vectors, test: npt.NDArray[Any], k: int) -> Neighbours:
+    import faiss
+
+    queries = _unit(np.asarray(test, np.float32))
+    heap = faiss.ResultHeap(len(queries), k, keep_max=True)
+    first = 0
+    for chunk in train.chunks():
+        points = _unit(chunk)
+        scores, rows = faiss.knn(queries, points, min(k, len(points)), faiss.METRIC_INNER_PRODUCT)
+        heap.add_result(scores, rows + first)
+        first += len(points)
+    heap.finalize()
+    return Neighbours(heap.D, heap.I)
+
+
+def _unit(vectors: Array) -> Array:
+    if not np.isfinite(vectors).all():
+        raise InputError("NaN or infinite embeddings of queries: encode in float32")
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.ascontiguousarray(vectors / np.where(norms == 0, 1, norms), np.float32)

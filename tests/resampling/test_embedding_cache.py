@@ -1,0 +1,147 @@
+"""Query embeddings: what the host encodes, once, and never those of another encoder."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.mrl import MRL
+from beir_cocodr.resampling.embedding_cache import query_embeddings
+from beir_cocodr.resampling.query_encoder import QueryEncoder
+
+QUERIES = {"q1": "wing flow", "q2": "library index of the journal", "q3": "treaty", "q4": "diode noise"}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "query_embeddings"
+
+
+def calls(encoder, monkeypatch) -> list[int]:
+    """How many texts each later call encodes."""
+    made, encode = [], encoder.encode
+
+    def counted(texts):
+        made.append(len(texts))
+        return encode(texts)
+
+    monkeypatch.setattr(encoder, "encode", counted)
+    return made
+
+
+def test_vectors_are_the_hosts_at_length_one(tiny_bert, tiny_cosine):
+    from sentence_transformers import SentenceTransformer
+
+    host = SentenceTransformer(str(tiny_cosine)).encode_query(list(QUERIES.values()))
+    found = query_embeddings(QueryEncoder(str(tiny_cosine)), QUERIES).load()
+    np.testing.assert_allclose(found, host, atol=1e-6)
+    # A model that compares by dot product is taken by its directions.
+    dot = QueryEncoder(str(tiny_bert))
+    assert dot.model.similarity_fn_name == "dot"
+    raw = dot.model.encode_query(list(QUERIES.values()))
+    assert np.linalg.norm(raw, axis=1).min() > 1.5
+    expected = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    np.testing.assert_allclose(query_embeddings(dot, QUERIES).load(), expected, atol=1e-6)
+
+
+def test_an_mrl_is_taken_by_its_means(tiny_cosine, tmp_path):
+    model = MRL(str(tiny_cosine), k=8)
+    model.save_pretrained(str(tmp_path / "mrl"))
+    encoder = QueryEncoder(str(tmp_path / "mrl"), batch_size=2)
+    means, _ = model.encode_distribution(list(QUERIES.values()), "query")
+    expected = means / means.norm(dim=1, keepdim=True)
+    found = query_embeddings(encoder, QUERIES)
+    assert found.dimensions == 8
+    np.testing.assert_allclose(found.load(), expected.cpu().numpy(), atol=1e-6)
+    assert encoder.describe()["vectors"] == "means"
+
+
+def test_encoded_in_chunks_and_only_once(tiny_cosine, own_cache, monkeypatch):
+    from beir_cocodr.resampling import embedding_cache
+
+    monkeypatch.setattr(embedding_cache, "_CHUNK", 3)
+    encoder = QueryEncoder(str(tiny_cosine))
+    made = calls(encoder, monkeypatch)
+    first = query_embeddings(encoder, QUERIES)
+    assert made == [3, 1]
+    # Ids may change: rows are those of the texts.
+    again = query_embeddings(encoder, dict(zip("abcd", QUERIES.values(), strict=True)))
+    assert made == [3, 1]
+    assert again == first
+    assert [path.name for path in own_cache.iterdir()] == [first.path.name]
+
+
+def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, own_cache):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    def key(model: str, queries=QUERIES, **options):
+        return query_embeddings(QueryEncoder(model, **options), queries).path.name
+
+    keys = [key(str(tiny_cosine))]
+    keys.append(key(str(tiny_cosine), QUERIES | {"q4": "diode noises"}))
+    keys.append(key(str(tiny_cosine), dict(reversed(QUERIES.items()))))
+    keys.append(key(str(tiny_cosine), query_length=5))
+    keys.append(key(str(tiny_cosine), query_prompt="query: "))
+    # Pooling has no weights of its own.
+    host = SentenceTransformer(str(tiny_cosine))
+    modules = [host[0], Pooling(32, "max"), host[2]]
+    SentenceTransformer(modules=modules, similarity_fn_name="cosine").save_pretrained(str(tmp_path / "max"))
+    keys.append(key(str(tmp_path / "max")))
+    trained = SentenceTransformer(str(tiny_cosine))
+    next(trained.parameters()).data += 1e-3
+    trained.save_pretrained(str(tmp_path / "trained"))
+    keys.append(key(str(tmp_path / "trained")))
+    assert len(set(keys)) == len(keys) == len(list(own_cache.iterdir()))
+    # The place of a model is not part of it.
+    shutil.copytree(tiny_cosine, tmp_path / "copy")
+    assert key(str(tmp_path / "copy")) == keys[0]
+
+
+def test_another_dimension_or_number_than_the_cache_is_refused(tiny_cosine):
+    encoder = QueryEncoder(str(tiny_cosine))
+    path = query_embeddings(encoder, QUERIES).path
+    np.save(path, np.zeros((4, 7), np.float32))
+    with pytest.raises(InputError, match=r"\.npy holds embeddings of 7 dimensions, the encoder .* gives 32"):
+        query_embeddings(encoder, QUERIES)
+    np.save(path, np.zeros((3, 32), np.float32))
+    with pytest.raises(InputError, match="holds 3 embeddings for 4 queries: delete that file"):
+        query_embeddings(encoder, QUERIES)
+
+
+def test_dying_in_the_middle_leaves_nothing(tiny_cosine, own_cache, monkeypatch):
+    from beir_cocodr.resampling import embedding_cache
+
+    monkeypatch.setattr(embedding_cache, "_CHUNK", 2)
+    encoder = QueryEncoder(str(tiny_cosine))
+    encode = encoder.encode
+
+    def broken(texts):
+        if texts[0] == QUERIES["q3"]:
+            raise KeyboardInterrupt
+        return encode(texts)
+
+    monkeypatch.setattr(encoder, "encode", broken)
+    with pytest.raises(KeyboardInterrupt):
+        query_embeddings(encoder, QUERIES)
+    assert list(own_cache.iterdir()) == []
+
+
+def test_nan_names_the_query_and_is_never_cached(tiny_cosine, own_cache, monkeypatch):
+    encoder = QueryEncoder(str(tiny_cosine))
+    encode = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda texts: encode(texts) * [[1], [1], [np.nan], [1]])
+    with pytest.raises(InputError, match="NaN or infinite embeddings of the queries 'q3'"):
+        query_embeddings(encoder, QUERIES)
+    assert list(own_cache.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written(tiny_cosine, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="point BEIR_COCODR_CACHE elsewhere"):
+        query_embeddings(QueryEncoder(str(tiny_cosine)), QUERIES)

@@ -1,0 +1,143 @@
+"""Nearest training queries against a plain double loop, from memory and from disk."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.resampling import similarity
+from beir_cocodr.resampling.query_embeddings import QueryEmbeddings
+from beir_cocodr.resampling.restrain import best_ranks
+from beir_cocodr.resampling.similarity import nearest, nearest_ranks
+
+METHODS = ["exact", "faiss"]
+
+
+@pytest.fixture(autouse=True)
+def needs_faiss(request):
+    if "faiss" in request.node.name:
+        pytest.importorskip("faiss")
+
+
+def vectors(count: int, seed: int, dimensions: int = 12) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    # Lengths from 0.01 to 100: a dot product would find others than a cosine.
+    lengths = 10.0 ** rng.uniform(-2, 2, size=(count, 1))
+    return (rng.normal(size=(count, dimensions)) * lengths).astype(np.float32)
+
+
+def double_loop(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """(T, N) cosines, one pair at a time in double precision."""
+    found = np.empty((len(test), len(train)))
+    for i, query in enumerate(test.astype(np.float64)):
+        for j, other in enumerate(train.astype(np.float64)):
+            found[i, j] = query @ other / np.sqrt((query @ query) * (other @ other))
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", [1, 7, 83])
+def test_cosines_and_order(method, k):
+    train, test = vectors(83, 0), vectors(9, 1)
+    expected = double_loop(train, test)
+    found = nearest(train, test, k, method)
+    np.testing.assert_array_equal(found.rows, np.argsort(-expected, axis=1)[:, :k])
+    np.testing.assert_allclose(found.scores, -np.sort(-expected, axis=1)[:, :k], atol=1e-6)
+    assert found.rows.dtype == np.int64
+    assert found.scores.dtype == np.float32
+
+
+@pytest.fixture
+def stored(tmp_path):
+    def store(array: np.ndarray) -> QueryEmbeddings:
+        np.save(tmp_path / "stored.npy", array)
+        return QueryEmbeddings.open(tmp_path / "stored.npy")
+
+    return store
+
+
+def test_from_disk_in_chunks_is_from_memory(stored, monkeypatch):
+    train, test = vectors(83, 2), vectors(9, 3)
+    on_disk = stored(train)
+    assert (len(on_disk), on_disk.dimensions) == (83, 12)
+    for size in (1, 10, 83, 100):
+        chunks = list(on_disk.chunks(size))
+        assert max(map(len, chunks)) <= size
+        np.testing.assert_array_equal(np.concatenate(chunks), train)
+    np.testing.assert_array_equal(on_disk.load(), train)
+    np.testing.assert_array_equal(on_disk.take(np.array([5, 2, 5])), train[[5, 2, 5]])
+    monkeypatch.setattr(QueryEmbeddings.chunks, "__defaults__", (10,))
+    for method in METHODS if importlib.util.find_spec("faiss") else METHODS[:1]:
+        found, expected = nearest(on_disk, test, 6, method), nearest(train, test, 6, method)
+        np.testing.assert_array_equal(found.rows, expected.rows)
+
+
+def test_a_selection_is_searched_as_if_it_were_all(stored):
+    train, test = vectors(40, 4), vectors(5, 5)
+    rows = np.array([3, 8, 9, 30, 31])
+    found = nearest(stored(train).select(rows), test, 2)
+    expected = np.argsort(-double_loop(train[rows], test), axis=1)[:, :2]
+    np.testing.assert_array_equal(found.rows, expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 60), st.integers(0, 99))
+def test_ranks_do_not_depend_on_how_many_lists_fit(tests, depth, seed):
+    train, test = vectors(30, seed), vectors(tests, seed + 1)
+    depth = min(depth, 30)
+    expected = best_ranks(nearest(train, test, depth).rows, 30)
+    whole = similarity._ENTRIES
+    try:
+        similarity._ENTRIES = 2 * depth  # two lists at a time
+        np.testing.assert_array_equal(nearest_ranks(train, test, depth), expected)
+    finally:
+        similarity._ENTRIES = whole
+
+
+def test_a_zero_vector_is_as_near_as_nothing():
+    train, test = vectors(4, 6), vectors(2, 7)
+    train[2] = 0
+    for method in METHODS if importlib.util.find_spec("faiss") else METHODS[:1]:
+        found = nearest(train, test, 4, method)
+        assert (found.scores[found.rows == 2] == 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_input_is_one_clear_line(method):
+    train, test = vectors(4, 0), vectors(2, 1)
+    with pytest.raises(
+        InputError, match="12 dimensions, those of test queries 5: take both from one encoder"
+    ):
+        nearest(train, vectors(2, 1, 5), 1, method)
+    with pytest.raises(InputError, match="k is 0"):
+        nearest(train, test, 0, method)
+    with pytest.raises(InputError, match="4 training and 0 test queries"):
+        nearest(train, test[:0], 1, method)
+    train[1, 1] = np.nan
+    with pytest.raises(InputError, match="NaN or infinite"):
+        nearest(train, test, 1, method)
+
+
+def test_unknown_and_absent_searches(monkeypatch):
+    with pytest.raises(InputError, match="unknown search 'bm25'; there are exact and faiss"):
+        nearest(vectors(4, 0), vectors(2, 1), 1, "bm25")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
+    with pytest.raises(InputError, match=r"pip install 'beir-cocodr\[faiss-cpu\]'"):
+        nearest(vectors(4, 0), vectors(2, 1), 1, "faiss")
+
+
+def test_what_is_no_file_of_embeddings_is_refused(tmp_path):
+    wrong = tmp_path / "x.npy"
+    for content in (np.zeros(3, np.float32), np.zeros((2, 2)), np.zeros((4, 4), np.float32).T[:, :2]):
+        np.save(wrong, content)
+        with pytest.raises(InputError, match=r"x\.npy holds .*; delete it"):
+            QueryEmbeddings.open(wrong)
+    np.save(wrong, np.zeros((8, 8), np.float32))
+    wrong.write_bytes(wrong.read_bytes()[:-5])
+    with pytest.raises(InputError, match=r"x\.npy holds no embeddings"):
+        QueryEmbeddings.open(wrong)

@@ -1,0 +1,236 @@
+"""Every architecture trains and ranks as the host's own similarity does over all documents."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import ir_measures
+import pytest
+import torch
+from conftest import write_beir
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.resampling.regimes.architectures import NAMES, find_architectures
+from beir_cocodr.resampling.regimes.load_retriever import load_retriever
+from beir_cocodr.resampling.regimes.mlm_head import masked_language_model
+from beir_cocodr.resampling.regimes.recipe import Recipe
+from beir_cocodr.resampling.regimes.tuned_bm25 import K1, B
+from beir_cocodr.retrieval.bm25 import BM25
+
+TOP = 15
+SETTINGS = {
+    "max_steps": 2,
+    "batch_size": 4,
+    "learning_rate": 1e-3,
+    "negatives": 2,
+    "list_size": 4,
+    "mlm_steps": 2,
+    "document_length": 64,
+    "query_length": 16,
+    "rerank": 20,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_beir(tmp_path_factory.mktemp("regimes") / "tiny", documents=60, queries=20)
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_cosine) -> Recipe:
+    return Recipe(start=str(tiny_cosine), **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def models(folder, recipe, tmp_path_factory) -> dict[str, str]:
+    """Each architecture's model after two steps."""
+    output, shared = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("shared")
+    return {
+        found.name: str(found.train(str(folder), output / found.name, recipe, 1, shared))
+        for found in find_architectures(["all"])
+    }
+
+
+@pytest.fixture(scope="module")
+def texts(folder) -> dict[str, dict[str, str]]:
+    """Ids to texts of documents and test queries, straight from the files."""
+    documents = {}
+    for line in (folder / "corpus.jsonl").read_text().splitlines():
+        found = json.loads(line)
+        documents[found["_id"]] = f"{found['title']} {found['text']}".strip()
+    return {"documents": documents, "queries": load_collection(folder, "test").queries}
+
+
+def ranked(model: str, folder: Path, recipe: Recipe, work: Path, top: int = TOP) -> dict:
+    collection = load_collection(folder, "test")
+    retriever = load_retriever(model, collection.documents, work, recipe)
+    retriever.prepare()
+    found = retriever.search(collection.queries, top).results(collection.documents)
+    assert retriever.describe()["model"]
+    return found
+
+
+def assert_ranked_by(found: dict, scores: torch.Tensor, texts: dict, keep_zero: bool = True) -> None:
+    """``scores`` (Q, N) of the host decide; equal ones stand by descending id."""
+    ids = list(texts["documents"])
+    for query, row in zip(texts["queries"], scores.tolist(), strict=True):
+        order = sorted(zip(row, ids, strict=True), reverse=True)
+        expected = [(name, score) for score, name in order if keep_zero or score > 0][:TOP]
+        assert [name for name, _ in found[query]] == [name for name, _ in expected]
+        assert [s for _, s in found[query]] == pytest.approx([s for _, s in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["dense", "dense-hard", "dense-distilled"])
+def test_dense(models, name, folder, recipe, texts, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    host = SentenceTransformer(models[name], device="cpu")
+    queries = host.encode_query(list(texts["queries"].values()), convert_to_tensor=True)
+    documents = host.encode_document(list(texts["documents"].values()), convert_to_tensor=True)
+    assert_ranked_by(
+        ranked(models[name], folder, recipe, tmp_path), host.similarity(queries, documents), texts
+    )
+
+
+def test_splade(models, folder, recipe, texts, tmp_path):
+    from sentence_transformers import SparseEncoder
+
+    host = SparseEncoder(models["splade"], device="cpu")
+    queries = host.encode_query(list(texts["queries"].values()))
+    documents = host.encode_document(list(texts["documents"].values()))
+    found = ranked(models["splade"], folder, recipe, tmp_path)
+    assert_ranked_by(found, host.similarity(queries, documents).to_dense(), texts, keep_zero=False)
+
+
+def test_late_interaction(models, folder, recipe, texts, tmp_path):
+    from sentence_transformers import MultiVectorEncoder
+
+    host = MultiVectorEncoder(models["late-interaction"], device="cpu")
+    queries = host.encode_query(list(texts["queries"].values()))
+    documents = host.encode_document(list(texts["documents"].values()))
+    assert queries[0].shape[1] == 128
+    # MaxSim once more by its definition: for every query vector the best document vector.
+    best = [[float((q @ d.T).max(dim=1).values.sum()) for d in documents] for q in queries]
+    found = ranked(models["late-interaction"], folder, recipe, tmp_path)
+    assert_ranked_by(found, torch.tensor(best), texts)
+    assert torch.allclose(host.similarity(queries, documents), torch.tensor(best), atol=1e-4)
+
+
+def test_late_interaction_in_pieces(models, folder, recipe, tmp_path, monkeypatch):
+    from beir_cocodr.resampling.regimes import late_retriever
+
+    whole = ranked(models["late-interaction"], folder, recipe, tmp_path)
+    monkeypatch.setattr(late_retriever, "_CHUNK", 7)
+    pieces = ranked(models["late-interaction"], folder, recipe, tmp_path)
+    assert {q: [d for d, _ in found] for q, found in pieces.items()} == {
+        q: [d for d, _ in found] for q, found in whole.items()
+    }
+
+
+def test_cross_encoder_reranks_the_first_stage(models, folder, recipe, texts, tmp_path):
+    from sentence_transformers import CrossEncoder
+
+    collection = load_collection(folder, "test")
+    host = CrossEncoder(models["cross-encoder"], device="cpu")
+    first = BM25(collection.documents).search(collection.queries, 20).results(collection.documents)
+    found = ranked(models["cross-encoder"], folder, recipe, tmp_path, top=100)
+    moved = 0
+    for query, text in collection.queries.items():
+        candidates = [name for name, _ in first[query]]
+        order = host.rank(text, [texts["documents"][name] for name in candidates])
+        # The host ranks by the sigmoid, which orders as the raw scores do.
+        assert [name for name, _ in found[query]] == [candidates[row["corpus_id"]] for row in order]
+        moved += [name for name, _ in found[query]] != candidates
+    assert moved
+
+
+def test_bm25_takes_the_best_of_the_grid_on_training_queries(models, folder, recipe, tmp_path):
+    train, test = load_collection(folder, "train"), load_collection(folder, "test")
+    chosen = json.loads((Path(models["bm25"]) / "bm25.json").read_text())
+    values = {}
+    for k1, b in itertools.product(K1, B):
+        ranking = BM25(train.documents, k1=k1, b=b).search(train.queries, 60).results(train.documents)
+        run = {query: dict(found) for query, found in ranking.items()}
+        values[k1, b] = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], train.qrels, run)[
+            ir_measures.nDCG @ 10
+        ]
+    assert values[chosen["k1"], chosen["b"]] == pytest.approx(max(values.values()))
+    assert len(set(values.values())) > 1
+    own = BM25(test.documents, k1=chosen["k1"], b=chosen["b"]).search(test.queries, TOP)
+    assert ranked(models["bm25"], folder, recipe, tmp_path) == own.results(test.documents)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "bm25"])
+def test_training_says_what_it_did_and_moves_the_weights(models, name, recipe, tiny_cosine):
+    from safetensors.torch import load_file
+
+    record = json.loads((Path(models[name]) / "training.json").read_text())
+    assert record["steps"] == 2
+    assert record["seen"][0]["split"] == "train"
+    after = load_file(Path(models[name]) / "model.safetensors")
+    before = load_file(tiny_cosine / "model.safetensors")
+    layer = "encoder.layer.0.output.dense.weight"
+    [moved] = [weight for key, weight in after.items() if key.endswith(layer)]
+    [start] = [weight for key, weight in before.items() if key.endswith(layer)]
+    assert moved.shape == start.shape
+    assert not torch.equal(moved, start)
+
+
+def test_training_repeats_by_its_seed_and_is_not_repeated(folder, recipe, tmp_path):
+    from safetensors.torch import load_file
+
+    [late] = find_architectures(["late-interaction"])
+    weights = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        late.train(str(folder), tmp_path / name, recipe, seed, tmp_path)
+        weights[name] = load_file(tmp_path / name / "1_Dense" / "model.safetensors")["linear.weight"]
+    assert torch.equal(weights["a"], weights["b"])
+    assert not torch.equal(weights["a"], weights["c"])
+    (tmp_path / "a" / "model.safetensors").unlink()
+    late.train(str(folder), tmp_path / "a", recipe, 1, tmp_path)  # its record stands: it is complete
+    assert not (tmp_path / "a" / "model.safetensors").exists()
+    (tmp_path / "a" / "training.json").unlink()
+    late.train(str(folder), tmp_path / "a", recipe, 1, tmp_path)
+    again = load_file(tmp_path / "a" / "1_Dense" / "model.safetensors")["linear.weight"]
+    assert torch.equal(again, weights["b"])
+
+
+def test_a_start_without_a_head_gets_a_tied_one_and_learns(folder, recipe, tmp_path):
+    from transformers import AutoModelForMaskedLM
+
+    collection = load_collection(folder, "train")
+    source, text_format = masked_language_model(collection, recipe, 1, tmp_path)
+    assert (text_format.query_length, text_format.document_length) == (16, 64)
+    model = AutoModelForMaskedLM.from_pretrained(source)
+    decoder, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    assert decoder.weight.data_ptr() == embeddings.weight.data_ptr()
+    assert [path.name for path in tmp_path.iterdir()] == [Path(source).name]
+    longer, _ = masked_language_model(
+        collection, Recipe(start=recipe.start, **SETTINGS | {"mlm_steps": 40}), 1, tmp_path / "longer"
+    )
+    assert masked_loss(longer, collection) < masked_loss(source, collection)
+
+
+def masked_loss(source: str, collection) -> float:
+    """The host's masked language modelling loss with every seventh token masked."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = AutoModelForMaskedLM.from_pretrained(source).eval()
+    texts = [document["text"] for document in collection.documents.take(range(30))]
+    batch = tokenizer(texts, truncation=True, max_length=64, padding=True, return_tensors="pt")
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels[:, 1:-1:7] = batch["input_ids"][:, 1:-1:7]
+    batch["input_ids"][:, 1:-1:7] = tokenizer.mask_token_id
+    with torch.no_grad():
+        return float(model(**batch, labels=labels).loss)
+
+
+def test_a_start_with_a_head_keeps_it(folder, tiny_mlm, tmp_path):
+    recipe = Recipe(start=str(tiny_mlm), **SETTINGS)
+    source, _ = masked_language_model(load_collection(folder, "train"), recipe, 1, tmp_path)
+    assert source == str(tiny_mlm)
+    assert list(tmp_path.iterdir()) == []

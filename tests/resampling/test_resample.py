@@ -1,0 +1,275 @@
+"""`resample` from datasets to folders: what is written, that it is right, and that it is all or nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import write_beir
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.validation import validate
+from beir_cocodr.errors import InputError
+from beir_cocodr.resampling.overlap import label_overlap
+from beir_cocodr.resampling.resample_restrain import resample_restrain
+from beir_cocodr.resampling.resample_resttest import resample_resttest
+
+TRAIN, TEST = 80, 8
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """80 training and 8 test queries over 200 documents."""
+    made = write_beir(tmp_path_factory.mktemp("pair") / "tiny", documents=200, queries=TRAIN)
+    lines = (made / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
+    (made / "qrels" / "test.tsv").write_text("".join(lines[: 1 + 2 * TEST]))
+    return made
+
+
+@pytest.fixture(scope="module")
+def cosines(folder, tiny_cosine) -> np.ndarray:
+    """(TEST, TRAIN) by the host itself."""
+    from sentence_transformers import SentenceTransformer
+
+    host = SentenceTransformer(str(tiny_cosine))
+    train, test = (list(load_collection(folder, split).queries.values()) for split in ("train", "test"))
+    return host.encode_query(test) @ host.encode_query(train).T
+
+
+def restrain(folder, encoder, output, **options):
+    return resample_restrain(str(folder), str(folder), str(encoder), output, **options)
+
+
+def queries(folder: Path, split: str) -> list[str]:
+    return list(load_collection(folder, split).queries)
+
+
+def content(folder: Path) -> dict[str, bytes | str]:
+    return {
+        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
+    output = tmp_path / "new" / "o"
+    manifest = restrain(folder, tiny_cosine, output, sizes=[20])
+    assert sorted(path.name for path in output.iterdir()) == [
+        "extrapolation",
+        "interpolation",
+        "manifest.json",
+    ]
+    assert json.loads((output / "manifest.json").read_text()) == manifest
+    [k], top = manifest["parameters"]["k"], manifest["parameters"]["exclude_top"]
+    assert k == top
+    order = np.argsort(-cosines, axis=1)
+    inside = {f"q{row}" for row in order[:, :k].ravel()}
+    assert set(queries(output / "interpolation", "train")) == inside
+    drawn = queries(output / "extrapolation", "train")
+    assert not set(drawn) & inside
+    assert len(set(drawn)) == len(inside)
+    whole = load_collection(folder, "train")
+    for regime in ("interpolation", "extrapolation"):
+        made = output / regime
+        assert [d for d in validate(made, "train") + validate(made, "test") if d.severity == "error"] == []
+        assert (made / "corpus.jsonl").is_symlink()
+        assert (made / "corpus.jsonl").samefile(folder / "corpus.jsonl")
+        train, test = load_collection(made, "train"), load_collection(made, "test")
+        assert train.qrels == {query: whole.qrels[query] for query in train.queries}
+        assert list(train.queries) == [query for query in whole.queries if query in train.queries]
+        assert (test.queries, test.qrels) == (
+            load_collection(folder, "test").queries,
+            load_collection(folder, "test").qrels,
+        )
+
+
+def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
+    from beir_cocodr.training.record import seen
+
+    manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    assert manifest["encoder"]["dimensions"] == 32
+    train = load_collection(folder, "train")
+    recorded = seen(train, queries=True)
+    # The hashes are those that a training.json has, so that the two can be compared.
+    for name in ("corpus_sha256", "queries_sha256", "qrels_sha256", "documents", "queries", "split"):
+        assert manifest["train"][name] == recorded[name]
+    test = load_collection(folder, "test")
+    before = manifest["overlap"]["before"]
+    assert (before["training_queries"], before["test_queries"]) == (TRAIN, TEST)
+    assert before["nearest_similarity"]["mean"] == pytest.approx(cosines.max(axis=1).mean(), abs=1e-4)
+    for found in manifest["sets"]:
+        made = load_collection(tmp_path / "o" / found["folder"], "train")
+        record = seen(made, queries=True)
+        assert found["train"]["queries"] == len(made.queries)
+        assert found["train"]["judgements"] == sum(map(len, made.qrels.values()))
+        assert found["train"]["queries_sha256"] == record["queries_sha256"]
+        assert found["train"]["qrels_sha256"] == record["qrels_sha256"]
+        after = manifest["overlap"]["after"][found["folder"]]
+        expected = [row for minimum in (1, 2) for row in label_overlap(made.qrels, test.qrels, minimum)]
+        assert [row["overlapping"] for row in after["label_overlap"]] == [row.overlapping for row in expected]
+        rows = [int(query[1:]) for query in made.queries]
+        nearest = cosines[:, rows].max(axis=1)
+        assert after["nearest_similarity"]["mean"] == pytest.approx(nearest.mean(), abs=1e-4)
+        assert after["nearest_similarity"]["least"] == pytest.approx(nearest.min(), abs=1e-4)
+    after = manifest["overlap"]["after"]
+    similarity = [after[name]["nearest_similarity"]["mean"] for name in ("interpolation", "extrapolation")]
+    assert similarity[0] == before["nearest_similarity"]["mean"] > similarity[1]
+
+
+def test_sizes_are_nested_and_same_seeds_same_bytes(folder, tiny_cosine, tmp_path):
+    options = {"sizes": [10, 16, 24], "seed": 3}
+    restrain(folder, tiny_cosine, tmp_path / "a", **options)
+    restrain(folder, tiny_cosine, tmp_path / "b", **options)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    restrain(folder, tiny_cosine, tmp_path / "c", sizes=[10, 16, 24], seed=4)
+    near, far = (
+        [set(queries(tmp_path / "a" / f"size-{size}" / regime, "train")) for size in (10, 16, 24)]
+        for regime in ("interpolation", "extrapolation")
+    )
+    for sets in (near, far):
+        assert sets[0] <= sets[1] <= sets[2]
+        assert len(sets[0]) < len(sets[2])
+    assert not near[2] & far[2]
+    changed = {
+        name
+        for name, bytes_ in content(tmp_path / "a").items()
+        if content(tmp_path / "c")[name] != bytes_ and "/qrels/" in name
+    }
+    assert {name.split("/")[1] for name in changed} == {"extrapolation"}
+    # One L for all sizes: alone, the smallest set has a smaller one.
+    alone = restrain(folder, tiny_cosine, tmp_path / "d", sizes=[10])
+    both = json.loads((tmp_path / "a" / "manifest.json").read_text())["parameters"]
+    assert alone["parameters"]["k"] == both["k"][:1]
+    assert alone["parameters"]["exclude_top"] < both["exclude_top"] == max(both["k"])
+
+
+def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines):
+    pytest.importorskip("faiss")
+    manifest = restrain(folder, tiny_cosine, tmp_path / "o", ks=[2, 1], exclude_top=4, method="faiss")
+    assert [found["folder"] for found in manifest["sets"]][::2] == ["k-2/interpolation", "k-1/interpolation"]
+    assert manifest["sets"][0]["id"] == "cocodr/restrain/tiny/k-2/interpolation"
+    order = np.argsort(-cosines, axis=1)
+    for k in (1, 2):
+        inside = queries(tmp_path / "o" / f"k-{k}" / "interpolation", "train")
+        assert set(inside) == {f"q{row}" for row in order[:, :k].ravel()}
+        outside = set(queries(tmp_path / "o" / f"k-{k}" / "extrapolation", "train"))
+        assert not outside & {f"q{row}" for row in order[:, :4].ravel()}
+
+
+def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_path, caplog):
+    manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[1])
+    least = manifest["sets"][0]["train"]["queries"]
+    assert (
+        f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}" in caplog.text
+    )
+
+
+def test_resttest_holds_out_every_bucket_once(folder, tiny_cosine, tmp_path):
+    output = tmp_path / "o"
+    manifest = resample_resttest(str(folder), str(folder), str(tiny_cosine), output, buckets=3, seed=1)
+    again = resample_resttest(str(folder), str(folder), str(tiny_cosine), tmp_path / "b", buckets=3, seed=1)
+    assert again == manifest
+    assert content(output) == content(tmp_path / "b")
+    all_train, all_test = queries(folder, "train"), queries(folder, "test")
+    held_out, extrapolated, interpolated = [], [], []
+    for bucket in (1, 2, 3):
+        place = output / f"bucket-{bucket}"
+        train = queries(place / "interpolation", "train")
+        assert train == queries(place / "extrapolation", "train")
+        held_out += sorted(set(all_train) - set(train))
+        inside, outside = (queries(place / regime, "test") for regime in ("extrapolation", "interpolation"))
+        assert sorted(inside + outside) == sorted(all_test)
+        extrapolated += inside
+        interpolated += outside
+    assert sorted(held_out) == sorted(all_train)
+    assert sorted(extrapolated) == sorted(all_test)
+    assert sorted(interpolated) == sorted(2 * all_test)
+    assert sum(manifest["parameters"]["training_queries"]) == TRAIN
+    assert sum(manifest["parameters"]["test_queries"]) == TEST
+    after = manifest["overlap"]["after"]
+    assert after["bucket-1/extrapolation"]["test_queries"] == len(
+        queries(output / "bucket-1/extrapolation", "test")
+    )
+
+
+def test_beirs_own_loader_reads_them(folder, tiny_cosine, tmp_path):
+    from beir.datasets.data_loader import GenericDataLoader
+
+    restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    for split in ("train", "test"):
+        made = tmp_path / "o" / "extrapolation"
+        corpus, texts, qrels = GenericDataLoader(str(made)).load(split)
+        ours = load_collection(made, split)
+        assert (len(corpus), texts, qrels) == (200, ours.queries, ours.qrels)
+
+
+def test_a_compressed_corpus_is_linked_under_its_name(folder, tiny_cosine, tmp_path):
+    packed = tmp_path / "packed"
+    shutil.copytree(folder, packed)
+    (packed / "corpus.jsonl.gz").write_bytes(gzip.compress((packed / "corpus.jsonl").read_bytes()))
+    (packed / "corpus.jsonl").unlink()
+    restrain(packed, tiny_cosine, tmp_path / "o", sizes=[16])
+    assert (tmp_path / "o" / "interpolation" / "corpus.jsonl.gz").samefile(packed / "corpus.jsonl.gz")
+    assert len(load_collection(tmp_path / "o" / "interpolation", "train").documents) == 200
+
+
+def test_what_is_no_file_of_the_users_is_written_once_and_may_be_moved(tiny_cosine, tmp_path, monkeypatch):
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
+    manifest = restrain("apidocs/numpy", tiny_cosine, tmp_path / "o", sizes=[200])
+    assert manifest["base"] == "apidocs/numpy"
+    assert (tmp_path / "o" / "corpus.jsonl").is_file()
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "o").rename(tmp_path / "moved")
+    found = tmp_path / "moved" / "extrapolation"
+    assert (found / "corpus.jsonl").readlink() == Path("../corpus.jsonl")
+    expected = load_collection("apidocs/numpy", "train").documents
+    assert load_collection(found, "train").documents.content_hash == expected.content_hash
+
+
+def test_resampled_folders_can_be_resampled(folder, tiny_cosine, tmp_path):
+    restrain(folder, tiny_cosine, tmp_path / "o", ks=[3])
+    restrain(tmp_path / "o" / "interpolation", tiny_cosine, tmp_path / "p", ks=[1])
+    # The link leads to the corpus, not to another link.
+    link = tmp_path / "p" / "interpolation" / "corpus.jsonl"
+    assert link.readlink() == (folder / "corpus.jsonl").resolve()
+
+
+def test_test_queries_with_a_corpus_of_their_own(folder, tiny_cosine, tmp_path):
+    other = write_beir(tmp_path / "other", documents=30, queries=6, seed=5)
+    manifest = resample_restrain(str(folder), str(other), str(tiny_cosine), tmp_path / "o", sizes=[10])
+    assert manifest["same_corpus"] is False
+    for found in manifest["sets"]:
+        assert found["train"]["folder"] == found["folder"]
+        assert found["test"]["folder"] == f"{found['folder']}/test"
+        train = load_collection(tmp_path / "o" / found["train"]["folder"], "train")
+        test = load_collection(tmp_path / "o" / found["test"]["folder"], "test")
+        assert (len(train.documents), len(test.documents)) == (200, 30)
+        # Ids that both have are two queries here.
+        assert set(test.queries) & {f"q{i}" for i in range(TRAIN)}
+        assert test.qrels == load_collection(other, "test").qrels
+        with pytest.raises(InputError, match="choose one of: train"):
+            load_collection(tmp_path / "o" / found["folder"], "test")
+
+
+def test_dying_while_writing_leaves_nothing(folder, tiny_cosine, tmp_path, monkeypatch):
+    from beir_cocodr.resampling import outputs
+
+    monkeypatch.setattr(outputs, "write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_is_taken_is_left_alone(folder, tmp_path):
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "mine").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for taken in ("o", "file"):
+        with pytest.raises(InputError, match="is there already and is not written over"):
+            restrain(folder, "no encoder is loaded for this", tmp_path / taken, sizes=[16])
+    assert (tmp_path / "o" / "mine").read_text() == "x"
