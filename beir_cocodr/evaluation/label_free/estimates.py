@@ -1,0 +1,120 @@
+"""Estimates of how two models differ, from what was seen of them without labels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.evaluation.label_free.agreement import fuse, overlap
+from beir_cocodr.evaluation.label_free.evidence import BM25, Evidence
+from beir_cocodr.evaluation.significance import interval
+
+CROPS, GENERATED = "held-out crops", "generated queries"
+WITH_BM25, WITH_FUSION = "agreement with BM25", "agreement with the fusion"
+ESTIMATORS = (CROPS, GENERATED, WITH_BM25, WITH_FUSION)
+#: From fewer queries nothing is concluded.
+FEWEST_QUERIES = 10
+# Beyond two standard deviations a larger effect says no more; one without any variance is infinite.
+_LARGEST_EFFECT = 2.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How model b differs from model a in one estimator, over the same queries.
+
+    Attributes:
+        estimator: one of :data:`ESTIMATORS`.
+        a, b: means; None without queries.
+        difference: mean of b − a.
+        interval: bootstrap 95% interval of the difference over queries.
+        effect: difference over the standard deviation of the per-query differences (Cohen's d for pairs),
+            within −2..2; 0 where the estimator does not apply.
+        wins, ties, losses: queries on which b is better, equal, worse.
+        queries: how many.
+        applies: whether it is evidence for this pair.
+        remark: why not, or "".
+    """
+
+    estimator: str
+    a: float | None
+    b: float | None
+    difference: float | None
+    interval: tuple[float, float] | None
+    effect: float
+    wins: int
+    ties: int
+    losses: int
+    queries: int
+    applies: bool
+    remark: str
+
+    @property
+    def sign(self) -> int:
+        """1 or −1 where the interval lies on one side of 0 and the estimator applies, else 0."""
+        if not self.applies or self.interval is None:
+            return 0
+        return int(self.interval[0] > 0) - int(self.interval[1] < 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"sign": self.sign}
+
+
+def kind(model: str) -> str:
+    """How a model ranks: "bm25", "hybrid" (also ``rrf:``), "feedback" or "dense"."""
+    if model == BM25:
+        return BM25
+    prefix = model.partition(":")[0]
+    return {"hybrid": "hybrid", "rrf": "hybrid", "feedback": "feedback"}.get(prefix, "dense")
+
+
+def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
+    """All estimators for one pair of models; exchanging a and b changes the signs and nothing else.
+
+    The fusion is that of BM25's list and both models' own, by reciprocal ranks, so that no other model has a
+    part in it. Agreement with BM25 is no evidence between models of different kinds: one that has BM25 inside
+    agrees with it in any case.
+    """
+    lists = evidence.lists
+    reference = fuse([lists[name] for name in sorted({a, b, BM25})])
+    alike = kind(a) == kind(b)
+    bm25 = "" if alike else "one of the two is made of BM25, or they are made of it in different ways"
+    return [
+        _estimate(CROPS, evidence.crops[a], evidence.crops[b]),
+        _estimate(GENERATED, evidence.generated[a], evidence.generated[b]),
+        _estimate(WITH_BM25, overlap(lists[a], lists[BM25]), overlap(lists[b], lists[BM25]), bm25),
+        _estimate(WITH_FUSION, overlap(lists[a], reference), overlap(lists[b], reference)),
+    ]
+
+
+def _estimate(
+    estimator: str, first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], remark: str = ""
+) -> Estimate:
+    count = len(first)
+    if count < FEWEST_QUERIES:
+        remark = remark or f"only {count} queries, and {FEWEST_QUERIES} are needed"
+    difference = second - first
+    return Estimate(
+        estimator=estimator,
+        a=float(first.mean()) if count else None,
+        b=float(second.mean()) if count else None,
+        difference=float(difference.mean()) if count else None,
+        interval=interval(difference),
+        effect=0.0 if remark else _effect(difference),
+        wins=int((difference > 0).sum()),
+        ties=int((difference == 0).sum()),
+        losses=int((difference < 0).sum()),
+        queries=count,
+        applies=not remark,
+        remark=remark,
+    )
+
+
+def _effect(difference: npt.NDArray[np.float64]) -> float:
+    mean, deviation = float(difference.mean()), float(difference.std(ddof=1))
+    if mean == 0:
+        return 0.0
+    with np.errstate(divide="ignore"):
+        return float(np.clip(np.float64(mean) / deviation, -_LARGEST_EFFECT, _LARGEST_EFFECT))

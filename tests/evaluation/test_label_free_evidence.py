@@ -1,0 +1,134 @@
+"""Held-out crops, generated queries and agreement: what they are, apart from any verdict."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from conftest import sentences
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.words import words
+from beir_cocodr.evaluation.label_free.agreement import fuse, overlap
+from beir_cocodr.evaluation.label_free.crops import CROP_WORDS, hold_out_crops
+from beir_cocodr.evaluation.label_free.held_out import HeldOutRetrievers
+from beir_cocodr.evaluation.label_free.lexical import lexical_queries
+from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries, verbatim_share
+from beir_cocodr.retrieval.retrievers import Retrievers
+
+
+def corpus(folder, texts):
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"_id": f"d{i}", "title": "", "text": text}) for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    return load_collection(folder, labels="none").documents
+
+
+@pytest.fixture(scope="module")
+def documents(beir_folder):
+    return load_collection(beir_folder).documents
+
+
+def test_a_crop_and_the_rest_are_the_document_and_nothing_else_changes(documents, tmp_path):
+    crops = hold_out_crops(documents, tmp_path, size=20)
+    held_out = dict(zip(crops.queries.rows.tolist(), crops.queries.texts, strict=True))
+    assert len(held_out) == len(crops.queries.texts) == 20
+    pairs = zip(documents.items(), crops.documents.items(), strict=True)
+    for row, ((id_, before), (same_id, after)) in enumerate(pairs):
+        assert (id_, before["title"]) == (same_id, after["title"])
+        if row not in held_out:
+            assert before == after
+            continue
+        crop = held_out[row]
+        assert crop in before["text"]
+        assert 1 <= len(crop.split()) <= CROP_WORDS
+        assert Counter(f"{crop} {after['text']}".split()) == Counter(before["text"].split())
+
+
+def test_crops_depend_on_the_seed_alone(documents, tmp_path):
+    made = []
+    for number, seed in enumerate((1, 1, 2)):
+        (tmp_path / str(number)).mkdir()
+        made.append(hold_out_crops(documents, tmp_path / str(number), size=10, seed=seed).queries.texts)
+    assert made[0] == made[1] != made[2]
+
+
+def test_documents_without_two_spans_are_counted_and_scripts_without_spaces_are_cut(tmp_path):
+    short = ["wing drag"] * 3 + [""]
+    chinese = ["机翼的升力和阻力在超音速流动中由激波层决定。边界层的湍流加热平板和圆柱体的喷嘴。"]
+    found = corpus(tmp_path / "c", short + chinese)
+    crops = hold_out_crops(found, tmp_path, size=5)
+    assert crops.queries.counts == {"documents_looked_at": 5, "documents_without_two_spans": 4}
+    assert crops.queries.rows.tolist() == [4]
+    assert crops.queries.texts[0] in chinese[0]
+    none = hold_out_crops(corpus(tmp_path / "d", short), tmp_path, size=5)
+    assert (none.queries.texts, none.queries.verbatim) == ([], None)
+
+
+def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(documents, tiny_cosine, tmp_path):
+    crops = hold_out_crops(documents, tmp_path, size=15)
+    for name in ("whole", "held", "fresh"):
+        (tmp_path / name).mkdir()
+    whole = Retrievers(documents, tmp_path / "whole")
+    held_out = HeldOutRetrievers(whole, crops.documents, crops.queries.rows, tmp_path / "held")
+    fresh = Retrievers(crops.documents, tmp_path / "fresh")
+    for name in (str(tiny_cosine), "bm25", f"hybrid:{tiny_cosine}", f"feedback:{tiny_cosine}"):
+        ours = held_out.get(name).search(crops.queries.queries, 5)
+        theirs = fresh.get(name).search(crops.queries.queries, 5)
+        assert np.allclose(ours.scores, theirs.scores, atol=1e-5)
+        assert (ours.rows == theirs.rows).mean() > 0.98  # ties may fall either way in the last bits
+    dense, original = held_out.get(str(tiny_cosine)), whole.get(str(tiny_cosine))
+    changed = np.abs(dense.embeddings - original.embeddings).max(axis=1) > 1e-6
+    # A crop behind the encoder's 48 tokens changes nothing.
+    assert set() < set(np.flatnonzero(changed)) <= set(crops.queries.rows.tolist())
+
+
+def test_score_is_ndcg_of_one_relevant_document():
+    made = PseudoQueries(["a", "b", "c", "d"], np.array([7, 7, 7, 7]), None, {})
+    found = np.array([[7, *range(10, 20)], [1, 7, *range(10, 19)], [1, 2, *[-1] * 9], [*range(10, 20), 7]])
+    assert made.score(found).tolist() == pytest.approx([1, 1 / np.log2(3), 0, 0])
+
+
+def test_lexical_queries_come_from_their_documents_and_leak(documents, tmp_path):
+    made = lexical_queries(documents, tmp_path, size=30)
+    assert len(set(made.rows.tolist())) == len(made.texts) == 30
+    for text, document in zip(made.texts, documents.take(made.rows), strict=True):
+        assert set(words(text)) <= set(words(f"{document['title']} {document['text']}"))
+    assert made.verbatim == 1
+
+
+def test_verbatim_share_by_hand():
+    assert verbatim_share(["a b", "c d d"], ["b x", "c d"]) == pytest.approx((1 / 2 + 1) / 2)
+    assert verbatim_share([], []) is None
+
+
+def test_overlap_by_hand():
+    found = np.array([[1, 2, 3], [1, 2, 3], [1, -1, -1], [4, 5, 6]])
+    reference = np.array([[3, 2, 9], [7, 8, 9], [1, -1, -1], [-1, -1, -1]])
+    assert overlap(found, reference, depth=3).tolist() == pytest.approx([2 / 3, 0, 1, 0])
+    assert overlap(found, reference, depth=1).tolist() == pytest.approx([0, 0, 1, 0])
+
+
+def test_fusion_is_by_reciprocal_ranks():
+    rng = np.random.default_rng(0)
+    lists = [np.stack([rng.permutation(30)[:12] for _ in range(4)]) for _ in range(3)]
+    lists[0][:, 9:] = -1
+    fused = fuse(lists, depth=5)
+    for i in range(4):
+        scores: Counter[int] = Counter()
+        for rows in lists:
+            for rank, row in enumerate(rows[i].tolist(), 1):
+                if row >= 0:
+                    scores[row] += 1 / (60 + rank)
+        expected = sorted(scores, key=lambda row: (-round(scores[row], 12), row))[:5]
+        assert fused[i].tolist() == expected
+    assert (fuse(lists[::-1], depth=5) == fused).all()
+
+
+def test_sentences_are_cut_at_their_ends(tmp_path):
+    rng = np.random.default_rng(1)
+    found = corpus(tmp_path / "c", [sentences(rng, 0, 4) for _ in range(12)])
+    crops = hold_out_crops(found, tmp_path, size=12)
+    assert all(crop.endswith(".") for crop in crops.queries.texts)

@@ -1,0 +1,289 @@
+"""compare, with labels and without, on tiny collections."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import COMMON, TOPICS
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.label_free.calibration import Calibration
+from beir_cocodr.evaluation.model_comparison import compare_models
+from beir_cocodr.report.comparison_tables import verdict_tables
+from beir_cocodr.report.terminal import print_tables
+
+OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}
+
+
+@pytest.fixture(scope="module")
+def distinct(tmp_path_factory):
+    """A collection in which every document goes on about four words of its own."""
+    rng = np.random.default_rng(3)
+    folder = tmp_path_factory.mktemp("distinct")
+    (folder / "qrels").mkdir()
+    vocabulary = [word for topic in TOPICS for word in topic]
+    corpus, queries, qrels = [], [], ["query-id\tcorpus-id\tscore"]
+    for i in range(40):
+        own = rng.choice(vocabulary, 4, replace=False)
+        parts = [
+            " ".join(str(rng.choice(own if rng.random() < 0.6 else COMMON)) for _ in range(12)) + " ."
+            for _ in range(4)
+        ]
+        corpus.append({"_id": f"d{i}", "title": "", "text": " ".join(parts)})
+        queries.append({"_id": f"q{i}", "text": " ".join(own)})
+        qrels.append(f"q{i}\td{i}\t1")
+    for name, records in (("corpus", corpus), ("queries", queries)):
+        lines = [json.dumps(record) for record in records]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "qrels" / "test.tsv").write_text("\n".join(qrels) + "\n")
+    return folder
+
+
+def changed(source, target, change):
+    """A copy of an encoder with weights changed by name."""
+    import torch
+
+    from beir_cocodr.models.loading import load_encoder
+
+    model = load_encoder(source)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            change(name, weight)
+    model.save_pretrained(str(target))
+    return str(target)
+
+
+@pytest.fixture(scope="module")
+def clean(tiny_cosine, tmp_path_factory):
+    """An encoder that is little more than the mean of its random word vectors, and so works untrained."""
+
+    def change(name, weight):
+        if "position_embeddings" in name or ".output.dense" in name:
+            weight.mul_(0.02)
+
+    return changed(tiny_cosine, tmp_path_factory.mktemp("clean"), change)
+
+
+@pytest.fixture(scope="module")
+def damaged(clean, tmp_path_factory):
+    """The same with one vector for most words."""
+
+    def change(name, weight):
+        if "word_embeddings" in name:
+            lost = np.random.default_rng(5).random(len(weight)) < 0.85
+            weight[lost] = weight.mean(dim=0)
+
+    return changed(clean, tmp_path_factory.mktemp("damaged"), change)
+
+
+@pytest.fixture(scope="module")
+def copied(clean, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("copies") / "copy"
+    shutil.copytree(clean, folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def label_free(distinct, clean, damaged, copied, tmp_path_factory):
+    output = tmp_path_factory.mktemp("label-free")
+    models = [clean, damaged, copied, "bm25"]
+    return compare_models(models, str(distinct), output, labels=False, samples=40), output, models
+
+
+def pair_of(report, a, b):
+    [pair] = [pair for pair in report["pairs"] if (pair["a"], pair["b"]) == (a, b)]
+    return pair
+
+
+def by_estimator(pair):
+    return {found["estimator"]: found for found in pair["estimates"]}
+
+
+def test_a_damaged_copy_is_worse_by_crops_and_by_generated_queries(label_free):
+    report, _, (clean, damaged, *_) = label_free
+    pair = pair_of(report, clean, damaged)
+    for estimator in ("held-out crops", "generated queries"):
+        found = by_estimator(pair)[estimator]
+        assert found["interval"][1] < 0
+        assert found["losses"] > found["wins"]
+        assert found["a"] > 0.7  # the clean one works
+    assert pair["verdict"] == "worse"
+    assert report["ranking"].index(clean) < report["ranking"].index(damaged)
+
+
+def test_a_copy_cannot_be_told_from_its_original(label_free):
+    report, _, (clean, _, copied, _) = label_free
+    pair = pair_of(report, clean, copied)
+    assert pair["verdict"] == "cannot tell"
+    assert all(found["difference"] == pytest.approx(0, abs=1e-9) for found in pair["estimates"])
+
+
+def test_the_report_says_what_it_rests_on_and_is_written(label_free, capsys):
+    report, output, models = label_free
+    assert json.loads((output / "comparison.json").read_text()) == json.loads(json.dumps(report))
+    assert not report["labels"]
+    told = report["pseudo_queries"]
+    assert told["generated queries"]["verbatim"] == 1
+    assert 0 < told["held-out crops"]["verbatim"] < 1
+    assert told["generated queries"]["bm25_ndcg"] > 0.8
+    assert told["agreement"] == {"queries": 40, "of_the_collection": True}
+    assert list(report["seen"]) == models
+    assert not list(output.glob(".embeddings-*"))
+    lines = (output / "labels_wanted.tsv").read_text().splitlines()
+    assert len(lines) == 1 + len(report["labels_wanted"]["pairs"]) == 51
+    assert len(list(output.glob("*.run"))) == 4
+    print_tables(*verdict_tables(report))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert report["pairs"][0]["trust"][:60] in printed
+    assert "BM25 alone has nDCG@10" in printed
+
+
+def test_exchanging_models_turns_the_verdict_round_end_to_end(label_free, distinct):
+    report, _, (clean, damaged, *_) = label_free
+    turned = compare_models([damaged, clean], str(distinct), labels=False, samples=40)
+    assert turned["pairs"][0]["verdict"] == OPPOSITE[pair_of(report, clean, damaged)["verdict"]]
+    before, after = by_estimator(pair_of(report, clean, damaged)), by_estimator(turned["pairs"][0])
+    for name, found in before.items():
+        assert found["difference"] == pytest.approx(-after[name]["difference"], abs=1e-6)
+
+
+def test_noise_on_the_weights_of_a_real_encoder_is_found_out(distinct, minilm, tmp_path):
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+
+    def change(name, weight):
+        if weight.ndim > 1:
+            weight.add_(weight.std() * torch.randn(weight.shape, generator=generator))
+
+    changed(minilm, tmp_path / "noised", change)
+    report = compare_models([minilm, str(tmp_path / "noised")], str(distinct), labels=False, samples=40)
+    [pair] = report["pairs"]
+    assert pair["verdict"] == "worse"
+    for estimator in ("held-out crops", "generated queries"):
+        assert by_estimator(pair)[estimator]["sign"] == -1
+
+
+def test_a_corpus_alone_is_judged_on_generated_queries(distinct, clean, damaged, tmp_path):
+    shutil.copy(distinct / "corpus.jsonl", tmp_path / "corpus.jsonl")
+    report = compare_models([clean, damaged], str(tmp_path / "corpus.jsonl"), samples=40)
+    assert (report["labels"], report["queries"]) == (False, 0)
+    assert report["pseudo_queries"]["agreement"] == {"queries": 40, "of_the_collection": False}
+    assert report["pairs"][0]["verdict"] == "worse"
+    assert report["labels_wanted"]["pairs"] == []
+    assert "no queries" in report["labels_wanted"]["remark"]
+    print_tables(*verdict_tables(report))
+
+
+def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "1", "text": "wing"}\n{"_id": "2", "text": "heat flow"}\n'
+    )
+    report = compare_models([clean, damaged], str(tmp_path / "corpus.jsonl"))
+    [pair] = report["pairs"]
+    assert pair["verdict"] == "cannot tell"
+    assert not any(found["applies"] for found in pair["estimates"])
+    print_tables(*verdict_tables(report))
+
+
+def test_a_calibration_decides_and_its_record_is_told(distinct, clean, damaged, monkeypatch):
+    from beir_cocodr.evaluation.label_free import comparison
+
+    trust = {"models of one kind": {"right": 8, "wrong": 1, "cannot tell": 2, "claimed": 1, "silent": 3}}
+    calibration = Calibration({"held-out crops": 9.0}, 0.8, ["c1", "c2", "c3"], [], trust, "2026-01-01")
+    monkeypatch.setattr(comparison, "load_calibration", lambda: calibration)
+    report = compare_models([clean, damaged], str(distinct), labels=False, samples=40)
+    [pair] = report["pairs"]
+    assert (pair["verdict"], pair["rule"]) == ("worse", "calibrated")
+    effect = by_estimator(pair)["held-out crops"]["effect"]
+    assert pair["probability"] == pytest.approx(1 / (1 + np.exp(-9.0 * effect)))
+    assert "right in 8 of 9 pairs" in pair["trust"]
+    print_tables(*verdict_tables(report))
+
+
+def write_run(path, ranked):
+    lines = [
+        f"{query} Q0 {document} {rank} {-rank} tag"
+        for query, documents in ranked.items()
+        for rank, document in enumerate(documents, 1)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_wins_ties_and_losses_by_hand(distinct, tmp_path):
+    a = {f"q{i}": [f"d{i}"] for i in range(40)}
+    b = dict(a)
+    b |= {f"q{i}": ["d39", f"d{i}"] for i in range(3)}  # 3 queries drop to rank 2
+    a |= {"q10": ["d39"]}  # and one is won
+    first, second = write_run(tmp_path / "a.run", a), write_run(tmp_path / "b.run", b)
+    report = compare_models([first, second], str(distinct), tmp_path / "o", measures="nDCG@10 R@1")
+    tests = {pair["measure"]: pair for pair in report["pairs"]}
+    assert (tests["nDCG@10"]["wins"], tests["nDCG@10"]["ties"], tests["nDCG@10"]["losses"]) == (1, 36, 3)
+    assert tests["nDCG@10"]["difference"] == pytest.approx((1 - 3 * (1 - 1 / np.log2(3))) / 40)
+    assert (tests["R@1"]["wins"], tests["R@1"]["losses"]) == (1, 3)
+    assert report["labels"]
+    assert report["seen"] == {}
+    swapped = compare_models([second, first], str(distinct), measures="nDCG@10 R@1")
+    assert swapped["pairs"][0]["wins"] == 3
+    assert swapped["pairs"][0]["verdict"] == OPPOSITE[tests["nDCG@10"]["verdict"]]
+    print_tables(*verdict_tables(report))
+
+
+def test_with_labels_the_damaged_copy_is_worse_and_holm_is_over_all_pairs(
+    distinct, clean, damaged, copied, tmp_path
+):
+    models = [clean, damaged, copied]
+    report = compare_models(models, str(distinct), tmp_path, measures="nDCG@10")
+    assert pair_of(report, models[0], damaged)["verdict"] == "worse"
+    same = pair_of(report, models[0], copied)
+    assert (same["verdict"], same["ties"], same["t_p_holm"]) == ("cannot tell", 40, 1.0)
+    raw, holm = zip(*((pair["t_p"], pair["t_p_holm"]) for pair in report["pairs"]), strict=True)
+    assert min(holm) == pytest.approx(3 * min(raw))
+    assert report["best"]["model"] == models[0]
+    assert report["best"]["indistinguishable"] == [copied]
+    assert (tmp_path / "results.json").is_file()
+    judged = {(f"q{i}", f"d{i}") for i in range(40)}
+    wanted = {(row["query_id"], row["document_id"]) for row in report["labels_wanted"]["pairs"]}
+    assert not wanted & judged
+
+
+def test_one_query_and_all_ties(distinct, tmp_path):
+    found = {f"q{i}": [f"d{i}"] for i in range(40)}
+    first, second = write_run(tmp_path / "a.run", found), write_run(tmp_path / "b.run", found)
+    [pair, _] = compare_models([first, second], str(distinct))["pairs"]
+    assert (pair["verdict"], pair["ties"]) == ("cannot tell", 40)
+    one = tmp_path / "one"
+    shutil.copytree(distinct, one)
+    (one / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    third = write_run(tmp_path / "c.run", {"q1": ["d2"]})
+    [pair, _] = compare_models([first, third], str(one))["pairs"]
+    assert (pair["verdict"], pair["t_p"], pair["losses"]) == ("cannot tell", None, 1)
+
+
+def test_bad_input(distinct, tmp_path):
+    found = {f"q{i}": [f"d{i}"] for i in range(40)}
+    whole = write_run(tmp_path / "a.run", found)
+    part = write_run(tmp_path / "b.run", {f"q{i}": [f"d{i}"] for i in range(3, 40)})
+    other = write_run(tmp_path / "c.run", {"elsewhere": ["d1"]})
+    dataset = str(distinct)
+    cases = [
+        (["bm25"], {}, "two models, not 1"),
+        (["bm25", "bm25"], {}, "named twice"),
+        ([whole, part], {}, r"b.run has no results for queries that .*a.run answers: q0, q1, q2"),
+        ([whole, other], {}, "answers none of the 40 queries"),
+        ([whole, "bm25"], {}, "is a run file and bm25 is not"),
+        ([whole, part], {"labels": False}, "cannot be judged without labels"),
+        (["bm25", "no-such-model"], {"labels": False}, "no-such-model"),
+        (["bm25", "minilm"], {"labels": True, "split": "dev"}, "no split 'dev'"),
+        (["bm25", "minilm"], {"measures": "nonsense"}, "nonsense"),
+        (["bm25", "minilm"], {"labels": False, "samples": 0}, "at least one pseudo-query"),
+        (["bm25", "minilm"], {"wanted": -1}, "no pair or more"),
+    ]
+    for models, options, message in cases:
+        with pytest.raises(InputError, match=message):
+            compare_models(models, dataset, tmp_path / "o", **options)
+    assert not (tmp_path / "o" / "comparison.json").exists()

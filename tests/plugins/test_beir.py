@@ -1,0 +1,90 @@
+"""Our models in BEIR's classes, and our search in BEIR's evaluation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from beir.datasets.data_loader import GenericDataLoader
+from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.search.dense import DenseRetrievalExactSearch
+from beir_cocodr.plugins.beir import COCODR, MRL, ExactSearch, evaluator, load, load_encoder, score_function
+
+from beir_cocodr.errors import InputError
+
+K = [1, 5, 20]
+
+
+@pytest.fixture(scope="module")
+def beirs(beir_folder):
+    return GenericDataLoader(str(beir_folder)).load(split="test")
+
+
+@pytest.fixture(scope="module", params=["bare", "cosine", "mrl"])
+def model(request, tiny_bert, tiny_cosine):
+    if request.param == "mrl":
+        return MRL(str(tiny_bert))
+    return COCODR(tiny_bert) if request.param == "bare" else load_encoder(tiny_cosine)
+
+
+def test_models_go_into_beirs_classes_unchanged(model, beirs):
+    corpus, queries, qrels = beirs
+    retriever = EvaluateRetrieval(
+        DenseRetrievalExactSearch(model, show_progress_bar=False), K, score_function=score_function(model)
+    )
+    expected = retriever.evaluate(qrels, retriever.retrieve(corpus, queries), K)
+    ours = evaluator(model, K, show_progress_bar=False)
+    found = ours.evaluate(qrels, ours.retrieve(corpus, queries), K)
+    assert found == expected
+    assert 0 < found[0]["NDCG@20"] < 1
+
+
+def test_the_similarity_is_the_models_own(tiny_bert, tiny_cosine):
+    assert score_function(COCODR(tiny_bert)) == "dot"
+    assert score_function(load_encoder(tiny_cosine)) == "cos_sim"
+    assert evaluator(tiny_cosine).score_function == "cos_sim"
+    assert evaluator(str(tiny_bert)).score_function == "dot"
+    with pytest.raises(InputError, match="declares the similarity None"):
+        score_function(object())
+
+
+def test_defaults_are_beirs():
+    ours, theirs = evaluator(type("Model", (), {"similarity_fn_name": "dot"})()), EvaluateRetrieval()
+    assert (ours.k_values, ours.top_k) == (theirs.k_values, theirs.top_k)
+    assert isinstance(ours.retriever, ExactSearch)
+
+
+def test_load_is_what_beirs_loader_gives(beir_folder, beirs):
+    corpus, queries, qrels = load(beir_folder)
+    assert dict(corpus) == beirs[0]
+    assert (queries, qrels) == beirs[1:]
+
+
+def test_a_store_gives_the_same_and_is_read_the_second_time(tiny_cosine, beirs, tmp_path, monkeypatch):
+    corpus, queries, _ = beirs
+    expected = evaluator(tiny_cosine, K, show_progress_bar=False).retrieve(corpus, queries)
+    first = evaluator(tiny_cosine, K, store=tmp_path / "store", show_progress_bar=False)
+    results = first.retrieve(corpus, queries)
+    assert [list(found) for found in results.values()] == [list(found) for found in expected.values()]
+    encoder = load_encoder(tiny_cosine)
+    monkeypatch.setattr(encoder, "encode_corpus", lambda *args, **kwargs: pytest.fail("encoded again"))
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "store").rglob("*.npy")}
+    again = evaluator(encoder, K, store=tmp_path / "store", show_progress_bar=False)
+    assert again.retrieve(corpus, queries) == results
+    assert files
+    assert files == {file: file.stat().st_mtime_ns for file in (tmp_path / "store").rglob("*.npy")}
+
+
+def test_importing_leaves_beir_as_it_was():
+    code = (
+        "import beir.retrieval.evaluation as e, beir.retrieval.search.dense.exact_search as s\n"
+        "before = [dict(vars(m)) for m in (e, s)], dict(vars(e.EvaluateRetrieval)), "
+        "dict(vars(s.DenseRetrievalExactSearch))\n"
+        "import beir_cocodr.plugins.beir\n"
+        "after = [dict(vars(m)) for m in (e, s)], dict(vars(e.EvaluateRetrieval)), "
+        "dict(vars(s.DenseRetrievalExactSearch))\n"
+        "assert before == after"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,165 @@
+"""The scripts in examples/ run as they are, and their README says what they take."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from beir.datasets.data_loader import GenericDataLoader
+from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.search.dense import DenseRetrievalExactSearch
+from conftest import write_beir
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+README = (EXAMPLES / "README.md").read_text()
+SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py"))
+BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = [
+    shlex.split(line)
+    for block in BLOCKS
+    for line in block.replace("\\\n", " ").splitlines()
+    if "examples/" in line
+]
+
+
+def run(*arguments: object, launch: tuple[str, ...] = ()) -> str:
+    command = [sys.executable, *launch, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def options_of(script: str, monkeypatch, capsys) -> set[str]:
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as status:
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    assert status.value.code == 0
+    return set(re.findall(r"--[a-z-]+", capsys.readouterr().out.split("options:")[1]))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_readme_names_every_script_with_options_that_it_has(script, monkeypatch, capsys):
+    assert f"| `{script}` |" in README
+    commands = [command for command in COMMANDS if f"examples/{script}" in command]
+    assert commands
+    known = options_of(script, monkeypatch, capsys)
+    for command in commands:
+        given = command[command.index(f"examples/{script}") :]
+        assert {word for word in given if word.startswith("--")} <= known
+
+
+def test_evaluate_one_task(beir_folder, tiny_cosine, tmp_path):
+    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--k", 1, 10, "--store", tmp_path / "s"]
+    found = json.loads(run(EXAMPLES / "evaluate_one_task.py", *arguments, "--device", "cpu"))
+    from beir_cocodr import COCODR
+
+    corpus, queries, qrels = GenericDataLoader(str(beir_folder)).load(split="test")
+    search = DenseRetrievalExactSearch(COCODR(tiny_cosine, device="cpu"), show_progress_bar=False)
+    retriever = EvaluateRetrieval(search, [1, 10], "cos_sim")
+    results = retriever.retrieve(corpus, queries)
+    for part in retriever.evaluate(qrels, results, [1, 10]):
+        assert part.items() <= found.items()
+    assert list((tmp_path / "s").rglob("*.npy"))
+
+
+def test_evaluate_all_tasks(tmp_path):
+    for task in ("scifact", "nfcorpus"):
+        write_beir(tmp_path / "data" / task, seed=len(task))
+    tasks = ["--tasks", "scifact", "nfcorpus", "arguana", "--data", tmp_path / "data"]
+    out = run(EXAMPLES / "evaluate_all_tasks.py", "--model", "bm25", *tasks, "--output", tmp_path / "out")
+    published = json.loads((EXAMPLES.parent / "benchmarks" / "published" / "cocodr.json").read_text())
+    for task in ("scifact", "nfcorpus"):
+        [row] = [line for line in out.splitlines() if line.startswith(f"| {task} |")]
+        cells = [cell.strip() for cell in row.split("|")[3:-1]]
+        scores = published["table1"]["scores"][task].values()
+        assert cells == ["–" if score is None else f"{score:.3f}" for score in scores]
+    assert "- not run: arguana" in out
+    assert (tmp_path / "out" / "beir_table1.json").is_file()
+
+
+TRAINING = ["--max-steps", "2", "--batch-size", "4", "--device", "cpu"]
+
+
+def test_finetune_msmarco(beir_folder, tiny_bert, tmp_path):
+    output = tmp_path / "model"
+    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", output, *TRAINING]
+    record = json.loads(
+        run(EXAMPLES / "finetune_msmarco.py", *arguments, "--weighting", "idro", "--clusters", 2)
+    )
+    assert (record["stage"], record["steps"], record["processes"]) == ("finetune", 2, 1)
+    assert record == json.loads((output / "training.json").read_text())
+    from sentence_transformers import SentenceTransformer
+
+    assert SentenceTransformer(str(output), device="cpu").encode_query(["wing flow"]).shape == (1, 32)
+
+
+def test_two_processes_by_torchrun(beir_folder, tiny_bert, tmp_path):
+    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", tmp_path / "two", *TRAINING]
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    record = json.loads(run(EXAMPLES / "finetune_msmarco.py", *arguments, launch=launch))  # printed once
+    assert (record["steps"], record["processes"]) == (2, 2)
+    assert (tmp_path / "two" / "model.safetensors").is_file()
+
+
+def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
+    data = [
+        "--corpus",
+        beir_folder,
+        "--source",
+        beir_folder,
+        "--base",
+        tiny_bert,
+        "--stages",
+        "coco",
+        "finetune",
+    ]
+    out = run(EXAMPLES / "adapt_corpus.py", *data, "--output", tmp_path / "o", *TRAINING)
+    assert "Did training make the encoder better?" in out
+    assert "Recommended: " in out
+    assert (tmp_path / "o" / "models" / "coco+source" / "modules.json").is_file()
+
+
+BEIR_SCRIPT = """
+import json, logging, sys
+
+from beir import LoggingHandler
+from beir.datasets.data_loader import GenericDataLoader
+from beir.retrieval import models
+from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.search.dense import DenseRetrievalExactSearch as DRES
+
+logging.basicConfig(level=logging.INFO, handlers=[LoggingHandler()])
+corpus, queries, qrels = GenericDataLoader(data_folder=sys.argv[1]).load(split="test")
+model = DRES(models.SentenceBERT("msmarco-distilbert-base-tas-b"), batch_size=16)
+retriever = EvaluateRetrieval(model, score_function="cos_sim")
+results = retriever.retrieve(corpus, queries)
+ndcg, _map, recall, precision = retriever.evaluate(qrels, results, retriever.k_values)
+mrr = retriever.evaluate_custom(qrels, results, retriever.k_values, metric="mrr")
+print(json.dumps([ndcg, _map, recall, precision, mrr]))
+"""
+
+
+def test_a_beir_script_runs_with_the_two_lines_of_the_readme_changed(beir_folder, tiny_cosine, tmp_path):
+    [diff] = re.findall(r"```diff\n(.*?)```", README, flags=re.DOTALL)
+    before, after = ([line[1:] for line in diff.splitlines() if line[0] == mark] for mark in "-+")
+    assert len(before) == len(after) == 2
+    changed = BEIR_SCRIPT
+    for old, new in zip(before, after, strict=True):
+        assert changed.count(old) == 1
+        changed = changed.replace(old, new)
+    printed = []
+    for name, script in (("before", BEIR_SCRIPT), ("after", changed)):
+        file = tmp_path / f"{name}.py"
+        # One model for both, so that nothing but the two lines differs.
+        file.write_text(re.sub(r'"(msmarco-distil|OpenMatch/)[^"]*"', repr(str(tiny_cosine)), script))
+        # BEIR logs to stdout.
+        printed.append(json.loads(run(file, beir_folder).splitlines()[-1]))
+    assert printed[0] == printed[1]
+    assert 0 < printed[0][0]["NDCG@10"] < 1
