@@ -12,7 +12,12 @@ from typing import Annotated
 import typer
 
 from beir_cocodr import cli_options as options
-from beir_cocodr.cli_analysis import qpp
+from beir_cocodr.cli_analysis import qpp, representation, shift, source_clusters
+from beir_cocodr.cli_compare import compare
+from beir_cocodr.cli_data import generate_queries
+from beir_cocodr.cli_doctor import doctor
+from beir_cocodr.cli_resampling import add_resampling
+from beir_cocodr.cli_search import encode, search
 from beir_cocodr.cli_training import adapt, distill, finetune, pretrain
 from beir_cocodr.errors import InputError
 from beir_cocodr.report.terminal import print_adaptation, print_json, print_tables
@@ -150,8 +155,23 @@ def quickstart(
     print_adaptation(run(output, fast, seed, resume), as_json)
 
 
-for _command in (pretrain, finetune, distill, adapt, qpp):
+for _command in (
+    generate_queries,
+    pretrain,
+    finetune,
+    distill,
+    adapt,
+    qpp,
+    shift,
+    representation,
+    source_clusters,
+    encode,
+    search,
+    compare,
+    doctor,
+):
     app.command()(_command)
+add_resampling(app)
 
 
 if __name__ == "__main__":

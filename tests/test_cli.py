@@ -17,7 +17,10 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     return int(status.value.code or 0), captured.out, captured.err
 
 
-COMMANDS = ["quickstart", "validate", "evaluate", "pretrain", "finetune", "distill", "adapt", "qpp"]
+COMMANDS = (
+    "quickstart validate evaluate generate-queries pretrain finetune distill adapt encode search resample "
+    "overlap shift representation source-clusters qpp compare doctor"
+).split()
 
 
 @pytest.mark.parametrize("command", [[], ["--help"], *([name, "--help"] for name in COMMANDS)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -41,6 +42,9 @@ class ExactSearch:
         ignore_identical_ids: never retrieve the document whose id is the query's, as BEIR's search does; the
             query then gets ``top_k`` others.
         show_progress_bar, convert_to_tensor: passed on to the model; both True by default.
+        store: folder of an :class:`~beir_cocodr.retrieval.embedding_store.EmbeddingStore`. The corpus is
+            encoded to it once; later searches with the same model and corpus read it, and an interrupted one
+            goes on where it stopped, also in another process. Needs an encoder of this package.
         **kwargs: anything else is ignored with a warning (BEIR's constructor takes anything).
 
     Attributes:
@@ -63,6 +67,7 @@ class ExactSearch:
         ignore_identical_ids: bool = True,
         show_progress_bar: bool = True,
         convert_to_tensor: bool = True,
+        store: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
         if batch_size < 1 or corpus_chunk_size < 1:
@@ -75,6 +80,7 @@ class ExactSearch:
         self.ignore_identical_ids = ignore_identical_ids
         self.show_progress_bar = show_progress_bar
         self.convert_to_tensor = convert_to_tensor
+        self.store = store
         self.results: dict[str, dict[str, float]] = {}
         _warn_ignored(kwargs)
 
@@ -153,6 +159,21 @@ class ExactSearch:
         if top_k < 1:
             raise InputError(f"top_k is {top_k}: ask for at least one document")
         ignore = self.ignore_identical_ids if ignore_identical_ids is None else ignore_identical_ids
+        excluded = source.rows(query_ids) if ignore else None
+        if self.store is not None:
+            from beir_cocodr.retrieval.stored_corpus import search_stored
+
+            found = search_stored(
+                self.model,
+                source,
+                queries,
+                top_k,
+                self.store,
+                excluded,
+                self.batch_size,
+                self.show_progress_bar,
+            )
+            return query_ids, found.scores, found.rows
         try:
             scores, rows = search_chunks(
                 self._encode_queries(list(queries.values())),
@@ -160,7 +181,7 @@ class ExactSearch:
                 top_k,
                 source.tie_ranks(),
                 similarity=similarity,
-                excluded_rows=source.rows(query_ids) if ignore else None,
+                excluded_rows=excluded,
             )
         except NonFiniteScores as error:
             raise error.named(source.ids, lambda at: [query_ids[row] for row in at]) from None

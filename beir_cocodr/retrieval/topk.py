@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy.typing as npt
@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.non_finite import NonFiniteScores as NonFiniteScores
+from beir_cocodr.retrieval.sort_keys import ranks_of, scores_of, to_keys
 
 Similarity = Literal["dot", "cosine"]
 Array = Tensor | npt.NDArray[Any]
-Names = Callable[[list[int]], Sequence[str]]
 
 # A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product
 # down, fewer documents a tile mean more merges.
@@ -27,32 +28,6 @@ _SELECTION = 1 << 21
 _PANEL = 2_048
 # Where |q| |d| stays below this no partial sum of the product can leave float32 (maximum 3.4e38).
 _SAFE_PRODUCT = 1e38
-_LOW_WORD = 0xFFFFFFFF
-_MAGNITUDE = 0x7FFFFFFF
-_NAMED = 5
-
-
-class NonFiniteScores(InputError):
-    """Embeddings that give NaN or infinite scores; no ranking of them means anything.
-
-    Args:
-        documents: the documents at fault, rows or ids; empty when it is the query vectors alone.
-        queries: the queries at fault, rows or ids; empty when it is the document vectors alone. Where both
-            are named, each vector is finite and their products overflow.
-    """
-
-    def __init__(self, documents: Sequence[int | str], queries: Sequence[int | str]) -> None:
-        self.documents, self.queries = list(documents), list(queries)
-        at_fault = filter(None, (_listed("document", self.documents), _listed("query", self.queries)))
-        super().__init__(
-            f"NaN or infinite scores from the embeddings of {' with '.join(at_fault)}: look at their texts, "
-            "and encode in float32 if the model runs in half precision"
-        )
-
-    def named(self, documents: Names, queries: Names) -> NonFiniteScores:
-        """The same error with ids in place of rows."""
-        rows = [int(row) for row in self.documents], [int(row) for row in self.queries]
-        return NonFiniteScores(documents(rows[0]), queries(rows[1]))
 
 
 @torch.no_grad()
@@ -95,6 +70,48 @@ def search_chunks(
         InputError: top_k < 1, no queries or no documents, sizes that do not fit together, or tie ranks that
             are no permutation.
     """
+    ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
+    row_of_rank = None if ranks is None else _inverse(ranks)
+    keys = search_keys(
+        query_embeddings,
+        _ranked(chunks, ranks),
+        top_k,
+        similarity=similarity,
+        excluded_rows=excluded_rows,
+        query_tile=query_tile,
+        document_tile=document_tile,
+    )
+    scores, found = scores_of(keys), ranks_of(keys)
+    rows = found if row_of_rank is None else row_of_rank.to(found.device)[found]
+    return scores, rows.masked_fill_(scores == -torch.inf, -1)
+
+
+@torch.no_grad()
+def search_keys(
+    query_embeddings: Array,
+    chunks: Iterable[tuple[Array, Array]],
+    top_k: int,
+    *,
+    first_row: int = 0,
+    similarity: Similarity = "dot",
+    excluded_rows: Array | None = None,
+    query_tile: int = QUERY_TILE,
+    document_tile: int = DOCUMENT_TILE,
+) -> Tensor:
+    """`search_chunks` over a part of a corpus, whose results :func:`merge_keys` puts together with others'.
+
+    Args:
+        chunks: (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are not
+            looked at here beyond that, so that the caller need not hold all of them.
+        first_row: the corpus row of the first document, for ``excluded_rows`` and errors.
+        query_embeddings, top_k, similarity, excluded_rows, query_tile, document_tile: as there.
+
+    Returns:
+        (Q, k) int64 keys of score and tie rank, descending.
+
+    Raises:
+        NonFiniteScores, InputError: as there.
+    """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}: ask for at least one document")
     queries = _prepared(_matrix(query_embeddings, "query embeddings"), similarity)
@@ -102,38 +119,40 @@ def search_chunks(
         raise InputError("there are no queries to search for")
     if culprits := _rows_with_non_finite(queries):
         raise NonFiniteScores([], culprits)
-    search = _Search(queries, top_k, query_tile)
-    ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
-    row_of_rank = None if ranks is None else _inverse(ranks)
+    search = _Search(queries, top_k, query_tile, first_row)
     excluded = None if excluded_rows is None else _tensor(excluded_rows).to(queries.device)
-    for chunk in chunks:
+    for chunk, chunk_ranks in chunks:
         matrix = _matrix(chunk, "a chunk")
         # In equal parts: a small last one costs nearly as much as a large one.
-        for tile in torch.tensor_split(matrix, max(1, -(-len(matrix) // document_tile))):
+        parts = max(1, -(-len(matrix) // document_tile))
+        ranks = torch.tensor_split(_tensor(chunk_ranks).to(torch.int64), parts)
+        for tile, here in zip(torch.tensor_split(matrix, parts), ranks, strict=True):
             if tile.shape[1] != queries.shape[1]:
                 raise InputError(f"documents have {tile.shape[1]} dimensions, queries {queries.shape[1]}")
-            start, stop = search.seen, search.seen + len(tile)
-            if start == stop:
-                continue
-            if ranks is not None and stop > len(ranks):
-                raise InputError(f"there are more documents than tie ranks ({len(ranks)})")
-            here = torch.arange(start, stop) if ranks is None else ranks[start:stop]
-            search.add(_prepared(tile.to(queries.device), similarity), here.to(queries.device), excluded)
-    if ranks is not None and len(ranks) != search.seen:
-        raise InputError(f"there are {len(ranks)} tie ranks for {search.seen} documents")
-    return search.result(row_of_rank)
+            if len(tile):
+                search.add(_prepared(tile.to(queries.device), similarity), here.to(queries.device), excluded)
+    return search.result()
+
+
+def _ranked(chunks: Iterable[Array], ranks: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Chunks with their tie ranks; by default the rows."""
+    seen = 0
+    for chunk in chunks:
+        matrix = _matrix(chunk, "a chunk")
+        start, seen = seen, seen + len(matrix)
+        if ranks is not None and seen > len(ranks):
+            raise InputError(f"there are more documents than tie ranks ({len(ranks)})")
+        yield matrix, torch.arange(start, seen) if ranks is None else ranks[start:seen]
+    if ranks is not None and len(ranks) != seen:
+        raise InputError(f"there are {len(ranks)} tie ranks for {seen} documents")
 
 
 class _Search:
-    """The best so far of every query, as sortable keys.
+    """The best so far of every query, as sortable keys: every selection has exactly one right answer."""
 
-    A key is an int64: the score in an order-preserving form above, the complement of the tie rank below. No
-    two keys of a query are equal and larger is better, so every selection has exactly one right answer.
-    """
-
-    def __init__(self, queries: Tensor, top_k: int, query_tile: int) -> None:
+    def __init__(self, queries: Tensor, top_k: int, query_tile: int, first_row: int) -> None:
         self.top_k = top_k
-        self.seen = 0
+        self.seen = first_row
         self._best = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         self._norm = float(torch.linalg.vector_norm(queries, dim=1).max())
         self._scores = queries.new_empty(0)
@@ -165,14 +184,11 @@ class _Search:
         self._best = torch.cat(merged)
         self.seen += len(documents)
 
-    def result(self, row_of_rank: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Scores (Q, k) and rows (Q, k), best first."""
-        if not self.seen:
+    def result(self) -> Tensor:
+        """(Q, k) keys, best first."""
+        if not self._best.shape[1]:
             raise InputError("there are no documents to search")
-        best = self._best.sort(dim=1, descending=True).values
-        scores, ranks = _scores(best), _LOW_WORD - (best & _LOW_WORD)
-        rows = ranks if row_of_rank is None else row_of_rank.to(ranks.device)[ranks]
-        return scores, rows.masked_fill_(scores == -torch.inf, -1)
+        return self._best.sort(dim=1, descending=True).values
 
     def _product(self, queries: Tensor, documents: Tensor) -> Tensor:
         """(q, d) by (n, d) to (q, n), in memory that the next tile uses again."""
@@ -204,7 +220,7 @@ class _Search:
 def _merge(best: Tensor, scores: Tensor, ranks: Tensor, k: int) -> Tensor:
     """(q, b) best keys so far and (q, n) new scores with (n,) ranks to (q, min(k, b + n)) keys, unsorted."""
     row, column = (scores >= _lower_bound(best, scores, k)[:, None]).nonzero(as_tuple=True)
-    keys = _keys(scores[row, column], ranks[column])
+    keys = to_keys(scores[row, column], ranks[column])
     # Queries have different numbers of contenders: they are written behind the best so far, flush left.
     count = torch.bincount(row, minlength=len(scores))
     place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
@@ -221,7 +237,7 @@ def _lower_bound(best: Tensor, scores: Tensor, k: int) -> Tensor:
     At first that is the k-th largest of the maxima of disjoint groups, cheaper than the k-th largest score.
     """
     if best.shape[1] == k:
-        return _scores(best.amin(dim=1))
+        return scores_of(best.amin(dim=1))
     n = scores.shape[1]
     if n < k:
         return scores.new_full((len(scores),), -torch.inf)
@@ -229,19 +245,6 @@ def _lower_bound(best: Tensor, scores: Tensor, k: int) -> Tensor:
     groups = n // size
     maxima = scores[:, : size * groups].view(-1, size, groups).amax(dim=1)
     return maxima.topk(k, dim=1, sorted=False).values.amin(dim=1)
-
-
-def _keys(scores: Tensor, ranks: Tensor) -> Tensor:
-    """float32 scores and int64 tie ranks, of one shape, to int64 keys."""
-    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0, to which it is equal
-    ordered = bits ^ ((bits >> 31) & _MAGNITUDE)
-    return (ordered.to(torch.int64) << 32) | (_LOW_WORD - ranks)
-
-
-def _scores(keys: Tensor) -> Tensor:
-    """int64 keys to the float32 scores in them."""
-    ordered = (keys >> 32).to(torch.int32)
-    return (ordered ^ ((ordered >> 31) & _MAGNITUDE)).view(torch.float32)
 
 
 def _prepared(rows: Tensor, similarity: Similarity) -> Tensor:
@@ -291,9 +294,3 @@ def _tensor(array: Array) -> Tensor:
 def _rows_with_non_finite(matrix: Tensor) -> list[int]:
     rows: list[int] = (~matrix.isfinite().all(dim=1)).nonzero().squeeze(1).tolist()
     return rows
-
-
-def _listed(kind: str, names: Sequence[int | str]) -> str:
-    shown = ", ".join(repr(name) if isinstance(name, str) else f"row {name}" for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{kind} {shown}{more}" if names else ""

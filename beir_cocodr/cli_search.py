@@ -1,0 +1,126 @@
+"""The commands that encode a corpus once and search it as often as wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from beir_cocodr import cli_options as options
+from beir_cocodr.report.terminal import print_json
+
+Processes = Annotated[
+    int,
+    typer.Option(help="Processes, on several GPUs in turn. Results are the same to the byte for any number."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="CPU threads of each process; default: all cores, whatever --processes is, as the last bits "
+        "depend on it. With several processes on one CPU, --threads 1 is faster."
+    ),
+]
+
+
+def encode(
+    dataset: options.Dataset,
+    model: Annotated[str, typer.Option(help="minilm, a folder or a hub name.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option(help="Folder of the store; an interrupted one is gone on with.", show_default=False),
+    ],
+    shard_size: Annotated[
+        int | None, typer.Option(help="Documents a file, all that is lost when killed; default: 16384.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="On disk: fp32, fp16, bf16 (in fp16) or int8.")] = "fp32",
+    backend: Annotated[
+        str, typer.Option(help="Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")
+    ] = "fp32",
+    token_budget: Annotated[
+        int | None, typer.Option(help="Tokens a batch, padding included; default: 4096 on a CPU, else 32768.")
+    ] = None,
+    processes: Processes = 1,
+    threads: Threads = None,
+    query_length: options.QueryLength = None,
+    document_length: options.DocumentLength = None,
+    title_separator: options.Separator = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Encode a corpus to a folder, in shards: what was written is never encoded again."""
+    from beir_cocodr.retrieval.encode import encode as run
+    from beir_cocodr.retrieval.encode_options import EncodeOptions
+    from beir_cocodr.retrieval.store_estimate import size
+
+    settings: dict[str, Any] = {"precision": precision, "backend": backend}
+    report = run(
+        dataset,
+        model,
+        output,
+        EncodeOptions(shard_size, token_budget=token_budget, **settings),
+        processes,
+        device,
+        threads,
+        progress=True,
+        query_length=query_length,
+        document_length=document_length,
+        title_separator=title_separator,
+    )
+    if as_json:
+        print_json(report)
+        return
+    print(
+        f"{output}: {report['documents']} documents of {report['dimensions']} dimensions in "
+        f"{report['shards']} shards, {size(report['bytes'])}; {report['documents_encoded']} encoded "
+        f"now, in {report['encoding_seconds']:.1f} seconds"
+    )
+
+
+def search(
+    store: Annotated[Path, typer.Option(help="Folder that encode wrote.", show_default=False)],
+    dataset: options.Dataset,
+    output: Annotated[Path, typer.Option(help="The TREC run file to write.", show_default=False)],
+    top_k: Annotated[int, typer.Option(help="Documents a query.")] = 100,
+    split: Annotated[str, typer.Option(help="Split whose queries are searched.")] = "test",
+    model: Annotated[
+        str | None, typer.Option(help="Where the encoder is now; default: where it was for encode.")
+    ] = None,
+    index: Annotated[
+        str | None,
+        typer.Option(
+            help="FAISS index: flat, hnsw, ivfpq or sq8, built in the store the first time. "
+            "Default: none, exact search."
+        ),
+    ] = None,
+    identical_ids: options.Policy = "auto",
+    processes: Processes = 1,
+    threads: Threads = None,
+    encode_batch_size: options.EncodeBatch = 64,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Search the queries of a collection in a store and write a TREC run."""
+    from beir_cocodr.evaluation.store_run import search as run
+
+    report = run(
+        store,
+        dataset,
+        output,
+        top_k,
+        split,
+        identical_ids,
+        model,
+        processes,
+        device,
+        threads,
+        encode_batch_size,
+        index,
+    )
+    if as_json:
+        print_json(report)
+        return
+    print(
+        f"{output}: {report['queries']} queries, {top_k} documents each of {report['store']['documents']}; "
+        f"searched in {report['search_seconds']:.2f} seconds"
+    )

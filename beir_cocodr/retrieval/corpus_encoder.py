@@ -1,0 +1,157 @@
+"""Documents to vectors: batches by token budget, halved where memory runs out, checked for NaN."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.token_batches import token_batches
+
+#: What the encoder computes in; queries are always encoded in its own type.
+Backend = Literal["fp32", "bf16"]
+#: Tokens of a batch where none are asked for, on the CPU and on anything else.
+CPU_BUDGET, DEVICE_BUDGET = 4_096, 32_768
+# Texts that are tokenised at a time to learn their lengths.
+_WINDOW = 1_024
+_NAMED = 5
+
+log = logging.getLogger(__name__)
+
+
+class CorpusEncoder:
+    """Encodes rows of a corpus with one model on its device.
+
+    The vectors are those of ``model.encode_corpus``, to the last bits, which depend on how texts are batched.
+    Models that compare by cosine give unit vectors. Texts are taken from the corpus a batch at a time.
+
+    Args:
+        model: the encoder, a :class:`~beir_cocodr.models.cocodr.COCODR`.
+        documents: the corpus.
+        token_budget: tokens of a batch, padding included; 4,096 on the CPU and 32,768 elsewhere by default.
+        backend: "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast), faster
+            where the processor has it and less exact.
+    """
+
+    def __init__(
+        self, model: Any, documents: Documents, token_budget: int | None = None, backend: Backend = "fp32"
+    ) -> None:
+        self.model, self.documents, self.backend = model, documents, backend
+        on_cpu = torch.device(model.device).type == "cpu"
+        self.token_budget = token_budget or (CPU_BUDGET if on_cpu else DEVICE_BUDGET)
+        self.normalize = model.similarity_fn_name == "cosine"
+        # Lowered when memory runs out, so that not every batch has to fail first.
+        self._most_tokens: int | None = None
+
+    def encode(
+        self, rows: npt.NDArray[np.int64], encoded: Callable[[int], Any] = lambda count: None
+    ) -> npt.NDArray[np.float32]:
+        """(n,) corpus rows to (n, w) float32, in their order.
+
+        Args:
+            rows: of the corpus.
+            encoded: called with the number of documents after each batch.
+
+        Raises:
+            InputError: a vector with NaN or infinity, names the documents; or a single text does not fit into
+                memory.
+        """
+        lengths = self._lengths(rows)
+        vectors: npt.NDArray[np.float32] | None = None
+        for batch in token_batches(lengths, self.token_budget):
+            found = self._encode(rows[batch], int(lengths[batch[0]]))
+            if vectors is None:
+                vectors = np.empty((len(rows), found.shape[1]), dtype=np.float32)
+            vectors[batch] = found.numpy()
+            encoded(len(batch))
+        if vectors is None:
+            raise InputError("there are no documents to encode")
+        return vectors
+
+    def _encode(self, rows: npt.NDArray[np.int64], longest: int) -> torch.Tensor:
+        """(n,) rows of at most ``longest`` tokens to (n, w) float32 on the CPU, in halves where need be."""
+        if len(rows) == 1 or self._most_tokens is None or len(rows) * longest <= self._most_tokens:
+            try:
+                return self._forward(rows)
+            except (MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                reason = " ".join(str(error).split())
+            # Behind the except clause, whose traceback holds on to the tensors that filled the memory.
+            self._make_room(rows, longest, reason)
+        half = len(rows) // 2
+        return torch.cat([self._encode(rows[:half], longest), self._encode(rows[half:], longest)])
+
+    def _forward(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+        with self._precision():
+            encoded = self.model.encode_corpus(
+                self.documents.take(rows),
+                batch_size=len(rows),
+                convert_to_tensor=True,
+                show_progress_bar=False,
+            )
+        vectors = encoded.detach().float().cpu()
+        wrong = (~vectors.isfinite().all(dim=1)).nonzero().squeeze(1).tolist()
+        if wrong:
+            raise InputError(
+                f"NaN or infinite embedding of {named(self.documents, rows[wrong])}: look at the text, and "
+                "encode in float32 if the model runs in half precision"
+            )
+        return F.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.backend == "fp32":
+            return nullcontext()
+        return torch.autocast(torch.device(self.model.device).type, dtype=torch.bfloat16)
+
+    def _make_room(self, rows: npt.NDArray[np.int64], longest: int, reason: str) -> None:
+        clear_device_cache(garbage_collection=True)
+        if len(rows) == 1:
+            raise InputError(
+                f"out of memory with a single text, {named(self.documents, rows)} ({reason}): lower the "
+                "document length, or choose another device"
+            )
+        self._most_tokens = len(rows) * longest // 2
+        log.warning(
+            "out of memory with %d texts of up to %d tokens: batches have at most %d tokens from here on "
+            "(--token-budget %d saves the attempt)",
+            len(rows),
+            longest,
+            self._most_tokens,
+            self._most_tokens,
+        )
+
+    def _lengths(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """(n,) tokens after truncation."""
+        text_format, tokenizer = self.model.text_format, self.model.tokenizer
+        limit = text_format.document_length
+        lengths = np.empty(len(rows), dtype=np.int64)
+        for start in range(0, len(rows), _WINDOW):
+            window = slice(start, start + _WINDOW)
+            texts = [
+                text_format.document_prompt + text_format.document(document)
+                for document in self.documents.take(rows[window])
+            ]
+            tokens = tokenizer(texts, truncation=limit is not None, max_length=limit, padding=False)
+            lengths[window] = [len(ids) for ids in tokens["input_ids"]]
+        return lengths
+
+
+def named(documents: Documents, rows: npt.NDArray[np.int64]) -> str:
+    """Documents for an error message."""
+    shown = ", ".join(repr(id) for id in documents.ids(rows[:_NAMED]))
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return f"document{'s' if len(rows) > 1 else ''} {shown}{more}"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or should_reduce_batch_size(error)

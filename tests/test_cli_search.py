@@ -1,0 +1,97 @@
+"""The commands encode and search; what they do is tested where it is done."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beir_cocodr.cli import main
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as status:
+        main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return int(status.value.code or 0), captured.out, captured.err
+
+
+@pytest.mark.parametrize("command", ["encode", "search"])
+def test_help_costs_no_torch(command):
+    code = (
+        "import sys\nfrom beir_cocodr.cli import main\n"
+        f"try:\n    main(['{command}', '--help'])\nexcept SystemExit as status:\n    assert not status.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"Usage: beir-cocodr {command}" in done.stdout
+
+
+def test_encode_and_search_from_the_command_line(capsys, caplog, beir_folder, tiny_bert, tmp_path):
+    store, output = tmp_path / "store", tmp_path / "deep" / "my.run"
+    arguments = ["encode", "--dataset", beir_folder, "--model", tiny_bert, "--output", store]
+    settings = ["--shard-size", 20, "--precision", "fp16", "--token-budget", 500, "--document-length", 50]
+    with caplog.at_level(logging.INFO):
+        status, out, _ = run(capsys, *arguments, *settings)
+    assert status == 0
+    assert "48 documents to encode: about" in caplog.text
+    assert "48 documents of 32 dimensions in 3 shards" in out
+    status, out, _ = run(capsys, *arguments, *settings, "--json")
+    assert status == 0
+    report = json.loads(out)
+    assert (report["documents_encoded"], report["precision"], report["document_length"]) == (0, "fp16", 50)
+
+    arguments = ["search", "--store", store, "--dataset", beir_folder, "--output", output, "--top-k", 5]
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    assert "16 queries, 5 documents each of 48" in out
+    lines = output.read_text().splitlines()
+    assert len(lines) == 16 * 5
+    assert [line.split()[3] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
+    status, out, _ = run(capsys, *arguments, "--split", "train", "--json")
+    report = json.loads(out)
+    assert (report["split"], report["queries"], report["store"]["model"]["name"]) == (
+        "train",
+        16,
+        str(tiny_bert),
+    )
+
+
+def bad(data: Path, tmp_path: Path) -> dict[str, list[object]]:
+    store = ["--output", tmp_path / "s"]
+    encode = ["encode", "--dataset", data, "--model", "no-such-model", *store]
+    search = ["search", "--store", tmp_path / "none", "--dataset", data, "--output", tmp_path / "r"]
+    return {
+        "no such model": encode,
+        "no such dataset": ["encode", "--dataset", "nowhere/to/be", "--model", "x", *store],
+        "no such precision": [*encode, "--precision", "fp12"],
+        "no such backend": [*encode, "--backend", "fp12"],
+        "no shard": [*encode, "--shard-size", "0"],
+        "no budget": [*encode, "--token-budget", "-5"],
+        "no process": [*encode, "--processes", "0"],
+        "no thread": [*encode, "--threads", "0"],
+        "no store": search,
+        "no results": [*search, "--top-k", "0"],
+        "no such index": [*search, "--index", "annoy"],
+        "no such policy": [*search, "--identical-ids", "maybe"],
+        "broken line": ["encode", "--dataset", tmp_path / "broken.jsonl", "--model", "x", *store],
+    }
+
+
+@pytest.mark.parametrize("case", bad(Path(), Path()))
+def test_bad_input_is_status_2_and_one_line(capsys, beir_folder, tmp_path, case):
+    (tmp_path / "broken.jsonl").write_text('{"_id": "1", "text": "a"}\n{"_id": "2", "text": \n')
+    status, out, err = run(capsys, *bad(beir_folder, tmp_path)[case])
+    assert (status, out) == (2, "")
+    lines = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert lines == err.splitlines()[-1:]
+    assert "Traceback" not in err
+    assert not (tmp_path / "s" / "store.json").exists()
+    assert not (tmp_path / "r").exists()
+    if case == "broken line":
+        assert "broken.jsonl:2" in lines[0]
