@@ -94,7 +94,7 @@ def evaluate(
     model: Annotated[
         list[str],
         typer.Option(
-            help="minilm, bm25, hybrid:M, rrf:M, feedback:M, a folder or a hub name; repeat to compare."
+            help="minilm, bm25, lucene-bm25, hybrid:M, rrf:M, feedback:M, a folder or a hub name; repeat."
         ),
     ],
     output: options.Output,

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.ranking import Ranking, best_rows, blocks
+from beir_cocodr.retrieval.ranking import Lexical, Ranking, best_rows, blocks
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
 _BLOCK_ELEMENTS = 2**23
@@ -27,7 +26,7 @@ def z_normalize(scores: np.ndarray) -> np.ndarray:
 class Hybrid:
     """Mean of the z-normalised scores of BM25 and a dense encoder, over all documents."""
 
-    def __init__(self, dense: Dense, bm25: BM25) -> None:
+    def __init__(self, dense: Dense, bm25: Lexical) -> None:
         self.dense, self.bm25 = dense, bm25
 
     def prepare(self) -> None:
@@ -64,7 +63,7 @@ class ReciprocalRank:
     Source: Cormack et al., 2009.
     """
 
-    def __init__(self, dense: Dense, bm25: BM25) -> None:
+    def __init__(self, dense: Dense, bm25: Lexical) -> None:
         self.dense, self.bm25 = dense, bm25
 
     def prepare(self) -> None:
@@ -127,7 +126,7 @@ class Feedback:
         return {"model": "hybrid feedback", "weight": self.weight, "documents": self.documents, **parts}
 
 
-def _parts(dense: Dense, bm25: BM25) -> dict[str, Any]:
+def _parts(dense: Dense, bm25: Lexical) -> dict[str, Any]:
     described = dense.describe()
     return {
         "similarity": described["similarity"],

@@ -58,6 +58,14 @@ class Retriever(Protocol):
         ...
 
 
+class Lexical(Retriever, Protocol):
+    """A retriever that scores every document for a query: BM25, here or elsewhere."""
+
+    def scores(self, query: str) -> np.ndarray:
+        """(N,) float32, 0 where no term is shared."""
+        ...
+
+
 def best_rows(scores: np.ndarray, ties: np.ndarray, top_k: int) -> np.ndarray:
     """Rows of the ``top_k`` best of (N,) scores, ties by ascending (N,) ``ties``, exact at the last place."""
     if top_k < len(scores):

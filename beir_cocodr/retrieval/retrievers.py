@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,15 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.ranking import Retriever
+from beir_cocodr.retrieval.ranking import Lexical, Retriever
 
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.retrieval.dense import Dense
 
 _FUSIONS = ("hybrid", "rrf", "feedback")
+# In front of bm25 and of fusions with it: by Lucene.
+_LUCENE = "lucene-"
 
 
 class Retrievers:
@@ -25,7 +28,7 @@ class Retrievers:
 
     Args:
         documents: the corpus.
-        folder: where embeddings are written; the caller removes it.
+        folder: where embeddings and Lucene's index are written; the caller removes it.
         analyzer: of BM25, see :class:`BM25`.
         batch_size: texts encoded at a time.
         progress: show progress bars on stderr.
@@ -48,17 +51,20 @@ class Retrievers:
     def get(self, name: str) -> Retriever:
         """``bm25``, ``hybrid:M``, ``rrf:M``, ``feedback:M``, or M: anything an encoder is loaded from.
 
+        The first four take BM25 from Lucene where ``lucene-`` stands in front of them, as in
+        ``lucene-bm25`` and ``lucene-hybrid:M``.
+
         Raises:
             InputError: the model cannot be found.
         """
-        kind, _, encoder = name.partition(":")
-        if name == "bm25":
-            return self._bm25()
-        if kind not in _FUSIONS:
+        bare = name.removeprefix(_LUCENE)
+        kind, _, encoder = bare.partition(":")
+        if bare != "bm25" and kind not in _FUSIONS:
             return self._dense(name)
-        if not encoder or encoder == "bm25":
+        if bare != "bm25" and encoder.removeprefix(_LUCENE) in ("", "bm25"):
             raise InputError(f"{name!r} needs a dense encoder, as in {kind}:minilm")
-        return self._fusion(kind, encoder)
+        lexical = self._bm25() if bare == name else self._lucene()
+        return lexical if bare == "bm25" else self._fusion(kind, encoder, lexical)
 
     def _once(self, key: str, make: Callable[[], Any]) -> Any:
         if key not in self._made:
@@ -66,10 +72,21 @@ class Retrievers:
         return self._made[key]
 
     def _bm25(self) -> BM25:
-        separator = self.encoder.get("title_separator")
-        text_format = TextFormat() if separator is None else TextFormat(title_separator=separator)
-        made: BM25 = self._once("bm25", lambda: BM25(self.documents, text_format, self.analyzer))
+        made: BM25 = self._once("bm25", lambda: BM25(self.documents, self._text_format(), self.analyzer))
         return made
+
+    def _lucene(self) -> Lexical:
+        # By name: the plugins stand outside this folder in the source tree.
+        plugin: Any = import_module("beir_cocodr.plugins.pyserini_lucene")
+        folder = self.folder / "lucene"
+        made: Lexical = self._once(
+            "lucene", lambda: plugin.LuceneBM25(self.documents, folder, self._text_format(), self.analyzer)
+        )
+        return made
+
+    def _text_format(self) -> TextFormat:
+        separator = self.encoder.get("title_separator")
+        return TextFormat() if separator is None else TextFormat(title_separator=separator)
 
     def _dense(self, name: str) -> Dense:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
@@ -85,10 +102,10 @@ class Retrievers:
         made: Dense = self._once(f"dense {name}", make)
         return made
 
-    def _fusion(self, kind: str, encoder: str) -> Retriever:
+    def _fusion(self, kind: str, encoder: str, bm25: Lexical) -> Retriever:
         from beir_cocodr.retrieval.fusion import Feedback, Hybrid, ReciprocalRank
 
-        dense, bm25 = self._dense(encoder), self._bm25()
+        dense = self._dense(encoder)
         if kind == "rrf":
             return ReciprocalRank(dense, bm25)
         hybrid = Hybrid(dense, bm25)

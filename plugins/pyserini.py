@@ -1,0 +1,145 @@
+"""Pyserini: indexes and encoded queries in its formats, its query encoder, its Lucene.
+
+Writing needs neither Pyserini nor Java. Searching needs both, and Java comes from
+:func:`~beir_cocodr.plugins.pyserini_java.start_java`::
+
+    from beir_cocodr.plugins.pyserini import CocoDRQueryEncoder, start_java, write_index
+
+    write_index("STORE", "INDEX")
+    start_java()
+    from pyserini.search.faiss import FaissSearcher
+
+    hits = FaissSearcher("INDEX", CocoDRQueryEncoder("MODEL")).search("a query", k=10)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.embedding_store import EmbeddingStore
+
+from .pyserini_folder import Piece, write_index_folder, write_queries_folder
+from .pyserini_java import start_java
+from .pyserini_vectors import query_vectors
+
+if TYPE_CHECKING:
+    from .pyserini_encoder import CocoDRQueryEncoder
+
+__all__ = ["CocoDRQueryEncoder", "encode_index", "start_java", "write_encoded_queries", "write_index"]
+
+_ROWS = 16_384
+
+
+def __getattr__(name: str) -> Any:
+    # Its base class is Pyserini's, which is not there where indexes are only written.
+    if name == "CocoDRQueryEncoder":
+        from .pyserini_encoder import CocoDRQueryEncoder
+
+        return CocoDRQueryEncoder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
+    """Write the vectors of a store as an index for Pyserini's ``FaissSearcher``.
+
+    The vectors are those that the model gave, in float32 and unit vectors where it compares by cosine,
+    whatever the precision of the store: queries by :class:`CocoDRQueryEncoder` have the scores of ``search``.
+    Memory holds the whole index, N × w × 4 bytes, as it does when Pyserini loads it.
+
+    Args:
+        store: complete, or its folder.
+        folder: to be made; holds ``index``, flat, by inner product, and ``docid``.
+
+    Returns:
+        the folder.
+
+    Raises:
+        InputError: no complete store, something in ``folder``, an id that Pyserini cannot read back, or no
+            FAISS.
+    """
+    opened = store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
+    pieces = (
+        (opened.ids(np.arange(shard.start, shard.stop)), _as_encoded(opened, chunk))
+        for shard, chunk in zip(opened.shards, opened.chunks(), strict=True)
+    )
+    write_index_folder(Path(folder), pieces)
+    return Path(folder)
+
+
+def encode_index(
+    model: COCODR, documents: Documents, folder: str | Path, token_budget: int | None = None
+) -> Path:
+    """As :func:`write_index`, from a corpus that is encoded now.
+
+    Args:
+        model: the encoder, on its device.
+        documents: the corpus.
+        folder: to be made.
+        token_budget: tokens of a batch; see :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
+
+    Returns:
+        the folder.
+
+    Raises:
+        InputError: as :func:`write_index`, or a document without a finite vector.
+    """
+    if model.similarity_fn_name not in ("cosine", "dot"):
+        raise InputError(f"an index needs cosine or dot product, the model has {model.similarity_fn_name}")
+    encoder = CorpusEncoder(model, documents, token_budget)
+
+    def pieces() -> Iterator[Piece]:
+        for start in range(0, len(documents), _ROWS):
+            rows = np.arange(start, min(start + _ROWS, len(documents)))
+            yield documents.ids(rows), encoder.encode(rows)
+
+    write_index_folder(Path(folder), pieces())
+    return Path(folder)
+
+
+def write_encoded_queries(
+    model: COCODR, queries: Mapping[str, str], folder: str | Path, batch_size: int = 64
+) -> Path:
+    """Encode queries for Pyserini's ``QueryEncoder(folder)``, which finds vectors by the text of the query.
+
+    Args:
+        model: the encoder that made the index.
+        queries: query id to text, such as :func:`~beir_cocodr.data.query_set.load_queries` finds.
+        folder: to be made; holds ``embedding.pkl``. It is a pickle because Pyserini reads nothing else: give
+            it to others only where they trust you, and load none that you do not trust.
+        batch_size: queries encoded at a time.
+
+    Returns:
+        the folder.
+
+    Raises:
+        InputError: no queries, a query without a finite vector, or something in ``folder``.
+    """
+    if not queries:
+        raise InputError("there are no queries to encode")
+    vectors = query_vectors(model, list(queries.values()), batch_size)
+    wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(wrong):
+        raise InputError(f"NaN or infinite embedding of query {list(queries)[wrong[0]]!r}: look at its text")
+    write_queries_folder(Path(folder), queries, vectors)
+    return Path(folder)
+
+
+def _as_encoded(store: EmbeddingStore, vectors: torch.Tensor) -> npt.NDArray[np.float32]:
+    """(n, w) of a store without what was done to MRL's vectors before they lost precision."""
+    if store.folding is None:
+        same: npt.NDArray[np.float32] = vectors.numpy()
+        return same
+    wide = vectors.double().numpy() + store.folding.document_mean
+    wide[:, 0] -= wide[:, 1:] @ store.folding.query_mean
+    plain: npt.NDArray[np.float32] = wide.astype(np.float32)
+    return plain

