@@ -79,7 +79,10 @@ class MRLHead(Module):
         gain = 1.0
         if self.normalize_mean:
             gain = math.sqrt(_COSINE_SCALE * math.log(2) / self.beta * self.hidden_size / self.k)
-        nn.init.orthogonal_(self.mean_projection.weight, gain, generator=generator)
+        # In float32 the last bits would depend on the number of threads, and a resumed run on its machine.
+        wide = torch.empty(self.mean_projection.weight.shape, dtype=torch.float64)
+        nn.init.orthogonal_(wide, gain, generator=generator)
+        self.mean_projection.weight.data.copy_(wide)
         nn.init.normal_(self.variance_projection.weight, std=0.02, generator=generator)
 
     def forward(

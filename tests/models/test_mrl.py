@@ -359,3 +359,14 @@ def test_several_texts_none_or_one(model):
     one = model.encode_distribution(TEXTS[3:4], "query")
     for all_of_them, single in zip(both, one, strict=True):
         torch.testing.assert_close(all_of_them[3:4], single, rtol=1e-4, atol=1e-4)
+
+
+def test_the_start_does_not_depend_on_the_number_of_threads():
+    starts, before = [], torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        head = MRLHead(hidden_size=384, k=191, pooling="cls", normalize_mean=True)
+        head.initialize(3)
+        starts.append(head.state_dict())
+    torch.set_num_threads(before)
+    assert all(torch.equal(starts[0][name], starts[1][name]) for name in starts[0])
