@@ -77,3 +77,22 @@ def test_the_training_figures_stand_in_a_results_file():
     assert better == ["apidocs/sklearn"]
     rows = targets["apidocs/sklearn"]["rows"]
     assert "{:.3f} to {:.3f} nDCG@10".format(*(rows[r]["nDCG@10"]["mean"] for r in ("base", "full"))) in speed
+
+
+def test_the_figures_of_means_and_variances_stand_in_a_results_file():
+    results = json.loads((ROOT / "benchmarks" / "results" / "mrl.json").read_text())
+    speed = " ".join(README.split("## Speed")[1].split())
+    told = [
+        test["difference"]
+        for found in results["targets"].values()
+        for test in found["comparisons"]
+        if (test["a"], test["b"]) == ("dot", "mrl") and test["t_p_holm"] < 0.05
+    ]
+    assert all(difference < 0 for difference in told)
+    assert f"significantly worse on {len(told)} of them and better on none" in speed
+    seeds = [seed for found in results["query_performance"].values() for seed in found]
+    mean = {
+        name: sum(abs(seed[name]["pearson"]) for seed in seeds) / len(seeds) for name in ("‖σ²‖", "MaxSCQ")
+    }
+    assert mean["‖σ²‖"] < mean["MaxSCQ"]
+    assert results["settings"]["steps"] == 40

@@ -39,8 +39,8 @@ class Collection:
 
     name: str
     documents: Documents
-    queries: dict[str, str]
-    qrels: dict[str, dict[str, int]]
+    queries: dict[str, str] = field(repr=False)
+    qrels: dict[str, dict[str, int]] = field(repr=False)
     split: str | None
     counts: dict[str, int] = field(default_factory=dict)
 
