@@ -284,7 +284,7 @@ def adapt(
         "learning_rate": learning_rate,
         "seed": seed,
     }
-    chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()], source)
+    chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     settings = {
         stage: adapt_options(stage, preset, **shared, weighting=weighting if stage == "finetune" else None)
         for stage in chosen

@@ -80,7 +80,11 @@ def adapt(
     Raises:
         InputError: an unknown stage, no source, a bad collection or model.
     """
-    chosen = chosen_stages(stages, source)
+    chosen = chosen_stages(stages)
+    if "finetune" in chosen and source is None:
+        raise InputError(
+            "the stage finetune needs a labelled collection: name it with --source, or leave the stage out"
+        )
     parse_measures(measures)
     target = load_collection(corpus, split, labels="optional")
     if not target.qrels and any((Path(corpus) / "qrels").glob("*")):
@@ -138,20 +142,16 @@ def adapt(
     return report
 
 
-def chosen_stages(stages: Sequence[str], source: str | None) -> list[str]:
+def chosen_stages(stages: Sequence[str]) -> list[str]:
     """The stages in the order that is right.
 
     Raises:
-        InputError: there is none, one is unknown, or ``finetune`` has no source.
+        InputError: there is none, or one is unknown.
     """
     unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
     if unknown or not stages:
         raise InputError(
             f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}"
-        )
-    if "finetune" in stages and source is None:
-        raise InputError(
-            "the stage finetune needs a labelled collection: name it with --source, or leave the stage out"
         )
     return [stage for stage in ADAPT_STAGES if stage in stages]
 

@@ -24,13 +24,18 @@ def without_dropout(tmp_path_factory, tiny_mlm):
     return folder
 
 
+# Adam makes steps of what rounding leaves of a gradient near zero: in distillation, of a weight in a thousand.
+TOLERANCE = {"distill": 2e-4}
 SHARED = ["--max-steps", "3", "--batch-size", "8", "--learning-rate", "1e-3", "--device", "cpu"]
 COMMANDS = {
     "infonce": ["finetune"],
     "idro": ["finetune", "--weighting", "idro", "--clusters", "3", "--set", "log_clusters=1"],
     "episodes": ["finetune", "--weighting", "idro", "--clusters", "3", "--episodes", "1"],
     "coco": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0"],
-    "distill": ["distill", "--teacher", "bm25", "--loss", "kl", "--set", "positives=1"],
+    # Held-out queries would choose the start again, and the paper's warm-up is longer than this training.
+    "distill": (
+        "distill --teacher bm25 --loss margin_mse --set positives=1 --set held_out=0 --set warmup=0"
+    ).split(),
     "cached": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0", "--mini-batch-size", "2"],
 }
 
@@ -53,7 +58,8 @@ def test_two_processes_equal_one(command, beir_folder, without_dropout, tmp_path
     for name, weight in one.items():
         if "key.bias" in name:
             continue  # attention does not depend on it, and Adam makes steps of what rounding leaves
-        torch.testing.assert_close(two[name], weight, rtol=0, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+        atol = TOLERANCE.get(command, 2e-5)
+        torch.testing.assert_close(two[name], weight, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     moved = one["encoder.layer.0.output.dense.weight"] - start["bert.encoder.layer.0.output.dense.weight"]
     assert moved.abs().max() > 1e-4
     if command == "idro":
