@@ -24,7 +24,7 @@ def without_dropout(tmp_path_factory, tiny_mlm):
     return folder
 
 
-# Adam makes steps of what rounding leaves of a gradient near zero: in distillation, of a weight in a thousand.
+# Adam makes steps of what rounding leaves of a gradient near zero: in distillation of one weight in 1,000.
 TOLERANCE = {"distill": 2e-4}
 SHARED = ["--max-steps", "3", "--batch-size", "8", "--learning-rate", "1e-3", "--device", "cpu"]
 COMMANDS = {
