@@ -20,7 +20,7 @@ test: $(VENV)/.installed
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy beir_cocodr plugins
+	$(BIN)/mypy beir_cocodr plugins examples
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/search.py

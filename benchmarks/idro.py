@@ -39,22 +39,23 @@ def main() -> None:
     )
     parser.add_argument("--base-batch", type=int, default=16, help="triplets for BERT-base (paper: 64)")
     parser.add_argument("--batch", type=int, default=64, help="triplets for MiniLM")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--base-repeats", type=int, default=5, help="rounds for BERT-base")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds for MiniLM")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--shapes", nargs="+", default=list(LAYERS))
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    batches = {"bert-base": arguments.base_batch, "minilm": arguments.batch}
+    sizes = {
+        "bert-base": (arguments.base_batch, arguments.base_repeats),
+        "minilm": (arguments.batch, arguments.repeats),
+    }
     report = {
         "date": datetime.date.today().isoformat(),
         "machine": machine()
         | ({"gpu": torch.cuda.get_device_name()} if arguments.device.startswith("cuda") else {}),
         "clusters": CLUSTERS,
         "tokens": {"query": QUERY, "document": DOCUMENT},
-        "shapes": {
-            shape: measure(shape, batches[shape], arguments.repeats, arguments.device)
-            for shape in arguments.shapes
-        },
+        "shapes": {shape: measure(shape, *sizes[shape], arguments.device) for shape in arguments.shapes},
         "versions": versions(),
     }
     write_text(arguments.results, json.dumps(report, indent=2) + "\n")

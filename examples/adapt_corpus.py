@@ -35,7 +35,7 @@ def main() -> None:
     given = parser.parse_args()
 
     shared = {name: getattr(given, name) for name in ("batch_size", "max_steps", "seed")}
-    stages = chosen_stages(given.stages, given.source)
+    stages = chosen_stages(given.stages)
     report = adapt(
         given.corpus,
         given.source,

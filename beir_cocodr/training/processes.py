@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable
@@ -22,10 +23,13 @@ _PATIENCE = timedelta(days=7)
 
 
 def join_processes(device: str | None) -> None:
-    """Meet the other processes of a run that ``torchrun`` started; does nothing on one process."""
+    """Meet the other processes of a run that ``torchrun`` started; does nothing on one process.
+
+    They part in order at the end: gloo's threads may abort a process that ends with its group still open.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         cpu = not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"
-        PartialState(cpu=cpu, timeout=_PATIENCE)
+        atexit.register(PartialState(cpu=cpu, timeout=_PATIENCE).destroy_process_group)
 
 
 def on_main(work: Callable[[], Result]) -> Result:
