@@ -15,11 +15,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from machine import machine
-from study import judge, seconds_of_cells, spread, targets
+from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
 
-from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.files import write_text
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.finetune_options import FinetuneOptions
@@ -133,46 +131,24 @@ class Study:
     def report(
         self, rows: dict[str, dict[str, list[dict[str, Any]]]], sensitivity: list[Any]
     ) -> dict[str, Any]:
-        told = {}
-        for target in self.targets:
-            found = rows["base"][target][0]
-            scores = {
-                row: {"nDCG@10": np.mean([cell["per_query"] for cell in cells[target]], axis=0)}
-                for row, cells in rows.items()
-            }
-            families = {
-                "against base": [("base", row) for row in ARMS],
-                "full against one part less": [(row, "full") for row in ARMS if row != "full"],
-            }
-            told[target] = {
-                "queries": found["queries"],
-                "documents": found["documents"],
-                "rows": {row: spread(cells[target]) for row, cells in rows.items()},
-                "comparisons": [test.as_dict() for test in compare(scores, families)],
-            }
+        families = {
+            "against base": [("base", row) for row in ARMS],
+            "full against one part less": [(row, "full") for row in ARMS if row != "full"],
+        }
         settings = {k: v for k, v in vars(self.arguments).items() if not isinstance(v, Path)}
         return {
             "date": datetime.date.today().isoformat(),
             "machine": machine(),
             "seconds_of_all_cells": round(seconds_of_cells(self.output)),
             "settings": settings | {"source": SOURCE, "learning_rate": 2e-5, **ENCODER},
-            "targets": told,
+            "targets": judged_targets(rows, families),
             "sensitivity": sensitivity,
             "versions": versions(),
         }
 
 
 def markdown(report: dict[str, Any]) -> str:
-    rows = ["base", *ARMS]
-    lines = [f"| target | {' | '.join(rows)} |", "| --- " * (len(rows) + 1) + "|"]
-    for target, found in report["targets"].items():
-        cells = [f"{found['rows'][row]['nDCG@10']['mean']:.3f}" for row in rows]
-        lines.append(f"| {target} | {' | '.join(cells)} |")
-    lines.append("")
-    for target, found in report["targets"].items():
-        for test in found["comparisons"]:
-            told = f"{test['difference']:+.4f} (p {test['t_p_holm']:.3g})"
-            lines.append(f"{target}: {test['b']} against {test['a']}: {told}")
+    lines = markdown_targets(report["targets"], ["base", *ARMS])
     lines += [f"K {p['clusters']}, tau {p['tau']:g}: {p['nDCG@10']:.4f}" for p in report["sensitivity"]]
     return "\n".join(lines)
 

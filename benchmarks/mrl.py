@@ -16,13 +16,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from machine import machine
-from study import judge, seconds_of_cells, spread, targets
+from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
 
 from beir_cocodr.analysis.qpp import qpp
 from beir_cocodr.analysis.variance import variance_predictors
-from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.files import write_text
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.mrl import MRL
@@ -147,23 +145,10 @@ class Study:
         betas: list[dict[str, Any]],
         predictors: dict[str, list[dict[str, Any]]],
     ) -> dict[str, Any]:
-        told = {}
-        for target in self.targets:
-            found = rows["base"][target][0]
-            scores = {
-                row: {"nDCG@10": np.mean([cell["per_query"] for cell in cells[target]], axis=0)}
-                for row, cells in rows.items()
-            }
-            families = {
-                "mrl against dot": [("dot", "mrl")],
-                "against base": [("base", student) for student in STUDENTS],
-            }
-            told[target] = {
-                "queries": found["queries"],
-                "documents": found["documents"],
-                "rows": {row: spread(cells[target]) for row, cells in rows.items()},
-                "comparisons": [test.as_dict() for test in compare(scores, families)],
-            }
+        families = {
+            "mrl against dot": [("dot", "mrl")],
+            "against base": [("base", student) for student in STUDENTS],
+        }
         settings = {k: v for k, v in vars(self.arguments).items() if not isinstance(v, Path)}
         return {
             "date": datetime.date.today().isoformat(),
@@ -173,7 +158,7 @@ class Study:
             "training": {
                 folder.name: record(folder) for folder in sorted((self.output / "models").glob("*-*"))
             },
-            "targets": told,
+            "targets": judged_targets(rows, families),
             "beta": betas,
             "query_performance": predictors,
             "versions": versions(),
@@ -190,15 +175,7 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    lines = [f"| target | {' | '.join(ROWS)} |", "| --- " * (len(ROWS) + 1) + "|"]
-    for target, found in report["targets"].items():
-        cells = [f"{found['rows'][row]['nDCG@10']['mean']:.3f}" for row in ROWS]
-        lines.append(f"| {target} | {' | '.join(cells)} |")
-    lines.append("")
-    for target, found in report["targets"].items():
-        for test in found["comparisons"]:
-            told = f"{test['difference']:+.4f} (p {test['t_p_holm']:.3g})"
-            lines.append(f"{target}: {test['b']} against {test['a']}: {told}")
+    lines = markdown_targets(report["targets"], ROWS)
     lines += [f"beta {p['beta']:g}, {p['target']}: {p['nDCG@10']:.4f}" for p in report["beta"]]
     for target, seeds in report["query_performance"].items():
         for name in [name for name in seeds[0] if name != "seed"]:

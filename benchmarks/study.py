@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.files import write_text
 
 COLLECTIONS = ("cranfield", "cisi", "npl", "time")
@@ -72,6 +73,7 @@ def cut_collection(source: Path, folder: Path, documents: int) -> None:
 
 
 def spread(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Measure to mean, standard deviation and values over the seeds."""
     return {
         measure: {
             "mean": np.mean([cell["measures"][measure] for cell in cells]),
@@ -80,3 +82,41 @@ def spread(cells: list[dict[str, Any]]) -> dict[str, Any]:
         }
         for measure in cells[0]["measures"]
     }
+
+
+def judged_targets(
+    rows: Mapping[str, Mapping[str, list[dict[str, Any]]]], families: Mapping[str, list[tuple[str, str]]]
+) -> dict[str, Any]:
+    """Target to the spread of each row over its seeds, and paired tests of nDCG@10 on means over seeds.
+
+    Args:
+        rows: row to target to the cells of its seeds, as :func:`judge` gives them.
+        families: question to the pairs (a, b) of rows that answer it.
+    """
+    told = {}
+    for target, cells in next(iter(rows.values())).items():
+        scores = {
+            row: {"nDCG@10": np.mean([cell["per_query"] for cell in found[target]], axis=0)}
+            for row, found in rows.items()
+        }
+        told[target] = {
+            "queries": cells[0]["queries"],
+            "documents": cells[0]["documents"],
+            "rows": {row: spread(found[target]) for row, found in rows.items()},
+            "comparisons": [test.as_dict() for test in compare(scores, families)],
+        }
+    return told
+
+
+def markdown_targets(targets: Mapping[str, Any], rows: Sequence[str]) -> list[str]:
+    """Lines: nDCG@10 of every row on every target, and the tests."""
+    lines = [f"| target | {' | '.join(rows)} |", "| --- " * (len(rows) + 1) + "|"]
+    for target, found in targets.items():
+        cells = [f"{found['rows'][row]['nDCG@10']['mean']:.3f}" for row in rows]
+        lines.append(f"| {target} | {' | '.join(cells)} |")
+    lines.append("")
+    for target, found in targets.items():
+        for test in found["comparisons"]:
+            told = f"{test['difference']:+.4f} (p {test['t_p_holm']:.3g})"
+            lines.append(f"{target}: {test['b']} against {test['a']}: {told}")
+    return lines
