@@ -67,7 +67,11 @@ _TWO_STAGES: dict[str, Any] = {
     "document_length": 144,
 }
 
-#: Preset to stage to settings; what is not named keeps its default.
+_SMALL: dict[str, Any] = {"max_steps": 40, "learning_rate": 2e-5, "warmup": 0.1}
+_SMALL_PASSAGES: dict[str, Any] = _SMALL | {"batch_size": 32, "mini_batch_size": 16}
+
+#: Preset to stage to settings; what is not named keeps its default. Stages are the commands "pretrain" and
+#: "finetune", and those of ``adapt`` that are not one of these two as it is.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "base": {"pretrain": _COCO, "finetune": _IDRO},
     "large": {
@@ -78,16 +82,14 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "cotmae": {"pretrain": _COTMAE, "finetune": _TWO_STAGES},
     # The whole recipe on two cores in minutes, to see it work; not a setting of the paper's.
     "cpu": {
-        "pretrain": _COCO | {"max_steps": 40, "batch_size": 64, "mini_batch_size": 32, "learning_rate": 2e-5},
+        "pretrain": _COCO | _SMALL | {"batch_size": 64, "mini_batch_size": 32},
         "finetune": _IDRO
-        | {
-            "clusters": 8,
-            "episodes": 1,
-            "batch_size": 16,
-            "max_steps": 40,
-            "learning_rate": 2e-5,
-            "warmup": 0.1,
-            "gradient_layers": None,
-        },
+        | _SMALL
+        | {"clusters": 8, "episodes": 1, "batch_size": 16, "gradient_layers": None},
+        "cotmae": _SMALL_PASSAGES,
+        "qc": _SMALL_PASSAGES,
+        "qgen": _SMALL | {"batch_size": 16},
+        "gpl": _SMALL | {"batch_size": 16, "refresh_steps": 40},
+        "hybrid-distill": _SMALL | {"refresh_steps": 40},
     },
 }

@@ -5,6 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.training.adapt_stages import ADAPT_STAGES, adapt_options
 from beir_cocodr.training.finetune_options import FinetuneOptions
 from beir_cocodr.training.presets import PRESETS
 from beir_cocodr.training.pretrain_options import PretrainOptions
@@ -28,6 +29,16 @@ def test_the_paper_is_one_preset_away():
     assert (finetuning.clusters, finetuning.alpha, finetuning.rho, finetuning.ema) == (50, 0.25, 0.05, 0.1)
     assert (finetuning.episodes, finetuning.mining_depth, finetuning.mining_keep) == (3, 200, 30)
     assert (finetuning.learning_rate, finetuning.batch_size, finetuning.trained_loss) == (5e-6, 64, "triplet")
+
+
+@pytest.mark.parametrize("stage", ADAPT_STAGES)
+def test_every_stage_of_adapt_is_small_in_the_small_preset(stage):
+    small, whole = adapt_options(stage, "cpu"), adapt_options(stage)
+    assert small.max_steps == 40
+    assert small.batch_size <= 64
+    if stage != "finetune":  # whose own loss the presets name
+        objective = getattr(whole, "objective", None) or whole.loss
+        assert (getattr(small, "objective", None) or small.loss) == objective  # still the same method
 
 
 def test_later_words_win():
