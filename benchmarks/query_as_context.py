@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ from beir_cocodr.versions import versions
 RESULTS = Path(__file__).parent / "results" / "query_as_context.json"
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/sklearn"]
-ENCODER = {"document_length": 128}
 LEARNING_RATE = 2e-5
+PAPER_TOKENS = 144  # of a passage, as the pairs are measured
 #: Row to what its pre-training has of its own.
 ARMS: dict[str, dict[str, Any]] = {
     "COCO": {"objective": "coco"},
@@ -68,6 +69,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="triplets")
     parser.add_argument("--distill-steps", type=int, default=12, help="of 8 queries, each with a list of 11")
     parser.add_argument("--per-passage", type=int, default=5, help="C, queries of a passage")
+    parser.add_argument("--passage-tokens", type=int, default=64, help="paper: 144")
+    parser.add_argument("--document-length", type=int, default=64, help="tokens, of training and evaluation")
     parser.add_argument("--sweep", type=int, nargs="*", default=[1, 3, 5, 10], help="values of C")
     parser.add_argument("--sweep-passages", type=int, default=64, help="they are seen --sweep-epochs times")
     parser.add_argument("--sweep-epochs", type=int, default=4, help="in batches of 8")
@@ -83,13 +86,13 @@ def main() -> None:
     if len(arguments.seeds) < 2:
         parser.error("a spread needs at least two seeds")
     study = Study(arguments)
-    pairs, rows, sweep = study.pairs(), study.rows(), study.sweep()
+    rows, sweep, pairs = study.rows(), study.sweep(), study.pairs()
     settings = {k: v for k, v in vars(arguments).items() if not isinstance(v, Path)}
     report = {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "seconds_of_all_cells": round(seconds_of_cells(arguments.output)),
-        "settings": settings | {"source": SOURCE, "learning_rate": LEARNING_RATE, **ENCODER},
+        "settings": settings | {"source": SOURCE, "learning_rate": LEARNING_RATE, "evaluated_in": "bfloat16"},
         "generated": {name: generated(folder) for name, folder in study.generated.items()},
         "pairs": pairs,
         "targets": judged_targets(rows, FAMILIES),
@@ -105,12 +108,10 @@ class Study:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.output = arguments, arguments.output
+        self.encoder = {"document_length": arguments.document_length}
         self.targets = targets(TARGETS, arguments.collections, self.output, arguments.documents)
         self.most = max(arguments.sweep, default=1)
-        self.generated = {
-            name: self.generate(collection, name.replace("/", "-"), arguments.per_passage)
-            for name, collection in self.targets.items()
-        }
+        self.generated = self.generate_all(arguments.passage_tokens)
 
     def rows(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
         """Row to target to the results of its seeds."""
@@ -133,7 +134,8 @@ class Study:
         """C, where a passage is seen several times: pre-training on a few passages of the last target."""
         target = list(self.targets)[-1]
         name = f"sweep-{target.replace('/', '-')}"
-        folder = self.generate(self.targets[target], name, self.most, self.arguments.sweep_passages)
+        tokens, passages = self.arguments.passage_tokens, self.arguments.sweep_passages
+        folder = self.generate(self.targets[target], name, self.most, tokens, passages)
         points = []
         for count in self.arguments.sweep:
             for seed in self.arguments.seeds:
@@ -146,23 +148,25 @@ class Study:
                     seed=seed,
                 )
                 model = self.output / "models" / f"C{count}-{seed}"
-                pretrain([self.targets[target]], "minilm", model, options, True, [folder], **ENCODER)
+                pretrain([self.targets[target]], "minilm", model, options, True, [folder], **self.encoder)
                 found = self.judge(str(model), f"C{count}-{seed}", target)
                 points.append({"C": count, "seed": seed, "target": target, **found["measures"]})
         return points
 
     def pairs(self) -> dict[str, Any]:
         """Tokens and steps a second of pairs of passage and query, and of two passages, in turns."""
-        model = load_encoder("minilm", **ENCODER)
+        model = load_encoder("minilm", document_length=PAPER_TOKENS)
+        folders = list(self.generate_all(PAPER_TOKENS).values())
         tokens = {}
         for kind, mix in (("passage-query", 0.0), ("passage-passage", 1.0)):
             options = self.pretraining(self.arguments.seeds[0], {"objective": "qc", "mix": mix})
-            tokens[kind] = mean_tokens(ContextViews(list(self.generated.values()), model, options))
+            tokens[kind] = mean_tokens(ContextViews(folders, model, options))
         speed: dict[str, list[float]] = {kind: [] for kind in tokens}
         for turn in range(3):
             for kind, mix in (("passage-query", 0.0), ("passage-passage", 1.0)):
                 shape = {"objective": "qc", "mix": mix, "max_steps": self.arguments.speed_steps}
-                record = self.pretrain(turn, shape, self.output / "speed" / f"{kind}-{turn}")
+                place = self.output / "speed" / f"{kind}-{turn}"
+                record = self.pretrain(turn, shape, place, folders, document_length=PAPER_TOKENS)
                 speed[kind].append(record["steps"] / record["seconds"])
         medians = {kind: float(np.median(values)) for kind, values in speed.items()}
         return {
@@ -171,22 +175,36 @@ class Study:
             "speed_of_passage_query": medians["passage-query"] / medians["passage-passage"],
         }
 
-    def generate(self, collection: str, name: str, per_passage: int, passages: int | None = None) -> str:
+    def generate_all(self, tokens: int) -> dict[str, str]:
+        """Target to the folder of queries for its passages."""
+        count = self.arguments.per_passage
+        return {
+            name: self.generate(collection, f"{name.replace('/', '-')}-{tokens}", count, tokens)
+            for name, collection in self.targets.items()
+        }
+
+    def generate(
+        self, collection: str, name: str, per_passage: int, tokens: int, passages: int | None = None
+    ) -> str:
         folder = self.output / "queries" / name
-        options = GenerationOptions(per_passage=per_passage, max_passages=passages)
+        options = GenerationOptions(
+            per_passage=per_passage, max_passages=passages, passage_tokens=tokens, tokenizer="minilm"
+        )
         if not (folder / "generation.json").is_file():
             generate_queries(collection, "lexical", folder, options)
         return str(folder)
 
     def pretrained(self, seed: int, arm: str) -> str:
         folder = self.output / "models" / f"{arm}-pretrained-{seed}"
-        self.pretrain(seed, ARMS[arm], folder)
+        self.pretrain(seed, ARMS[arm], folder, list(self.generated.values()), **self.encoder)
         return str(folder)
 
-    def pretrain(self, seed: int, shape: dict[str, Any], folder: Path) -> dict[str, Any]:
-        queries = () if shape["objective"] == "coco" else list(self.generated.values())
+    def pretrain(
+        self, seed: int, shape: dict[str, Any], folder: Path, contexts: Sequence[str], **encoder: Any
+    ) -> dict[str, Any]:
+        queries = () if shape["objective"] == "coco" else contexts
         options = self.pretraining(seed, shape)
-        return pretrain(list(self.targets.values()), "minilm", folder, options, True, queries, **ENCODER)
+        return pretrain(list(self.targets.values()), "minilm", folder, options, True, queries, **encoder)
 
     def pretraining(self, seed: int, shape: dict[str, Any]) -> PretrainOptions:
         settings = {"max_steps": self.arguments.steps, "learning_rate": LEARNING_RATE, "seed": seed}
@@ -202,7 +220,7 @@ class Study:
             weighting="erm",
         )
         folder = self.output / "models" / f"{name}-{seed}"
-        finetune(SOURCE, start, folder, options, resume=True, **ENCODER)
+        finetune(SOURCE, start, folder, options, resume=True, **self.encoder)
         return str(folder)
 
     def distilled(self, seed: int, target: str) -> str:
@@ -210,12 +228,12 @@ class Study:
         name = f"{DISTILLED}-{target.replace('/', '-')}-{seed}"
         folder, steps = self.output / "models" / name, self.arguments.distill_steps
         options = adapt_options("hybrid-distill", seed=seed, max_steps=steps)
-        distill(self.generated[target], "minilm", "hybrid", folder, options, resume=True, **ENCODER)
+        distill(self.generated[target], "minilm", "hybrid", folder, options, resume=True, **self.encoder)
         return str(folder)
 
     def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
         folder = self.output / "results" / name / target.replace("/", "-")
-        return judge(model, self.targets[target], folder, self.arguments.queries, **ENCODER)
+        return judge(model, self.targets[target], folder, self.arguments.queries, True, **self.encoder)
 
 
 def mean_tokens(views: ContextViews, sample: int = 1000) -> dict[str, float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.significance import compare
@@ -27,11 +28,14 @@ def targets(own: Sequence[str], collections: Path | None, output: Path, document
     return found
 
 
-def judge(model: str, collection: str, folder: Path, queries: int, **encoder: Any) -> dict[str, Any]:
-    """Measures and per-query nDCG@10 of a model, kept in ``folder``."""
+def judge(
+    model: str, collection: str, folder: Path, queries: int, half: bool = False, **encoder: Any
+) -> dict[str, Any]:
+    """Measures and per-query nDCG@10 of a model, kept in ``folder``; ``half`` encodes in bfloat16."""
     file = folder / "results.json"
     if not file.is_file():
-        evaluate(collection, {"model": model}, folder, queries=queries, progress=True, **encoder)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            evaluate(collection, {"model": model}, folder, queries=queries, progress=True, **encoder)
     report = json.loads(file.read_text())
     record = report["models"]["model"]
     lines = (folder / record["per_query"]).read_text().splitlines()

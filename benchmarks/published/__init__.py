@@ -1,0 +1,1 @@
+"""The papers' figures; installed as beir_cocodr.published, where the report reads them."""
