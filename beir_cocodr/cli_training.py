@@ -256,6 +256,9 @@ def adapt(
         str | None, typer.Option(help="Cross-encoder of the stage gpl; default: GPL's own, from the hub.")
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the target's qrels.")] = "test",
+    samples: Annotated[
+        int, typer.Option(help="Of a target without labels: held-out crops, and generated queries.")
+    ] = 300,
     source_split: Annotated[str, typer.Option(help="Split of the source's qrels.")] = "train",
     measures: options.Measures = "nDCG@10 R@100",
     weighting: Annotated[
@@ -272,7 +275,11 @@ def adapt(
     device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
-    """Adapt an encoder to a corpus, compare it with its base, and recommend one."""
+    """Adapt an encoder to a corpus, compare it with its base, and recommend one.
+
+    Labels of the corpus judge, if it has some. Without them estimates do, and how often such estimates were
+    right is said; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
+    """
     from beir_cocodr.training.adapt import GPL_TEACHER, chosen_stages
     from beir_cocodr.training.adapt import adapt as run
     from beir_cocodr.training.adapt_stages import adapt_options
@@ -305,6 +312,7 @@ def adapt(
         generator,
         teacher=teacher or GPL_TEACHER,
         resume=resume,
+        samples=samples,
         encoder={"device": device},
         progress=True,
     )

@@ -14,6 +14,8 @@ from beir_cocodr.retrieval.ranking import Results
 
 #: Ranks that the measure sees.
 DEPTH = 10
+#: Where they are written.
+LABELS_FILE = "labels_wanted.tsv"
 COLUMNS = ("query_id", "document_id", "weight", "rank_a", "rank_b", "query", "document")
 _TEXT = 300
 

@@ -13,7 +13,12 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.comparison import compare_label_free
 from beir_cocodr.evaluation.labelled_comparison import compare_labelled
-from beir_cocodr.evaluation.labels_wanted import labels_wanted, with_texts, write_labels_wanted
+from beir_cocodr.evaluation.labels_wanted import (
+    LABELS_FILE,
+    labels_wanted,
+    with_texts,
+    write_labels_wanted,
+)
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.protocol import identical_ids
 from beir_cocodr.evaluation.seen import statement_of_seen
@@ -22,7 +27,7 @@ from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.versions import versions
 
 log = logging.getLogger(__name__)
-COMPARISON_FILE, LABELS_FILE = "comparison.json", "labels_wanted.tsv"
+COMPARISON_FILE = "comparison.json"
 
 
 def compare_models(
@@ -37,6 +42,7 @@ def compare_models(
     samples: int = 300,
     seed: int = 42,
     wanted: int = 50,
+    against: str | None = None,
     **retrieval: Any,
 ) -> dict[str, Any]:
     """Compare two or more models: "better", "worse" or "cannot tell" for each pair, b against a.
@@ -58,12 +64,13 @@ def compare_models(
         queries: look at only that many queries of the collection, evenly spaced.
         samples, seed: of crops and of generated queries.
         wanted: how many pairs to ask labels for.
+        against: ask for those that tell this model from the best of the others, not the two best models.
         **retrieval: passed on to :class:`~beir_cocodr.retrieval.retrievers.Retrievers`.
 
     Returns:
         The content of comparison.json: ``dataset``, ``split``, ``labels``, counts, ``pairs`` with a
-        ``verdict`` each, ``ranking`` (best first), ``best`` (``model``, ``reason``), ``labels_wanted`` (for
-        the two best models, the heaviest first), ``seen`` (see
+        ``verdict`` each, ``ranking`` (best first), ``best`` (``model``, ``reason``), ``labels_wanted`` (the
+        heaviest first), ``seen`` (see
         :func:`~beir_cocodr.evaluation.seen.statement_of_seen`); with labels also ``evaluation`` (the content
         of results.json) and ``measure``, without them ``pseudo_queries`` and ``calibration``.
 
@@ -76,6 +83,8 @@ def compare_models(
         raise InputError(f"a comparison needs two models, not {len(models)}; name another")
     if len(set(models)) < len(models):
         raise InputError(f"a model is named twice: {', '.join(models)}")
+    if against is not None and against not in models:
+        raise InputError(f"{against} is none of the models {', '.join(models)}")
     if wanted < 0:
         raise InputError(f"wanted is {wanted}: ask for labels of no pair or more")
     parse_measures(measures)
@@ -89,17 +98,20 @@ def compare_models(
         else:
             given = {"queries": queries, "samples": samples, "seed": seed, **retrieval}
             told, results = compare_label_free(models, collection, folder, policy == "drop", **given)
+    labelled = "evaluation" in told
     report = {
         "dataset": dataset,
         "split": split,
-        "labels": "evaluation" in told,
+        "labels": labelled,
         "documents": len(collection.documents),
         "queries": len(collection.queries),
         "corpus_sha256": collection.documents.content_hash,
         "identical_ids": policy,
         "models": models,
         **told,
-        "labels_wanted": _wanted(told["ranking"], results, collection, wanted, "evaluation" in told),
+        "labels_wanted": _wanted(
+            _asked_about(told["ranking"], against), results, collection, wanted, labelled
+        ),
         "seen": statement_of_seen([name for name in models if not Path(name).is_file()], collection),
         "versions": versions(),
     }
@@ -120,15 +132,22 @@ def _collection(dataset: str, split: str, labels: bool | None) -> Collection:
     return collection
 
 
+def _asked_about(ranking: list[str], against: str | None) -> tuple[str, str]:
+    """The two models that labels should tell apart."""
+    if against is None:
+        return ranking[0], ranking[1]
+    return against, next(model for model in ranking if model != against)
+
+
 def _wanted(
-    ranking: list[str],
+    models: tuple[str, str],
     results: dict[str, Results],
     collection: Collection,
     count: int,
     labelled: bool,
 ) -> dict[str, Any]:
-    """Pairs to label, for the two best models."""
-    a, b = ranking[:2]
+    """Pairs to label, for two models."""
+    a, b = models
     if not results:
         return {"a": a, "b": b, "pairs": [], "remark": "the collection has no queries: write some first"}
     rows = labels_wanted(results[a], results[b], collection.qrels if labelled else None, count)

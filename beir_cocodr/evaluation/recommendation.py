@@ -23,17 +23,6 @@ _COCO_VERDICTS = {
     "cannot tell": "COCO did not help measurably",
 }
 
-NO_LABELS: dict[str, Any] = {
-    "model": BASE,
-    "measure": None,
-    "verdict": "cannot tell",
-    "verdicts": {},
-    "reasons": [
-        "The target has no labels, so nothing here shows whether adaptation helped.",
-        "The base is recommended until some queries are labelled; the trained models are kept.",
-    ],
-}
-
 
 def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
     """The ablation's questions, each a family of (a, b) comparisons.
@@ -56,7 +45,7 @@ def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
     return families
 
 
-def recommend(results: dict[str, Any] | None) -> dict[str, Any]:
+def recommend(results: dict[str, Any]) -> dict[str, Any]:
     """Name one model and the reasons, from the results of an adaptation.
 
     Training has to pay, and so has everything else. A trained encoder may be chosen in a mode (alone, with
@@ -67,15 +56,12 @@ def recommend(results: dict[str, Any] | None) -> dict[str, Any]:
     the base.
 
     Args:
-        results: of :func:`~beir_cocodr.evaluation.protocol.evaluate` over the ablation's labels and families,
-            or None where the target has no labels.
+        results: of :func:`~beir_cocodr.evaluation.protocol.evaluate` over the ablation's labels and families.
 
     Returns:
         ``model`` (its label), ``measure``, ``verdicts`` (each trained encoder against the base: "better",
         "worse" or "cannot tell"), ``verdict`` over all of them, and ``reasons`` for a person.
     """
-    if results is None:
-        return dict(NO_LABELS)
     measure = next(iter(results["models"][BASE]["measures"]))
     value = {label: record["measures"][measure] for label, record in results["models"].items()}
     tests = {
@@ -109,7 +95,7 @@ def recommend(results: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "model": chosen,
         "measure": measure,
-        "verdict": _overall(list(verdicts.values())),
+        "verdict": overall(list(verdicts.values())),
         "verdicts": verdicts,
         "reasons": reasons,
     }
@@ -123,7 +109,8 @@ def verdict(test: dict[str, Any]) -> str:
     return "better" if test["difference"] > 0 else "worse"
 
 
-def _overall(verdicts: list[str]) -> str:
+def overall(verdicts: list[str]) -> str:
+    """ "better" if some are, "worse" if all are, else "cannot tell"."""
     if "better" in verdicts:
         return "better"
     return "worse" if verdicts and set(verdicts) == {"worse"} else "cannot tell"

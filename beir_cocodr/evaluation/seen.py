@@ -15,7 +15,9 @@ import numpy.typing as npt
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.record import RECORD_FILE, read_record, seen
+from beir_cocodr.evaluation.ancestors import ancestors
+from beir_cocodr.evaluation.encoder_name import encoder_name
+from beir_cocodr.training.record import seen
 
 _CHUNK = 4_096
 #: Ids of documents that a report lists; all are counted.
@@ -47,7 +49,9 @@ def statement_of_seen(models: Sequence[str], collection: Collection) -> dict[str
         InputError: a training.json cannot be read.
     """
     evaluated = _Evaluated(collection)
-    return {model: _statement(model, evaluated) for model in models}
+    encoders = {model: encoder_name(model) for model in models}
+    told = {encoder: _statement(encoder, evaluated) for encoder in dict.fromkeys(encoders.values())}
+    return {model: told[encoder] for model, encoder in encoders.items()}
 
 
 class _Evaluated:
@@ -63,25 +67,10 @@ class _Evaluated:
         return _contents(self.collection.documents)
 
 
-def _statement(model: str, evaluated: _Evaluated) -> dict[str, Any]:
-    prefix, _, rest = model.partition(":")
-    encoder = rest if prefix in ("hybrid", "rrf", "feedback") else model
+def _statement(encoder: str, evaluated: _Evaluated) -> dict[str, Any]:
     if encoder == "bm25":
         return _merged("bm25", [], evaluated) | {"sentences": ["BM25 is not trained."]}
-    return _merged(encoder, _ancestors(encoder), evaluated)
-
-
-def _ancestors(model: str) -> list[dict[str, Any]]:
-    """The records of a model and of what it was made from, oldest first."""
-    try:
-        record = read_record(model)
-    except ValueError as error:
-        raise InputError(f"{Path(model) / RECORD_FILE} cannot be read ({error})") from error
-    found = []
-    while record is not None:
-        found.append(record)
-        record = record.get("parent")
-    return found[::-1]
+    return _merged(encoder, ancestors(encoder), evaluated)
 
 
 def _merged(model: str, records: list[dict[str, Any]], evaluated: _Evaluated) -> dict[str, Any]:

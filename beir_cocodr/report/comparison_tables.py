@@ -97,6 +97,8 @@ def _leakage(told: dict[str, Any]) -> Iterator[str]:
                 f"{name}: {found['queries']:,}; {found['verbatim']:.0%} of their words stand in the document "
                 f"that they have to find, and BM25 alone has nDCG@10 {found['bm25_ndcg']:.3f}"
             )
+        if known := found["counts"].get("queries_trained_on"):
+            yield f"{name}: {known:,} left out because a model was trained on them"
     agreement = told["agreement"]
     whose = "the collection's own" if agreement["of_the_collection"] else "generated"
     yield f"agreement: share of the other list's ten best documents, {agreement['queries']:,} {whose} queries"

@@ -36,7 +36,10 @@ def print_training(record: dict[str, Any]) -> None:
 
 
 def print_adaptation(report: dict[str, Any], as_json: bool) -> None:
-    """Print the content of adapt.json: the ablation's table, the verdict, and the recommendation."""
+    """Print the content of adapt.json: the ablation's table, the verdict, and the recommendation.
+
+    Without labels: the table of estimates, and how far to trust the verdict.
+    """
     if as_json:
         print_json(report)
         return
@@ -44,8 +47,14 @@ def print_adaptation(report: dict[str, Any], as_json: bool) -> None:
 
     if report["results"]:
         print_tables(evaluation_table(report["results"]))
+    else:
+        from beir_cocodr.report.adaptation_table import adaptation_table
+
+        print_tables(adaptation_table(report["comparison"], report["candidates"]))
     recommendation = report["recommendation"]
     print(f"Did training make the encoder better? {recommendation['verdict']}.")
     for reason in recommendation["reasons"]:
         print(f"- {reason}")
+    for told in recommendation.get("trust", []):
+        print(f"How far to trust this: {told}")
     print(f"Recommended: {recommendation['model']} ({report['path']})")

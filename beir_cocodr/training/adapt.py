@@ -13,7 +13,9 @@ from beir_cocodr.data.generation_record import read_generation
 from beir_cocodr.data.query_generation import generate_queries
 from beir_cocodr.data.query_generation_options import GenerationOptions
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.label_free.recommendation import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
+from beir_cocodr.evaluation.model_comparison import compare_models
 from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.recommendation import BASE, MODES, ablation_families, recommend
 from beir_cocodr.files import output_folder, write_text
@@ -44,6 +46,7 @@ def adapt(
     teacher: str = GPL_TEACHER,
     resume: bool = False,
     queries: int | None = None,
+    samples: int = 300,
     encoder: dict[str, Any] | None = None,
     **retrieval: Any,
 ) -> dict[str, Any]:
@@ -53,13 +56,18 @@ def adapt(
     and ``finetune`` that makes ``output/models/source`` (base fine-tuned on the source),
     ``output/models/coco`` (base pre-trained on the corpus) and ``output/models/coco+source`` (both, in this
     order). If the corpus has labels in ``split``, base and trained models are each evaluated alone, with
-    hybrid feedback and fused with BM25, beside BM25 itself; no label of the corpus is used in training.
+    hybrid feedback and fused with BM25, beside BM25 itself; no label of the corpus is used in training. If it
+    has none, :func:`~beir_cocodr.evaluation.model_comparison.compare_models` compares the same methods
+    without: every encoder encodes the corpus once, and what stands for judged queries is drawn with a seed
+    that no stage used. The base is recommended unless the rule finds something better, and how often the rule
+    was right is told.
 
     Args:
         corpus: the target collection, with or without queries and labels.
         source: a labelled collection; needed by the stage ``finetune``.
         base: what ``COCODR`` loads, or ``minilm``.
-        output: folder for models, runs, results.json and adapt.json.
+        output: folder for models, runs, adapt.json and results.json, or without labels comparison.json and
+            labels_wanted.tsv.
         stages: any of :data:`ADAPT_STAGES`; their order here does not matter.
         split, source_split: which labels to evaluate on, and which to train on.
         measures: the first one decides the recommendation.
@@ -70,21 +78,26 @@ def adapt(
         teacher: cross-encoder of the stage ``gpl``.
         resume: keep finished models and go on with interrupted ones.
         queries: evaluate only that many queries of the target, evenly spaced.
+        samples: without labels: held-out crops, and generated queries, that models are compared on.
         encoder: overrides for loading encoders (lengths, prompts, separator, device), in training and
             evaluation alike.
         **retrieval: passed on to the retrievers.
 
     Returns:
-        The content of adapt.json.
+        The content of adapt.json: among others ``results`` (None without labels), ``comparison`` and
+        ``candidates`` (label to model name; both without labels only), ``recommendation``, and ``path``, the
+        name of the recommended model.
 
     Raises:
-        InputError: an unknown stage, no source, a bad collection or model.
+        InputError: an unknown stage, no source, no samples, a bad collection or model.
     """
     chosen = chosen_stages(stages)
     if "finetune" in chosen and source is None:
         raise InputError(
             "the stage finetune needs a labelled collection: name it with --source, or leave the stage out"
         )
+    if samples < 1:
+        raise InputError(f"samples is {samples}: ask for at least one crop")
     parse_measures(measures)
     target = load_collection(corpus, split, labels="optional")
     if not target.qrels and any((Path(corpus) / "qrels").glob("*")):
@@ -119,25 +132,16 @@ def adapt(
         "seconds": seconds,
     }
     encoders = {BASE: base} | {labels[name]: path for name, path in trained.items()}
-    candidates, results = _candidates(encoders), None
+    candidates = _candidates(encoders)
+    judging: dict[str, Any] = {"queries": queries, **encoder, **retrieval}
     if target.qrels:
-        results = evaluate(
-            corpus,
-            candidates,
-            output,
-            measures,
-            split,
-            families=ablation_families(list(encoders)),
-            queries=queries,
-            **encoder,
-            **retrieval,
-        )
-    recommendation = recommend(results)
-    report |= {
-        "results": results,
-        "recommendation": recommendation,
-        "path": candidates[recommendation["model"]],
-    }
+        families = ablation_families(list(encoders))
+        results = evaluate(corpus, candidates, output, measures, split, families=families, **judging)
+        report |= {"results": results, "recommendation": recommend(results)}
+    else:
+        judging |= {"samples": samples, "seed": _unused_seed(settings, folder)}
+        report |= _label_free(corpus, candidates, output, split, **judging)
+    report["path"] = candidates[report["recommendation"]["model"]]
     write_text(output / "adapt.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return report
 
@@ -182,6 +186,32 @@ def _queries(
             "for this one, or leave the folder out"
         )
     return str(generated)
+
+
+def _label_free(
+    corpus: str, candidates: dict[str, str], output: Path, split: str, **judging: Any
+) -> dict[str, Any]:
+    """The part of adapt.json that estimates give."""
+    # BM25 last: what is asked of a pair is then b against a for all of them.
+    names = [candidates[label] for label in sorted(candidates, key=lambda label: label == "bm25")]
+    comparison = compare_models(
+        names, corpus, output, split, labels=False, against=candidates[BASE], **judging
+    )
+    recommendation = recommend_label_free(comparison, candidates)
+    return {
+        "results": None,
+        "candidates": candidates,
+        "comparison": comparison,
+        "recommendation": recommendation,
+    }
+
+
+def _unused_seed(settings: Mapping[str, TrainingOptions], folder: str | None) -> int:
+    """A seed that neither the stages nor the generation of queries used."""
+    seeds = [options.seed for options in settings.values()]
+    if folder is not None:
+        seeds.append(int(read_generation(Path(folder))["settings"].get("seed", 0)))
+    return 1 + max(seeds)
 
 
 def _candidates(encoders: dict[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import COMMON, TOPICS
+from graded import changed, clean_encoder, damaged_encoder, write_distinct
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.calibration import Calibration
@@ -20,63 +20,17 @@ OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}
 
 @pytest.fixture(scope="module")
 def distinct(tmp_path_factory):
-    """A collection in which every document goes on about four words of its own."""
-    rng = np.random.default_rng(3)
-    folder = tmp_path_factory.mktemp("distinct")
-    (folder / "qrels").mkdir()
-    vocabulary = [word for topic in TOPICS for word in topic]
-    corpus, queries, qrels = [], [], ["query-id\tcorpus-id\tscore"]
-    for i in range(40):
-        own = rng.choice(vocabulary, 4, replace=False)
-        parts = [
-            " ".join(str(rng.choice(own if rng.random() < 0.6 else COMMON)) for _ in range(12)) + " ."
-            for _ in range(4)
-        ]
-        corpus.append({"_id": f"d{i}", "title": "", "text": " ".join(parts)})
-        queries.append({"_id": f"q{i}", "text": " ".join(own)})
-        qrels.append(f"q{i}\td{i}\t1")
-    for name, records in (("corpus", corpus), ("queries", queries)):
-        lines = [json.dumps(record) for record in records]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "qrels" / "test.tsv").write_text("\n".join(qrels) + "\n")
-    return folder
-
-
-def changed(source, target, change):
-    """A copy of an encoder with weights changed by name."""
-    import torch
-
-    from beir_cocodr.models.loading import load_encoder
-
-    model = load_encoder(source)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            change(name, weight)
-    model.save_pretrained(str(target))
-    return str(target)
+    return write_distinct(tmp_path_factory.mktemp("distinct"))
 
 
 @pytest.fixture(scope="module")
 def clean(tiny_cosine, tmp_path_factory):
-    """An encoder that is little more than the mean of its random word vectors, and so works untrained."""
-
-    def change(name, weight):
-        if "position_embeddings" in name or ".output.dense" in name:
-            weight.mul_(0.02)
-
-    return changed(tiny_cosine, tmp_path_factory.mktemp("clean"), change)
+    return clean_encoder(tiny_cosine, tmp_path_factory.mktemp("clean"))
 
 
 @pytest.fixture(scope="module")
 def damaged(clean, tmp_path_factory):
-    """The same with one vector for most words."""
-
-    def change(name, weight):
-        if "word_embeddings" in name:
-            lost = np.random.default_rng(5).random(len(weight)) < 0.85
-            weight[lost] = weight.mean(dim=0)
-
-    return changed(clean, tmp_path_factory.mktemp("damaged"), change)
+    return damaged_encoder(clean, tmp_path_factory.mktemp("damaged"))
 
 
 @pytest.fixture(scope="module")

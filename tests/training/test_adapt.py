@@ -69,15 +69,6 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
     assert figures[0] == figures[1]
 
 
-def test_a_corpus_without_labels_is_adapted_and_nothing_is_claimed(beir_folder, tiny_mlm, tmp_path):
-    shutil.copy(beir_folder / "corpus.jsonl", tmp_path / "corpus.jsonl")
-    report = adapt(str(tmp_path / "corpus.jsonl"), None, str(tiny_mlm), tmp_path / "o", ["coco"], **SETTINGS)
-    assert report["results"] is None
-    assert report["recommendation"]["model"] == "base"
-    assert report["recommendation"]["verdict"] == "cannot tell"
-    assert (tmp_path / "o" / "models" / "coco" / "training.json").is_file()
-
-
 @pytest.fixture(scope="module")
 def cross_encoder(tiny_bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cross-encoder")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import Range, span_ranges
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.data.words import words
-from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries, verbatim_share
+from beir_cocodr.evaluation.label_free.pseudo_queries import TRAINED_ON, PseudoQueries, verbatim_share
 
 #: The most words of a crop, and the fewest.
 CROP_WORDS, _FEWEST = 16, 3
@@ -39,7 +39,13 @@ class Crops:
     documents: Documents
 
 
-def hold_out_crops(documents: Documents, folder: Path, size: int = 300, seed: int = 42) -> Crops:
+def hold_out_crops(
+    documents: Documents,
+    folder: Path,
+    size: int = 300,
+    seed: int = 42,
+    trained_on: Callable[[str], bool] | None = None,
+) -> Crops:
     """Cut a span out of each of ``size`` random documents: the span must find the rest of its document.
 
     The span is taken out of the index, so that no exact copy of the query is there to be found; what its
@@ -52,6 +58,7 @@ def hold_out_crops(documents: Documents, folder: Path, size: int = 300, seed: in
         folder: where the changed corpus is written; the caller removes it.
         size: crops wanted.
         seed: of documents and spans.
+        trained_on: tells the crops that a model was trained on, which are left out and counted.
 
     Source: the inverse cloze task of Lee et al., 2019, section 3, used to measure instead of to train.
     """
@@ -60,7 +67,7 @@ def hold_out_crops(documents: Documents, folder: Path, size: int = 300, seed: in
     texts: list[str] = []
     rests: dict[int, str] = {}
     whole: list[str] = []
-    looked = 0
+    looked = known = 0
     for start in range(0, len(order), _CHUNK):
         rows = order[start : start + _CHUNK]
         for row, document in zip(rows.tolist(), documents.take(rows), strict=True):
@@ -68,11 +75,14 @@ def hold_out_crops(documents: Documents, folder: Path, size: int = 300, seed: in
                 break
             looked += 1
             cut = _cut(document["text"], rng)
-            if cut is not None:
+            if cut is not None and trained_on is not None and trained_on(cut[0]):
+                known += 1
+            elif cut is not None:
                 texts.append(cut[0])
                 rests[row] = cut[1]
                 whole.append(TextFormat().document({"title": document["title"], "text": cut[1]}))
-    counts = {"documents_looked_at": looked, "documents_without_two_spans": looked - len(texts)}
+    counts = {"documents_looked_at": looked, "documents_without_two_spans": looked - known - len(texts)}
+    counts |= {TRAINED_ON: known} if known else {}
     queries = PseudoQueries(
         texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts
     )

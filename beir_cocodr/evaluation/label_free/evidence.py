@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.evaluation.label_free.agreement import Rows
 from beir_cocodr.evaluation.label_free.crops import hold_out_crops
+from beir_cocodr.evaluation.label_free.familiar import Familiar, familiar
 from beir_cocodr.evaluation.label_free.held_out import HeldOutRetrievers
 from beir_cocodr.evaluation.label_free.lexical import lexical_queries
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQueries
@@ -40,6 +41,7 @@ class Evidence:
         real: whether those are the collection's own queries, or the generated ones.
         crop_queries, generated_queries: what was searched for.
         retrieval: model to what its retriever says of itself.
+        known: what models were trained on of this corpus.
     """
 
     crops: dict[str, npt.NDArray[np.float64]]
@@ -51,6 +53,7 @@ class Evidence:
     crop_queries: PseudoQueries
     generated_queries: PseudoQueries
     retrieval: dict[str, dict[str, Any]]
+    known: Familiar = field(default_factory=Familiar)
 
     def describe(self) -> dict[str, Any]:
         """The pseudo-queries: counts, the share of words taken verbatim, and what BM25 makes of them."""
@@ -78,6 +81,8 @@ def gather_evidence(
 ) -> Evidence:
     """Search for held-out crops, for generated queries, and for real queries where there are any.
 
+    Generated queries that a model was trained on are left out, see :func:`familiar`.
+
     Args:
         documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop.
         queries: real ones, or none: then lists are compared on the generated ones.
@@ -89,15 +94,17 @@ def gather_evidence(
         **retrieval: passed on to :class:`Retrievers`.
 
     Raises:
-        InputError: a model cannot be found.
+        InputError: a model cannot be found, or the record of its training cannot be read.
     """
     places = {name: folder / name for name in ("whole", "held-out", "terms")}
     for place in places.values():
         place.mkdir()
     whole = Retrievers(documents, places["whole"], **retrieval)
     made = {name: whole.get(name) for name in dict.fromkeys([*models, BM25])}  # unknown names fail early
-    crops = hold_out_crops(documents, folder, samples, seed)
-    generated = lexical_queries(documents, places["terms"], samples, seed)
+    known = familiar(models, documents.content_hash)
+    trained_on = known.has if len(known.hashes) else None
+    crops = hold_out_crops(documents, folder, samples, seed, trained_on)
+    generated = lexical_queries(documents, places["terms"], samples, seed, trained_on)
     held_out = HeldOutRetrievers(whole, crops.documents, crops.queries.rows, places["held-out"])
     real = bool(queries)
     asked = dict(queries) if real else generated.queries
@@ -124,6 +131,7 @@ def gather_evidence(
         crops.queries,
         generated,
         described,
+        known,
     )
 
 

@@ -13,6 +13,8 @@ from beir_cocodr.data.words import words
 
 #: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its rank).
 DEPTH = 10
+#: The count of pseudo-queries left out because a model was trained on them.
+TRAINED_ON = "queries_trained_on"
 
 
 @dataclass(frozen=True)

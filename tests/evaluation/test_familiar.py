@@ -1,0 +1,102 @@
+"""What models were trained on of the corpus that judges them, from the records of training."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.query_generation import generate_queries
+from beir_cocodr.data.query_generation_options import GenerationOptions
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.encoder_name import encoder_name
+from beir_cocodr.evaluation.label_free.crops import hold_out_crops
+from beir_cocodr.evaluation.label_free.familiar import familiar
+from beir_cocodr.evaluation.label_free.lexical import lexical_queries
+from beir_cocodr.training.record import seen, write_record
+
+
+@pytest.fixture(scope="module")
+def documents(beir_folder):
+    return load_collection(beir_folder, labels="none").documents
+
+
+@pytest.fixture(scope="module")
+def generated(beir_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generated") / "queries"
+    generate_queries(beir_folder, "lexical", folder, GenerationOptions(seed=7))
+    return folder
+
+
+def model(folder, stage, shown, parent=None):
+    folder.mkdir()
+    write_record(folder, {"stage": stage, "base": "x", "seen": shown, "parent": parent})
+    return str(folder)
+
+
+def test_encoders_in_names():
+    names = ["bm25", "lucene-bm25", "m", "a/b:c", "hybrid:m", "rrf:a/b", "feedback:a:b", "lucene-hybrid:m"]
+    assert [encoder_name(name) for name in names] == ["bm25", "bm25", "m", "a/b:c", "m", "a/b", "a:b", "m"]
+
+
+def test_spans_of_the_same_corpus_count_also_those_of_an_ancestor(beir_folder, documents, tmp_path):
+    shown = [seen(load_collection(beir_folder, labels="none"), queries=False)]
+    coco = model(tmp_path / "coco", "coco", shown)
+    child = model(
+        tmp_path / "child", "finetune", [], json.loads((tmp_path / "coco/training.json").read_text())
+    )
+    other = model(tmp_path / "other", "coco", [shown[0] | {"corpus_sha256": "another"}])
+    masked = model(tmp_path / "mlm", "mlm", shown)
+    names = [coco, child, f"hybrid:{coco}", other, masked, "bm25", "some/hub-name"]
+    found = familiar(names, documents.content_hash)
+    assert found.spans == {coco, child, f"hybrid:{coco}"}
+    assert found.generated == set()
+    assert not found.has("anything")
+
+
+def test_generated_queries_are_known_by_their_text(beir_folder, documents, generated, tmp_path):
+    shown = [seen(load_collection(generated, "train"), queries=True)]
+    plain = seen(load_collection(beir_folder, "train"), queries=True)
+    qgen = model(tmp_path / "qgen", "finetune", shown)
+    real = model(tmp_path / "real", "finetune", [plain])
+    found = familiar([qgen, real, f"feedback:{qgen}"], documents.content_hash)
+    assert (found.spans, found.generated) == (set(), {qgen, f"feedback:{qgen}"})
+    texts = [json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()]
+    assert all(found.has(text) and found.has(f"  {text.upper()}\n") for text in texts)
+    assert not any(found.has(text + " and more") for text in texts)
+
+
+def test_queries_that_were_trained_on_are_left_out_and_counted(documents, generated, tmp_path):
+    shown = [seen(load_collection(generated, "train"), queries=True)]
+    found = familiar([model(tmp_path / "m", "finetune", shown)], documents.content_hash)
+    texts = {json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()}
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / name).mkdir()
+    free = lexical_queries(documents, tmp_path / "a", size=48, seed=8)
+    made = lexical_queries(documents, tmp_path / "b", size=48, seed=8, trained_on=found.has)
+    assert texts & set(free.texts)  # another seed alone makes some of the same queries
+    assert not texts & set(made.texts)
+    assert made.counts["queries_trained_on"] == len([text for text in free.texts if text in texts])
+    assert sum(made.counts.values()) - made.counts["documents_looked_at"] + len(made.texts) == len(documents)
+    free_crops = hold_out_crops(documents, tmp_path / "c", size=48, seed=8).queries
+    crops = hold_out_crops(documents, tmp_path / "d", size=48, seed=8, trained_on=found.has).queries
+    known = [text for text in free_crops.texts if found.has(text)]
+    assert known
+    assert crops.texts == [text for text in free_crops.texts if text not in known]
+    assert crops.counts["queries_trained_on"] == len(known)
+    assert len(crops.rows) == len(np.unique(crops.rows)) == len(crops.texts)
+
+
+def test_a_folder_that_is_gone_is_said_and_a_broken_one_refused(documents, tmp_path, caplog):
+    shown = {"dataset": str(tmp_path / "gone"), "corpus_sha256": documents.content_hash, "generation": {}}
+    gone = model(tmp_path / "m", "qc", [shown])
+    with caplog.at_level(logging.WARNING):
+        assert familiar([gone], documents.content_hash).generated == {gone}
+    assert "gone/queries.jsonl is gone" in caplog.text
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2"}\n')
+    with pytest.raises(InputError, match=r"queries.jsonl:2 is no query"):
+        familiar([gone], documents.content_hash)

@@ -1,0 +1,68 @@
+"""A collection on which an untrained encoder works, and copies of the encoder that work less well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from conftest import COMMON, TOPICS
+
+
+def write_distinct(folder: Path) -> Path:
+    """A collection in which every document goes on about four words of its own."""
+    rng = np.random.default_rng(3)
+    (folder / "qrels").mkdir()
+    vocabulary = [word for topic in TOPICS for word in topic]
+    corpus, queries, qrels = [], [], ["query-id\tcorpus-id\tscore"]
+    for i in range(40):
+        own = rng.choice(vocabulary, 4, replace=False)
+        parts = [
+            " ".join(str(rng.choice(own if rng.random() < 0.6 else COMMON)) for _ in range(12)) + " ."
+            for _ in range(4)
+        ]
+        corpus.append({"_id": f"d{i}", "title": "", "text": " ".join(parts)})
+        queries.append({"_id": f"q{i}", "text": " ".join(own)})
+        qrels.append(f"q{i}\td{i}\t1")
+    for name, records in (("corpus", corpus), ("queries", queries)):
+        lines = [json.dumps(record) for record in records]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "qrels" / "test.tsv").write_text("\n".join(qrels) + "\n")
+    return folder
+
+
+def changed(source: str | Path, target: Path, change: Callable[[str, Any], None]) -> str:
+    """A copy of an encoder with weights changed by name."""
+    import torch
+
+    from beir_cocodr.models.loading import load_encoder
+
+    model = load_encoder(source)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            change(name, weight)
+    model.save_pretrained(str(target))
+    return str(target)
+
+
+def clean_encoder(source: str | Path, target: Path) -> str:
+    """An encoder that is little more than the mean of its random word vectors, and so works untrained."""
+
+    def change(name: str, weight: Any) -> None:
+        if "position_embeddings" in name or ".output.dense" in name:
+            weight.mul_(0.02)
+
+    return changed(source, target, change)
+
+
+def damaged_encoder(clean: str | Path, target: Path) -> str:
+    """The same with one vector for most words."""
+
+    def change(name: str, weight: Any) -> None:
+        if "word_embeddings" in name:
+            lost = np.random.default_rng(5).random(len(weight)) < 0.85
+            weight[lost] = weight.mean(dim=0)
+
+    return changed(clean, target, change)

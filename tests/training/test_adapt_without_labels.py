@@ -1,0 +1,344 @@
+"""adapt on a corpus without labels: what is estimated, what is recommended, and what is left alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+
+import pytest
+from conftest import write_beir
+from graded import clean_encoder, damaged_encoder, write_distinct
+
+from beir_cocodr.cli import main
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.query_generation_options import GenerationOptions
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.label_free import comparison as label_free
+from beir_cocodr.evaluation.label_free.calibration import NOT_CALIBRATED, Calibration
+from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
+from beir_cocodr.evaluation.label_free.recommendation import recommend_label_free
+from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.report.comparison_tables import verdict_tables
+from beir_cocodr.report.terminal import print_adaptation
+from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training.adapt_stages import ADAPT_STAGES, adapt_options
+from beir_cocodr.training.pretrain_options import PretrainOptions
+from beir_cocodr.training.record import seen, write_record
+
+SMALL = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
+VERDICTS = {"better", "worse", "cannot tell"}
+USES = {"alone": "", "with feedback": ", feedback", "fused": ", fused"}
+
+
+@pytest.fixture(autouse=True)
+def uncalibrated(monkeypatch):
+    """The rule of votes, whatever calibration the package has by now."""
+    monkeypatch.setattr(label_free, "load_calibration", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def distinct(tmp_path_factory):
+    return write_distinct(tmp_path_factory.mktemp("distinct"))
+
+
+@pytest.fixture(scope="module")
+def clean(tiny_cosine, tmp_path_factory):
+    return clean_encoder(tiny_cosine, tmp_path_factory.mktemp("clean"))
+
+
+@pytest.fixture(scope="module")
+def damaged(clean, tmp_path_factory):
+    return damaged_encoder(clean, tmp_path_factory.mktemp("damaged"))
+
+
+def unlabelled(folder, target, *names):
+    target.mkdir()
+    for name in names:
+        shutil.copy(folder / f"{name}.jsonl", target / f"{name}.jsonl")
+    return str(target)
+
+
+@pytest.fixture(scope="module")
+def adapted(beir_folder, tiny_mlm, tmp_path_factory):
+    """COCO and generated queries, for a corpus with queries and no labels."""
+    place = tmp_path_factory.mktemp("adapted")
+    corpus = unlabelled(write_beir(place / "whole", seed=5), place / "corpus", "corpus", "queries")
+    settings = {"coco": PretrainOptions(**SMALL, span_tokens=12), "qgen": adapt_options("qgen", **SMALL)}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(label_free, "load_calibration", lambda: None)
+        report = adapt(
+            corpus,
+            None,
+            str(tiny_mlm),
+            place / "o",
+            ["coco", "qgen"],
+            options=settings,
+            generation=GenerationOptions(per_passage=2, seed=50),
+            samples=20,
+        )
+    return report, place / "o"
+
+
+def pairs_by_label(report):
+    labels = {name: label for label, name in report["candidates"].items()}
+    return {(labels[pair["a"]], labels[pair["b"]]): pair for pair in report["comparison"]["pairs"]}
+
+
+def test_every_trained_encoder_is_judged_against_the_base_in_the_same_use(adapted):
+    report, output = adapted
+    assert json.loads((output / "adapt.json").read_text()) == json.loads(json.dumps(report))
+    assert report["results"] is None
+    encoders = ["base + COCO", "base + QGen", "base + COCO + QGen"]
+    found = report["recommendation"]
+    assert list(found["verdicts"]) == encoders
+    pairs = pairs_by_label(report)
+    for encoder in encoders:
+        assert set(found["verdicts_by_use"][encoder].values()) <= VERDICTS
+        for use, mode in USES.items():
+            pair = pairs[f"base{mode}", encoder + mode]
+            assert found["verdicts_by_use"][encoder][use] == pair["verdict"]
+            assert [estimate["estimator"] for estimate in pair["estimates"]] == list(ESTIMATORS)
+            for estimate in pair["estimates"]:
+                low, high = estimate["interval"]
+                assert low - 1e-9 <= estimate["difference"] <= high + 1e-9
+                assert estimate["difference"] == pytest.approx(estimate["b"] - estimate["a"])
+        told = [reason for reason in found["reasons"] if reason.startswith(f"{encoder} against base")]
+        assert len(told) == 2 + len(ESTIMATORS)
+    assert (found["calibrated"], found["trust"]) == (False, [NOT_CALIBRATED])
+
+
+def test_the_recommendation_is_the_base_or_what_the_rule_finds_better(adapted, beir_folder, tmp_path):
+    report, _ = adapted
+    chosen, pairs = report["recommendation"]["model"], pairs_by_label(report)
+    assert report["path"] == report["candidates"][chosen]
+    if chosen != "base":
+        assert pairs["base", chosen]["verdict"] == "better"
+    evaluate(str(beir_folder), [report["path"]], tmp_path)  # usable as a model name
+
+
+def test_training_and_estimates_share_no_query_and_no_seed(adapted, capsys):
+    report, output = adapted
+    seed = report["comparison"]["seed"]
+    used = {50, *(record["options"]["seed"] for record in records(output))}
+    assert seed not in used
+    told = report["comparison"]["pseudo_queries"]
+    # Two queries of every passage were trained on, titles and salient sentences among them.
+    assert told["generated queries"]["counts"]["queries_trained_on"] > 0
+    left_out = sum(found["counts"].get("queries_trained_on", 0) for found in list(told.values())[:2])
+    [reason] = [reason for reason in report["recommendation"]["reasons"] if "drawn anew" in reason]
+    assert f"the seed {seed}" in reason
+    assert f"; {left_out} that" in reason
+    for pair in report["comparison"]["pairs"]:
+        crops, generated, *_ = pair["estimates"]
+        for estimate, stage in ((crops, "coco"), (generated, "qgen")):
+            a, b = (stage in pair[side].rsplit("/", 1)[-1].split("+") for side in "ab")
+            ahead = estimate["difference"] > 0 if b else estimate["difference"] < 0
+            assert estimate["applies"] == (a == b or not ahead)
+    print_adaptation(report, as_json=False)
+    printed = capsys.readouterr().out
+    assert NOT_CALIBRATED in printed
+    assert f"Recommended: {report['recommendation']['model']} ({report['path']})" in printed
+
+
+def test_the_command_compare_picks_among_the_same_methods(adapted, capsys):
+    report, _ = adapted
+    models = list(report["candidates"].values())
+    assert any(model.startswith("feedback:") for model in models)
+    with pytest.raises(SystemExit) as status:
+        main(["compare", *models, "--dataset", report["corpus"], "--samples", "15", "--json"])
+    assert not status.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert sorted(told["ranking"]) == sorted(models)
+    assert len(told["pairs"]) == len(models) * (len(models) - 1) / 2
+    assert told["best"]["model"] == told["ranking"][0]
+    assert told["best"]["reason"] in " ".join(
+        table.caption for table in verdict_tables(told) if table.caption
+    )
+
+
+def records(output):
+    return [json.loads(path.read_text()) for path in (output / "models").glob("*/training.json")]
+
+
+def test_pairs_to_label_are_those_of_the_base_and_the_best_of_the_others(adapted):
+    report, output = adapted
+    wanted = report["comparison"]["labels_wanted"]
+    others = [label for label in report["recommendation"]["ranking"] if label != "base"]
+    assert wanted["a"] == report["candidates"]["base"]
+    assert wanted["b"] == report["candidates"][others[0]]
+    rows = (output / "labels_wanted.tsv").read_text().splitlines()[1:]
+    assert 0 < len(rows) == len(wanted["pairs"]) <= 50
+    queries = load_collection(report["corpus"], labels="optional").queries
+    assert {row.split("\t")[0] for row in rows} <= set(queries)
+
+
+def stage_that_makes(encoder, spans=False):
+    """The stage coco with a result that was made elsewhere, which learned by spans or not by its record."""
+
+    def train(data, start, output, options, resume, overrides):
+        shutil.copytree(encoder, output)
+        shown = [seen(load_collection(data.corpus, labels="none"), queries=False)] if spans else []
+        record = {"stage": "coco", "base": start, "seen": shown, "parent": None, "seconds": 0.0}
+        write_record(output, record)
+        return record
+
+    return dataclasses.replace(ADAPT_STAGES["coco"], train=train)
+
+
+def adapt_to(corpus, base, made, output, monkeypatch, **options):
+    monkeypatch.setitem(ADAPT_STAGES, "coco", stage_that_makes(made, **options))
+    return adapt(corpus, None, base, output, ["coco"], samples=40)
+
+
+@pytest.mark.parametrize("names", [("corpus", "queries"), ("corpus",)])
+def test_a_stage_that_hurts_is_found_out_and_not_recommended(
+    distinct, clean, damaged, tmp_path, monkeypatch, names
+):
+    corpus = unlabelled(distinct, tmp_path / "corpus", *names)
+    report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
+    found = report["recommendation"]
+    assert (found["verdict"], found["verdicts"]) == ("worse", {"base + COCO": "worse"})
+    assert "COCO" not in found["model"]
+    assert "models/coco" not in report["path"]
+    pair = pairs_by_label(report)["base", "base + COCO"]
+    assert [estimate["sign"] for estimate in pair["estimates"][:2]] == [-1, -1]
+    wanted = report["comparison"]["labels_wanted"]
+    if len(names) == 1:
+        assert wanted["pairs"] == []
+        assert any("the collection has no queries" in reason for reason in found["reasons"])
+    else:
+        assert wanted["pairs"]
+
+
+def test_a_stage_that_helps_is_found_out(distinct, clean, damaged, tmp_path, monkeypatch):
+    corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
+    report = adapt_to(corpus, damaged, clean, tmp_path / "o", monkeypatch)
+    found = report["recommendation"]
+    assert found["verdicts"] == {"base + COCO": "better"}
+    assert found["model"] != "base"
+    assert pairs_by_label(report)["base", found["model"]]["verdict"] == "better"
+    # The same gain of a stage that was trained on spans of these documents: crops are no evidence of it.
+    again = adapt_to(corpus, damaged, clean, tmp_path / "p", monkeypatch, spans=True)
+    before, after = (pairs_by_label(told)["base", "base + COCO"]["estimates"][0] for told in (report, again))
+    assert (before["sign"], before["applies"]) == (1, True)
+    assert (after["sign"], after["applies"], after["effect"]) == (0, False, 0)
+    assert after["difference"] == pytest.approx(before["difference"])
+    assert "trained to find documents of this corpus by spans" in after["remark"]
+
+
+def test_labels_of_another_split_are_refused_and_not_read(distinct, clean, tmp_path):
+    corpus = tmp_path / "corpus"
+    unlabelled(distinct, corpus, "corpus", "queries")
+    (corpus / "qrels").mkdir()
+    (corpus / "qrels" / "other.tsv").write_text("\x00 this is\tno table\nat all\n")
+    with pytest.raises(InputError, match=re.escape("other")):
+        adapt(str(corpus), None, clean, tmp_path / "o", ["coco"])
+    assert not (tmp_path / "o").exists()
+    report = label_free_pick(corpus, clean, tmp_path / "p")
+    assert report["labels"] is False
+
+
+def label_free_pick(corpus, encoder, output):
+    from beir_cocodr.evaluation.model_comparison import compare_models
+
+    return compare_models(["bm25", encoder], str(corpus), output, samples=20)
+
+
+def test_no_samples_are_refused_before_anything_is_trained(distinct, clean, tmp_path):
+    with pytest.raises(InputError, match="samples is 0"):
+        adapt(str(distinct), None, clean, tmp_path / "o", ["coco"], samples=0)
+    assert not (tmp_path / "o").exists()
+
+
+def comparison_of(verdicts, ranking, calibration=None):
+    """A comparison by hand: verdict of b against a for pairs of labels, which are the models' names."""
+    known = {
+        "estimator": "held-out crops",
+        "a": 0.5,
+        "b": 0.6,
+        "difference": 0.1,
+        "interval": [0.05, 0.15],
+        "sign": 1,
+        "applies": True,
+        "remark": "",
+    }
+    pairs = [
+        {
+            "a": a,
+            "b": b,
+            "verdict": verdict,
+            "estimates": [known],
+            "family": "models of one kind",
+            "trust": "told",
+            "rule": "calibrated" if calibration else "vote",
+            "probability": 0.93 if calibration else None,
+        }
+        for (a, b), verdict in verdicts.items()
+    ]
+    return {
+        "pairs": pairs,
+        "ranking": ranking,
+        "calibration": calibration or NOT_CALIBRATED,
+        "pseudo_queries": {name: {"counts": {}} for name in ("held-out crops", "generated queries")},
+        "seed": 43,
+        "labels_wanted": {"a": "base", "b": "bm25", "pairs": [], "remark": "none"},
+    }
+
+
+LABELS = ["bm25", *(label + mode for label in ("base", "base + COCO") for mode in USES.values())]
+
+
+@pytest.mark.parametrize(
+    ("better", "chosen"),
+    [
+        # The best by estimates is no better than the base in the same use: training has not paid.
+        ({("base", "base + COCO, fused")}, "base"),
+        ({("base", "base + COCO, fused"), ("base, fused", "base + COCO, fused")}, "base + COCO, fused"),
+        ({("base", "base + COCO, fused"), ("base", "base, fused")}, "base, fused"),
+        ({("base", "bm25")}, "bm25"),
+        # Better than the base in the same use, which is worse than the base alone.
+        ({("base, fused", "base + COCO, fused")}, "base"),
+        (set(), "base"),
+    ],
+)
+def test_only_what_pays_is_recommended(better, chosen):
+    ranking = ["base + COCO, fused", "base, fused", "bm25", "base + COCO", "base", "base, feedback"]
+    asked = [("base", label) for label in LABELS if label != "base"]
+    asked += [(f"base{mode}", f"base + COCO{mode}") for mode in USES.values() if mode]
+    verdicts = {pair: "better" if pair in better else "cannot tell" for pair in asked}
+    candidates = {label: label for label in LABELS}
+    found = recommend_label_free(comparison_of(verdicts, [*ranking, "base + COCO, feedback"]), candidates)
+    assert found["model"] == chosen
+    assert found["verdict"] == "cannot tell"
+    assert any(chosen in reason for reason in found["reasons"] if reason.startswith(("Use", "Of what")))
+
+
+def test_a_calibration_is_told_in_words():
+    asked = [("base", label) for label in LABELS if label != "base"]
+    asked += [(f"base{mode}", f"base + COCO{mode}") for mode in USES.values() if mode]
+    calibration = {"threshold": 0.8}
+    report = comparison_of(dict.fromkeys(asked, "better"), LABELS, calibration)
+    found = recommend_label_free(report, {label: label for label in LABELS})
+    assert (found["calibrated"], found["trust"], found["model"]) == (True, ["told"], "bm25")
+    told = next(
+        reason for reason in found["reasons"] if reason.startswith("base + COCO against base: better")
+    )
+    assert "put at 0.93, and it takes 0.80 to call it better, 0.20 to call it worse" in told
+    [told] = {reason for reason in found["reasons"] if "held-out crops: " in reason}
+    assert told.endswith("crops: 0.500 to 0.600 (+0.100, 95% +0.050 to +0.150), speaks for it.")
+
+
+def test_the_statement_of_a_calibration_is_printed(distinct, clean, damaged, tmp_path, monkeypatch, capsys):
+    trust = {"models of one kind": {"right": 8, "wrong": 1, "cannot tell": 2, "claimed": 1, "silent": 3}}
+    calibration = Calibration({"held-out crops": 9.0}, 0.8, ["c1", "c2", "c3"], [], trust, "2026-01-01")
+    monkeypatch.setattr(label_free, "load_calibration", lambda: calibration)
+    corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
+    report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
+    assert report["recommendation"]["verdicts"] == {"base + COCO": "worse"}
+    print_adaptation(report, as_json=False)
+    printed = capsys.readouterr().out
+    assert "right in 8 of 9 pairs" in printed
+    assert "estimates without labels" in printed
+    assert "Did training make the encoder better? worse." in printed
