@@ -224,11 +224,13 @@ class Study:
         return str(folder)
 
     def distilled(self, seed: int, target: str) -> str:
-        """Each target has its own, as distillation reads one collection."""
-        name = f"{DISTILLED}-{target.replace('/', '-')}-{seed}"
-        folder, steps = self.output / "models" / name, self.arguments.distill_steps
+        """Each target has its own, as distillation reads one collection; no more queries than it can use."""
+        name = f"{DISTILLED}-{target.replace('/', '-')}"
+        folder, steps = self.output / "models" / f"{name}-{seed}", self.arguments.distill_steps
         options = adapt_options("hybrid-distill", seed=seed, max_steps=steps)
-        distill(self.generated[target], "minilm", "hybrid", folder, options, resume=True, **self.encoder)
+        used, tokens = steps * options.batch_size, self.arguments.passage_tokens
+        queries = self.generate(self.targets[target], name, 1, tokens, used)
+        distill(queries, "minilm", "hybrid", folder, options, resume=True, **self.encoder)
         return str(folder)
 
     def judge(self, model: str, name: str, target: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from beir_cocodr.training.teachers import (
     HybridTeacher,
     Teacher,
 )
-from beir_cocodr.training.training_lists import EMPTY
+from beir_cocodr.training.training_lists import EMPTY, round_queries
 
 log = logging.getLogger(__name__)
 
@@ -162,20 +162,30 @@ def _rounds(
     count = min(int(options.held_out * len(names)), options.most_held_out)
     held_out = {name: collection.queries[name] for name in names[:count]}
     train = {name: collection.queries[name] for name in sorted(names[count:])}
+    whole = _steps(options, len(train))
+    steps = min(options.refresh_steps, whole)
+    used = _used(train, options, steps, -(-whole // steps))
     asked = _teacher(teacher, collection, base, model.text_format, folder, encoder)
     anchors, known = relevant, relevant
     if options.anchors == "fused":
         if not isinstance(asked, HybridTeacher):
             raise InputError("lists around fused documents need the teacher hybrid")
         hybrid = Hybrid(asked.dense, asked.bm25)
-        anchors = on_main(lambda: fused_anchors(hybrid, train, relevant, options.positives))
+        anchors = on_main(lambda: fused_anchors(hybrid, used, relevant, options.positives))
         known = {name: np.union1d(rows, relevant[name]) for name, rows in anchors.items()}
-    bm25 = on_main(lambda: bm25_negatives(collection, model.text_format, options.candidates))
-    pools = {name: bm25[name][~np.isin(bm25[name], known[name])] for name in train}
+    searched = replace(collection, queries=used)
+    bm25 = on_main(lambda: bm25_negatives(searched, model.text_format, options.candidates))
+    pools = {name: bm25[name][~np.isin(bm25[name], known[name])] for name in used}
     scores = TeacherScores(asked, train, collection.documents, folder / "teacher")
-    steps = min(options.refresh_steps, _steps(options, len(train)))
     place = folder / "rounds"
     return Rounds(collection, model, train, held_out, anchors, known, pools, scores, options, steps, place)
+
+
+def _used(train: dict[str, str], options: DistillOptions, steps: int, rounds: int) -> dict[str, str]:
+    """The training queries that come up in any round, so that no other is searched for."""
+    names, size = list(train), steps * options.batch_size
+    drawn = [round_queries(options.seed, number, size, len(names)) for number in range(rounds)]
+    return {name: train[name] for name in (names[row] for row in np.unique(np.concatenate(drawn)))}
 
 
 def _relevant(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:

@@ -21,7 +21,7 @@ from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.training.distill_options import DistillOptions
 from beir_cocodr.training.processes import on_main
 from beir_cocodr.training.teacher_scores import TeacherScores
-from beir_cocodr.training.training_lists import LIST_COUNTS, count_lists, draw_list
+from beir_cocodr.training.training_lists import LIST_COUNTS, count_lists, draw_list, round_queries
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ class Rounds(TrainerCallback):
         model: the student.
         train: training query id to text.
         held_out: held-out query id to text; may be empty.
-        anchors: query id to the corpus rows that its lists are built around.
+        anchors: query id to the corpus rows that its lists are built around; of the queries that come up.
         known: query id to the corpus rows that are not drawn beside its anchors: these and the relevant ones.
-        bm25: query id to corpus rows, none of them known.
+        bm25: query id to corpus rows, none of them known; of the queries that come up.
         teacher: its scores.
         options: see :class:`DistillOptions`.
         steps: of a round.
@@ -118,10 +118,13 @@ class Rounds(TrainerCallback):
         unfinished = self.folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        hard, measured = self._search(unfinished)
+        size = self.steps * self.options.batch_size
+        queries = round_queries(self.options.seed, number, size, len(self.train))
+        asked, places = np.unique(queries, return_inverse=True)
+        hard, measured = self._search(unfinished, asked)
         if measured > max(self._measures(number), default=-1.0):
             self._keep_best()
-        queries, lists = self._draw(number, hard)
+        lists = self._draw(number, queries, hard, places)
         np.save(unfinished / "queries.npy", queries)
         np.save(unfinished / "lists.npy", lists)
         scores = self.teacher.score(queries, lists)
@@ -145,16 +148,19 @@ class Rounds(TrainerCallback):
         files = [self.folder / str(number) / "round.json" for number in range(before)]
         return [json.loads(file.read_text()) for file in files]
 
-    def _search(self, folder: Path) -> tuple[npt.NDArray[np.int64], float]:
-        """(Q, candidates) best corpus rows of the training queries, without known ones, −1 where there are
-        fewer; and MRR@10 of the held-out ones."""
+    def _search(
+        self, folder: Path, asked: npt.NDArray[np.int64] | None = None
+    ) -> tuple[npt.NDArray[np.int64], float]:
+        """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known
+        ones, −1 where there are fewer; and MRR@10 of the held-out ones."""
         folder.mkdir(parents=True, exist_ok=True)
         mode = self.model.training
         dense = Dense(self.model.eval(), self.collection.documents, folder / "corpus.npy", progress=True)
-        options, names = self.options, list(self.train)
+        options, every = self.options, list(self.train)
+        names = [every[number] for number in (asked if asked is not None and self.options.m_hard else ())]
         most = max(len(rows) for rows in self.known.values())
         hard = np.full((len(names), options.candidates), -1, np.int64)
-        for start in range(0, len(names) if options.m_hard else 0, _QUERY_BLOCK):
+        for start in range(0, len(names), _QUERY_BLOCK):
             block = {name: self.train[name] for name in names[start : start + _QUERY_BLOCK]}
             found = dense.search(block, options.candidates + most).rows
             for i, (name, rows) in enumerate(zip(block, found, strict=True)):
@@ -171,27 +177,20 @@ class Rounds(TrainerCallback):
         return hard, measured
 
     def _draw(
-        self, number: int, hard: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        size = self.steps * self.options.batch_size
-        names = list(self.train)
-        queries = np.concatenate(
-            [
-                np.random.default_rng((self.options.seed, number, turn)).permutation(len(names))
-                for turn in range(-(-size // len(names)))
-            ]
-        )[:size].astype(np.int64)
-        lists = [
-            draw_list(
-                self.anchors[names[query]],
-                self.bm25[names[query]],
-                hard[query][hard[query] >= 0],
-                self.options,
-                np.random.default_rng((self.options.seed, number, slot, 1)),
-            )
-            for slot, query in enumerate(queries.tolist())
-        ]
-        return queries, np.stack(lists)
+        self,
+        number: int,
+        queries: npt.NDArray[np.int64],
+        hard: npt.NDArray[np.int64],
+        places: npt.NDArray[np.intp],
+    ) -> npt.NDArray[np.int64]:
+        """(S, n) lists of the round's queries, whose own candidates are the rows ``places`` of ``hard``."""
+        names, lists = list(self.train), []
+        for slot, (query, place) in enumerate(zip(queries.tolist(), places.tolist(), strict=True)):
+            own = hard[place][hard[place] >= 0] if len(hard) else hard.reshape(-1)
+            rng = np.random.default_rng((self.options.seed, number, slot, 1))
+            name = names[query]
+            lists.append(draw_list(self.anchors[name], self.bm25[name], own, self.options, rng))
+        return np.stack(lists)
 
     def _keep_best(self) -> None:
         from safetensors.torch import save_file

@@ -17,6 +17,14 @@ LIST_COUNTS = ("drawn", "of_one_document", "all_tied")
 log = logging.getLogger(__name__)
 
 
+def round_queries(seed: int, number: int, size: int, queries: int) -> npt.NDArray[np.int64]:
+    """(size,) numbers below ``queries``, which a round trains on: in random order by (seed, round), each once
+    before any comes again."""
+    turns = range(-(-size // queries))
+    drawn = [np.random.default_rng((seed, number, turn)).permutation(queries) for turn in turns]
+    return np.concatenate(drawn)[:size].astype(np.int64)
+
+
 def draw_list(
     anchors: npt.NDArray[np.int64],
     bm25: npt.NDArray[np.int64],

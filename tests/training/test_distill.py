@@ -94,6 +94,24 @@ def test_training_stops_when_held_out_queries_no_longer_gain(beir_folder, tiny_m
     assert json.loads((tmp_path / "m" / "training.json").read_text())["options"]["patience"] == 1
 
 
+def test_only_queries_that_come_up_are_searched_for(beir_folder, tiny_mlm, tmp_path, monkeypatch):
+    seen, drawn = [], set()
+    original = Rounds._read
+
+    def read(rounds, number):
+        found = original(rounds, number)
+        names = list(rounds.train)
+        drawn.update(names[row] for row in found.queries)
+        seen.append(rounds)
+        return found
+
+    monkeypatch.setattr(Rounds, "_read", read)
+    options = SMALL.with_overrides(max_steps=3, batch_size=2, refresh_steps=2, held_out=0.0)
+    distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
+    assert 2 <= len(drawn) <= 8 < len(seen[0].train)
+    assert set(seen[0].bm25) == drawn
+
+
 def test_lists_around_fused_documents_leave_the_own_passage_out(beir_folder, tiny_mlm, tmp_path, monkeypatch):
     seen = []
     original = Rounds._read
