@@ -16,6 +16,7 @@ from beir_cocodr.cli_analysis import qpp, representation, shift, source_clusters
 from beir_cocodr.cli_compare import compare
 from beir_cocodr.cli_data import generate_queries
 from beir_cocodr.cli_doctor import doctor
+from beir_cocodr.cli_report import report
 from beir_cocodr.cli_resampling import add_resampling
 from beir_cocodr.cli_search import encode, search
 from beir_cocodr.cli_training import adapt, distill, finetune, pretrain
@@ -168,6 +169,7 @@ for _command in (
     encode,
     search,
     compare,
+    report,
     doctor,
 ):
     app.command()(_command)

@@ -19,7 +19,7 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 
 COMMANDS = (
     "quickstart validate evaluate generate-queries pretrain finetune distill adapt encode search resample "
-    "overlap shift representation source-clusters qpp compare doctor"
+    "overlap shift representation source-clusters qpp compare report doctor"
 ).split()
 
 

@@ -1,0 +1,1 @@
+"""One self-contained page about the output of a command."""

@@ -1,0 +1,218 @@
+"""Sensible output, or one clear line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import write_beir
+from page_reader import Page
+
+from beir_cocodr.cli import main
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.model_comparison import compare_models
+from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.report.html.write_report import write_report
+
+
+def copied(source: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(source, tmp_path / "copied"))
+
+
+def write_run(path: Path, ranked: dict[str, list[str]]) -> str:
+    lines = [
+        f"{query} Q0 {document} {rank} {-rank} tag\n"
+        for query, documents in ranked.items()
+        for rank, document in enumerate(documents, 1)
+    ]
+    path.write_text("".join(lines))
+    return str(path)
+
+
+def test_the_command(two_models, tmp_path, capsys):
+    folder = copied(two_models, tmp_path)
+    with pytest.raises(SystemExit) as status:
+        main(["report", str(folder)])
+    assert status.value.code == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == str(folder / "report.html")
+    assert Page(folder / "report.html").find("p", class_="sentence") == [out[0]]
+    with pytest.raises(SystemExit) as status:  # over our own
+        main(["report", str(folder), "--queries", "3", "--json"])
+    assert status.value.code == 0
+    assert json.loads(capsys.readouterr().out)["queries_shown"] == 3
+    assert len(Page(folder / "report.html").data["queries"]) == 3
+
+
+def test_what_is_not_ours_is_left_alone(two_models, tmp_path, capsys):
+    folder = copied(two_models, tmp_path)
+    (folder / "report.html").write_text("<p>mine</p>")
+    with pytest.raises(SystemExit) as status:
+        main(["report", str(folder)])
+    assert status.value.code == 2
+    assert "is no report of ours" in capsys.readouterr().err
+    assert (folder / "report.html").read_text() == "<p>mine</p>"
+    assert not list(folder.glob(".report*"))
+    with pytest.raises(InputError, match="is a folder"):
+        write_report(folder, tmp_path)
+
+
+def test_nothing_to_report(tmp_path):
+    for name, content, message in (
+        ("empty", None, "is empty; name the --output folder"),
+        ("other", "notes.txt", "nothing that this command knows"),
+        ("runs", "a.run", "holds runs but no results.json: judge them first"),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        if content:
+            (folder / content).write_text("q Q0 d 1 1.0 t\n")
+        with pytest.raises(InputError, match=message):
+            write_report(folder)
+        assert not (folder / "report.html").exists()
+    with pytest.raises(InputError, match="is no folder"):
+        write_report(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("results.json", "{", "cannot be read"),
+        ("results.json", "[]", "not what evaluate writes"),
+        ("results.json", '{"dataset": "x"}', "lacks documents, queries"),
+        ("comparison.json", "{}", "not what compare writes"),
+        ("adapt.json", "{}", "not what adapt writes"),
+        ("training.json", "{", "cannot be read"),
+        ("training.json", "{}", "no stage"),
+    ],
+)
+def test_broken_files(name, content, message, tmp_path):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message) as error:
+        write_report(tmp_path)
+    assert name in str(error.value)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_broken_cluster_weights_and_curves(adapted, tmp_path):
+    folder = Path(shutil.copytree(adapted / "models" / "source", tmp_path / "m"))
+    log = folder / "episodes" / "0" / "cluster_weights.jsonl"
+    whole = log.read_text()
+    log.write_text(whole + '{"step": 500, "weights": [1.0]}\n')
+    with pytest.raises(InputError, match=r"cluster_weights.jsonl:41: .*another number of clusters"):
+        write_report(folder)
+    log.write_text(whole)
+    (folder / "curves.json").write_text("{}")
+    with pytest.raises(InputError, match=r"curves.json is not what"):
+        write_report(folder)
+
+
+def test_scores_of_different_queries(two_models, tmp_path):
+    folder = copied(two_models, tmp_path)
+    file = next(folder.glob("bm25.per_query.tsv"))
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:-2]) + "\n")
+    with pytest.raises(InputError, match=r"scores of different queries \(q\d+, q\d+\); evaluate them"):
+        write_report(folder)
+    file.write_text("\n".join([*lines, "q1\tmuch\t1"]) + "\n")
+    with pytest.raises(InputError, match=r"bm25.per_query.tsv:22: not a query and 2 scores"):
+        write_report(folder)
+
+
+def test_a_broken_run(two_models, tmp_path):
+    folder = copied(two_models, tmp_path)
+    lines = (folder / "bm25.run").read_text().splitlines()
+    (folder / "bm25.run").write_text("\n".join([lines[0], " ".join(lines[1].split()[:4])]) + "\n")
+    with pytest.raises(InputError, match=r"bm25.run:2: no line of a TREC run"):
+        write_report(folder)
+
+
+def test_another_collection_than_was_judged(two_models, tmp_path):
+    other = write_beir(tmp_path / "other", seed=5)
+    with pytest.raises(InputError, match="is not the collection that was judged"):
+        write_report(two_models, tmp_path / "r.html", dataset=str(other))
+    with pytest.raises(InputError, match="nowhere"):
+        write_report(two_models, tmp_path / "r.html", dataset="nowhere/to/be")
+    folder = copied(two_models, tmp_path)
+    results = json.loads((folder / "results.json").read_text()) | {"dataset": str(other)}
+    (folder / "results.json").write_text(json.dumps(results))
+    write_report(folder)
+    assert "has changed since it was judged" in Page(folder / "report.html").section("queries")
+
+
+def test_negative_queries(two_models, tmp_path):
+    with pytest.raises(InputError, match="queries is -1"):
+        write_report(two_models, tmp_path / "r.html", queries=-1)
+
+
+def test_without_runs_the_page_says_so(two_models, tmp_path):
+    folder = copied(two_models, tmp_path)
+    for run in folder.glob("*.run"):
+        run.unlink()
+    write_report(folder)
+    found = Page(folder / "report.html")
+    assert "no rankings to show" in found.section("queries")
+    assert found.find("p", class_="sentence")
+
+
+def test_one_model(nasty_folder, tmp_path):
+    evaluate(str(nasty_folder), ["bm25"], tmp_path / "o")
+    write_report(tmp_path / "o")
+    found = Page(tmp_path / "o" / "report.html")
+    assert found.faults == []
+    assert found.find("h2", id="verdict-word") == ["Not judged"]
+    assert "no second model" in found.find("p", class_="sentence")[0]
+
+
+def test_one_query_and_all_ties(tmp_path):
+    folder = write_beir(tmp_path / "data", 20, 4)
+    qrels = (folder / "qrels" / "test.tsv").read_text().splitlines()
+    query, document, _ = qrels[1].split("\t")
+    (folder / "qrels" / "test.tsv").write_text("\n".join(qrels[:2]) + "\n")
+    good = write_run(tmp_path / "good.run", {query: [document]})
+    bad = write_run(tmp_path / "bad.run", {query: [f"{document}x", document]})
+    same = write_run(tmp_path / "same.run", {query: [document]})
+    compare_models([good, bad], str(folder), tmp_path / "one")
+    write_report(tmp_path / "one")
+    found = Page(tmp_path / "one" / "report.html")
+    assert found.faults == []
+    assert found.find("h2", id="verdict-word") == ["Cannot tell"]
+    assert "one query, no test" in found.find("p", class_="sentence")[0]
+    [shown] = found.data["queries"]
+    assert [scores[0] for scores in shown["scores"]] == [1.0, pytest.approx(0.6309, abs=1e-4)]
+    compare_models([good, same], str(folder), tmp_path / "ties")
+    write_report(tmp_path / "ties")
+    tied = Page(tmp_path / "ties" / "report.html")
+    assert tied.find("h2", id="verdict-word") == ["Cannot tell"]
+    assert "+0.000 nDCG@10" in tied.find("p", class_="sentence")[0]
+    assert "0 / 1 / 0" in tied.section("models")
+    assert "no query differs" in tied.section("pictures")
+
+
+def test_run_files_have_their_scores_by_query(tmp_path):
+    folder = write_beir(tmp_path / "data", 40, 12)
+    qrels = [line.split("\t") for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]]
+    relevant = {query: document for query, document, grade in qrels if grade == "2"}
+    a = {query: [document] for query, document in relevant.items()}
+    b = a | {query: ["none", relevant[query]] for query in list(relevant)[:3]}
+    runs = [write_run(tmp_path / "a.run", a), write_run(tmp_path / "b.run", b)]
+    compare_models(runs, str(folder), tmp_path / "o", measures="RR@10")
+    write_report(tmp_path / "o")
+    shown = Page(tmp_path / "o" / "report.html").data["queries"]
+    worse = {query["id"] for query in shown if query["scores"][1][0] < query["scores"][0][0]}
+    assert worse == set(list(relevant)[:3])
+    assert all(query["scores"][0] == [1.0] for query in shown)
+
+
+def test_a_corpus_without_queries(nasty_folder, tiny_cosine, tmp_path):
+    folder = Path(shutil.copytree(nasty_folder, tmp_path / "lone"))
+    shutil.rmtree(folder / "qrels")
+    (folder / "queries.jsonl").unlink()
+    compare_models(["bm25", str(tiny_cosine)], str(folder), tmp_path / "o", samples=12)
+    write_report(tmp_path / "o")
+    found = Page(tmp_path / "o" / "report.html")
+    assert found.faults == []
+    assert "no rankings to show" in found.section("queries")

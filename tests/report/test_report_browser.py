@@ -1,0 +1,213 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beir_cocodr.report.html.write_report import write_report
+
+pytestmark = pytest.mark.browser
+NAMES = ("two_models", "nine_models", "adapted", "adapted_without_labels")
+
+PROBES = Path(__file__).with_name("page_probes.js").read_text(encoding="utf-8")
+
+
+class Browser:
+    """A headless chromium without a network, that remembers what pages asked for."""
+
+    def __init__(self) -> None:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.options import Options
+        from selenium.webdriver.chrome.service import Service
+
+        options = Options()
+        options.binary_location = shutil.which("chromium")
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        service = Service(executable_path=shutil.which("chromedriver"))
+        self.driver: Any = webdriver.Chrome(options=options, service=service)
+
+    def open(self, path, width: int = 1280, scheme: str = "light", medium: str = "") -> None:
+        scheme_feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": medium, "features": [scheme_feature]}
+        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.get(path.as_uri())
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(script)
+
+    def probe(self, name: str) -> list[Any]:
+        found: list[Any] = self.run(f"{PROBES}\nreturn {name}();")
+        return found
+
+    def all(self, selector: str) -> list[Any]:
+        return self.driver.find_elements("css selector", selector)
+
+    def one(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def requests(self) -> set[str]:
+        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    pytest.importorskip("selenium", reason="selenium is not installed")
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("no chromium and chromedriver; apt-get install chromium chromium-driver")
+    found = Browser()
+    yield found
+    found.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    made = {}
+    for name in NAMES:
+        made[name] = folder / f"{name}.html"
+        write_report(request.getfixturevalue(name), made[name])
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_errors_no_requests_and_no_markup_from_data(browser, pages, name):
+    browser.driver.get_log("browser")
+    browser.requests()
+    browser.open(pages[name])
+    for button in browser.all(".query-list button")[:5]:
+        button.click()
+    assert [entry for entry in browser.driver.get_log("browser") if entry["level"] != "INFO"] == []
+    allowed = (pages[name].as_uri(), "data:")
+    assert all(url.startswith(allowed) for url in browser.requests())
+    assert browser.run("return window.broken === undefined")
+    assert browser.run("return document.compatMode") == "CSS1Compat"
+
+
+def test_requests_are_seen_at_all(browser, tmp_path):
+    (tmp_path / "asks.html").write_text("<!DOCTYPE html><img src='http://127.0.0.1:9/x.png'>")
+    browser.requests()
+    browser.open(tmp_path / "asks.html")
+    assert "http://127.0.0.1:9/x.png" in browser.requests()
+
+
+def values(browser, column: int) -> list[float]:
+    cells = browser.all(f"#models tbody tr > :nth-child({column})")
+    return [float(cell.get_attribute("data-value")) for cell in cells if cell.get_attribute("data-value")]
+
+
+def test_tables_sort_both_ways_by_mouse_and_keyboard(browser, pages):
+    from selenium.webdriver.common.keys import Keys
+
+    browser.open(pages["nine_models"])
+    header = browser.all("#models thead tr:last-child th")[1]
+    button = header.find_element("css selector", "button")
+    before = values(browser, 2)
+    button.click()
+    assert header.get_attribute("aria-sort") == "descending"
+    assert values(browser, 2) == sorted(before, reverse=True)
+    button.send_keys(Keys.ENTER)
+    assert header.get_attribute("aria-sort") == "ascending"
+    assert values(browser, 2) == sorted(before)
+    name = browser.all("#models thead tr:last-child th")[0]
+    name.find_element("css selector", "button").send_keys(Keys.SPACE)
+    assert (name.get_attribute("aria-sort"), header.get_attribute("aria-sort")) == ("ascending", "none")
+    names = [cell.text.split("\n")[0].casefold() for cell in browser.all("#models tbody th")]
+    assert names == sorted(names)
+    difference = browser.all("#models thead tr:last-child th button")[2]
+    for _ in range(2):  # the reference has no difference to itself, and stays last either way
+        difference.click()
+        assert browser.all("#models tbody tr:last-child td")[1].text == "–"
+
+
+def test_the_drill_down_opens_searches_orders_and_changes_models(browser, pages):
+    from selenium.webdriver.support.ui import Select
+
+    browser.open(pages["nine_models"])
+    data = json.loads(browser.one("#data").get_attribute("textContent"))
+    buttons = browser.all(".query-list button")
+    assert len(buttons) == len(data["queries"]) == 20
+    buttons[3].click()
+    chosen = next(q for q in data["queries"] if q["id"] == buttons[3].get_attribute("data-id"))
+    assert browser.one(".query h3").get_property("textContent") == chosen["text"]
+    assert buttons[3].get_attribute("aria-current") == "true"
+    left, right = data["pair"]
+    sides = browser.all(".side")
+    for side, model in zip(sides, (left, right), strict=True):
+        shown = [
+            int(hit.get_attribute("data-document")) for hit in side.find_elements("css selector", ".hit")
+        ]
+        ranked = sorted((r, d) for r, d in zip(chosen["ranks"][model], chosen["documents"], strict=True) if r)
+        assert shown == [document for rank, document in ranked if rank <= 10]
+    grades = dict(zip(chosen["documents"], chosen["grades"], strict=True))
+    marked = {int(hit.get_attribute("data-document")) for hit in browser.all(".hit.relevant")}
+    assert marked == {
+        int(hit.get_attribute("data-document"))
+        for hit in browser.all(".hit")
+        if (grades[int(hit.get_attribute("data-document"))] or 0) > 0
+    }
+    gains = [q["scores"][right][0] - q["scores"][left][0] for q in data["queries"]]
+    Select(browser.one("#order")).select_by_visible_text("Largest gain")
+    first = browser.one(".query-list .gain").text.replace("−", "-")
+    assert float(first) == pytest.approx(max(gains), abs=1e-3)
+    Select(browser.one("#order")).select_by_visible_text("Largest loss")
+    first = browser.one(".query-list .gain").text.replace("−", "-")
+    assert float(first) == pytest.approx(min(gains), abs=1e-3)
+    Select(browser.one("#right")).select_by_index(left)  # against itself nothing moves
+    assert {gain.text for gain in browser.all(".query-list .gain")} == {"0"}
+    assert {move.text for move in browser.all(".move")} == {"="}
+    browser.one("#search").send_keys(data["queries"][5]["id"])
+    expected = [q for q in data["queries"] if data["queries"][5]["id"] in f"{q['id']} {q['text']}".lower()]
+    assert len(browser.all(".query-list button")) == len(expected)
+    browser.one("#search").send_keys(" surely nowhere")
+    assert browser.all(".query-list button") == []
+    assert "No query" in browser.one(".query").text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", NAMES)
+def test_contrast(browser, pages, name, scheme):
+    browser.open(pages[name], scheme=scheme)
+    dark = browser.run("return matchMedia('(prefers-color-scheme: dark)').matches")
+    assert dark == (scheme == "dark")
+    browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert browser.probe("faint") == []
+
+
+def test_the_probes_see_what_they_look_for(browser, tmp_path):
+    (tmp_path / "bad.html").write_text(
+        "<!DOCTYPE html><main><p style='color: #bbb'>pale</p><p style='margin-top: -3em'>dark</p>"
+        "<p style='width: 9999px'>wide</p><div class='picture'><svg width='40' height='20'>"
+        "<text y='9'>one</text><text y='9' x='30'>longer</text><text y='9'>two</text></svg></div></main>"
+    )
+    browser.open(tmp_path / "bad.html")
+    assert [text for text, _, _ in browser.probe("faint")] == ["pale"]
+    assert "pale" in str(browser.probe("overlaps"))
+    assert ["one", "two"] in browser.probe("overlapsInPictures")
+    assert "longer" in str(browser.probe("cut"))
+    assert "wide" in str(browser.probe("cut"))
+
+
+@pytest.mark.parametrize("medium", ["", "print"])
+@pytest.mark.parametrize("width", [400, 800, 1280])
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_overlaps_and_nothing_is_cut(browser, pages, name, width, medium):
+    browser.open(pages[name], width, medium=medium)
+    browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert browser.probe("overlaps") == []
+    assert browser.probe("overlapsInPictures") == []
+    if not medium or width == 800:  # about A4
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+    if not medium:
+        assert browser.probe("cut") == []

@@ -1,0 +1,176 @@
+"""Parts of the page, each against what it must be."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beir_cocodr.evaluation.recommendation import TRAINING, USE
+from beir_cocodr.evaluation.significance import compare
+from beir_cocodr.report.html.chosen_queries import chosen_queries, list_spread, score_spread
+from beir_cocodr.report.html.cluster_pictures import cluster_pictures
+from beir_cocodr.report.html.collection_name import collection_name
+from beir_cocodr.report.html.figures import p_value, signed, span
+from beir_cocodr.report.html.judgement import Judgement
+from beir_cocodr.report.html.label_free_headline import label_free_headline
+from beir_cocodr.report.html.page import page
+from beir_cocodr.report.html.picture import picture, plain
+from beir_cocodr.report.html.run_tops import run_tops
+from beir_cocodr.report.html.short_names import short_names
+
+
+@given(st.lists(st.floats(0, 1), max_size=60), st.integers(0, 70))
+def test_as_many_queries_as_asked_for_with_the_largest_among_them(values, most):
+    spread = {f"q{i}": value for i, value in enumerate(values)}
+    chosen = chosen_queries(spread, most)
+    assert len(chosen) == min(most, len(spread)) == len(set(chosen))
+    assert chosen == [query for query in spread if query in chosen]
+    half = sorted(values, reverse=True)[: (most + 1) // 2]
+    kept = sorted((spread[query] for query in chosen), reverse=True)
+    assert kept[: len(half)] == half
+
+
+def test_spreads():
+    assert score_spread([{"x": [0.5, 9]}, {"x": [0.7, 0]}, {"x": [0.1, 0]}]) == {"x": pytest.approx(0.4)}
+    assert list_spread([{"x": ["a", "b"]}, {"x": ["b", "c"]}, {"x": ["a", "b"]}], 2) == {"x": 0.5}
+    assert list_spread([{"x": ["a"]}, {}], 1) == {"x": 1.0}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["q1", "q2"]),
+        st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 99)), max_size=60),
+    )
+)
+def test_the_top_of_a_run_is_that_of_the_whole_sorted(tmp_path_factory, hits):
+    path = tmp_path_factory.mktemp("run") / "a.run"
+    unique = {query: {f"d{number}": score for score, number in found} for query, found in hits.items()}
+    lines = [f"{q} Q0 {d} 1 {s} t\n" for q, found in unique.items() for d, s in found.items()]
+    path.write_text("".join(lines))
+    expected = {
+        query: sorted(found, key=lambda d: (found[d], d), reverse=True)[:3]
+        for query, found in unique.items()
+        if found
+    }
+    assert run_tops(path, depth=3) == expected
+    assert run_tops(path, {"q2"}, depth=3) == {q: found for q, found in expected.items() if q == "q2"}
+
+
+def test_short_names_are_unique():
+    names = short_names(["a/b/c", "hybrid:a/b/c", "x/c", "bm25", "base + COCO, fused", "z" * 90, "m/n/"])
+    assert names["hybrid:a/b/c"] == "hybrid:c"
+    assert names["a/b/c"] == "a/b/c"
+    assert names["x/c"] == "x/c"
+    assert names["base + COCO, fused"] == "base + COCO, fused"
+    assert names["m/n/"] == "n"
+    assert len(names["z" * 90]) <= 40
+    assert len(set(names.values())) == len(names)
+
+
+def test_a_collection_is_called_by_its_name_and_a_folder_by_its_last_part():
+    for name in ("apidocs/scipy+sklearn", "irds:beir/scifact/test", "scifact", "cqadupstack/android"):
+        assert collection_name(name) == name
+    assert collection_name("/data/beir/scifact/") == "scifact"
+    assert collection_name("./mine") == "mine"
+    assert collection_name("a/b/c") == "c"
+
+
+def test_figures():
+    assert signed(-0.0412) == "−0.041"
+    assert span([-0.1, 0.25]) == "−0.100 to +0.250"
+    assert span(None) == "–"
+    assert (p_value(0.00001), p_value(0.0321), p_value(None)) == ("< 0.001", "0.032", "–")
+
+
+def test_a_test_that_was_made_the_other_way_round_is_turned():
+    rng = np.random.default_rng(0)
+    scores = {name: {"m": rng.random(30)} for name in "ab"}
+    tests = [
+        test.as_dict() for test in compare(scores, {TRAINING: [("b", "a")], USE: [("b", "a"), ("b", "a")]})
+    ]
+    judged = Judgement("d", "test", {}, tests, "a", ["m"], {})
+    turned, direct = judged.test("a", "b", family=USE), compare(scores, {"f": [("a", "b")]})[0].as_dict()
+    assert turned["difference"] == pytest.approx(direct["difference"])
+    assert turned["interval"] == pytest.approx(direct["interval"], abs=0.02)  # other resamples
+    assert (turned["wins"], turned["losses"]) == (direct["wins"], direct["losses"])
+    assert turned["t_p_holm"] == pytest.approx(2 * direct["t_p"])
+    assert judged.test("a", "b", family=TRAINING)["t_p_holm"] == pytest.approx(direct["t_p"])
+    assert judged.test("a", "nobody") is None
+
+
+def test_pictures_take_the_colours_of_the_page_and_ids_of_their_own():
+    def draw(axis):
+        axis.plot([0, 1], [0, 1])
+        axis.set_title(plain('a $b$ <c> id="d" \x00'))
+
+    first, second = (picture(name, "t <", "c", 2, draw).svg for name in ("one", "two"))
+    assert "var(--muted)" in first
+    assert "DejaVu" not in first
+    assert "#020202" not in first
+    assert 'id="one-figure_1"' in first
+    assert 'id="two-figure_1"' in second
+    assert first.replace("one-", "two-") == second
+    assert 'a $b$ &lt;c&gt; id="d" \ufffd' in first
+    assert "<script" not in first
+    assert 'aria-label="t &lt;"' in first
+
+
+def test_cluster_weights_that_never_move_can_be_drawn():
+    lines = [{"step": step, "weights": [0.125] * 8} for step in (10, 20)]
+    weights, heat = cluster_pictures("c", "same", lines)
+    assert "8 clusters" in weights.caption
+    assert "All weights are equal all the time" in heat.caption
+    assert len(cluster_pictures("c", "one line", lines[:1])) == 1
+    assert len(cluster_pictures("c", "few", [{"step": 1, "weights": [0.4, 0.6]}] * 2)) == 1
+
+
+def test_the_heat_map_says_what_its_strongest_colour_is():
+    lines = [{"step": 1, "weights": [0.1] * 10}, {"step": 2, "weights": [0.4] + [0.6 / 9] * 9}]
+    _, heat = cluster_pictures("c", "t", lines)
+    assert "is 4 times the equal weight" in heat.caption
+    lines[1]["weights"] = [0.1001] + [0.8999 / 9] * 9
+    assert "is 0.10% above or below" in cluster_pictures("c", "t", lines)[1].caption
+
+
+@pytest.mark.parametrize(("first", "expected"), [("a", "better"), ("b", "worse")])
+def test_a_calibrated_verdict_is_turned_with_its_pair(first, expected):
+    estimate = {"estimator": "held-out crops", "difference": 0.2, "interval": [0.1, 0.4], "sign": 1}
+    pair = {
+        "a": "a",
+        "b": "b",
+        "verdict": "better",
+        "probability": 0.97,
+        "trust": "t",
+        "estimates": [estimate],
+    }
+    models = [first, *({"a", "b"} - {first})]
+    comparison = {"models": models, "ranking": ["b", "a"], "pairs": [pair], "best": {}, "dataset": "d"}
+    found = label_free_headline(comparison, {"a": "A", "b": "B"})
+    assert found.verdict == expected
+    assert found.pair == tuple(models)
+    assert "0.97" in found.sentence if first == "a" else "0.03" in found.sentence
+    assert f"{models[1].upper()} is {expected} than {first.upper()} on d" in found.sentence
+    told = "+0.200 (+0.100 to +0.400)" if first == "a" else "−0.200 (−0.400 to −0.100)"
+    assert ("Held-out crops", told) in found.facts
+    assert found.notes == ["t"]
+
+
+def test_a_template_that_lacks_a_part_is_an_error():
+    with pytest.raises(Exception, match="undefined"):
+        page({"title": "t"})
+
+
+def test_packaged_published_figures_are_those_of_the_benchmarks():
+    from importlib import resources
+    from pathlib import Path
+
+    from beir_cocodr.report.html.published_table import PACKAGE
+
+    folder = Path(__file__).parents[2] / "benchmarks" / "published"
+    for file in folder.glob("*.json"):
+        packaged = resources.files(PACKAGE).joinpath(file.name).read_text(encoding="utf-8")
+        assert json.loads(packaged) == json.loads(file.read_text())

@@ -1,0 +1,160 @@
+"""Output folders of commands, made by the commands' own functions, for tests of the page about them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+NASTY = (
+    "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'> & \u2028 \x00"
+)
+
+
+@pytest.fixture(scope="session")
+def nasty_folder(tmp_path_factory):
+    """A collection whose every title, text and query holds markup."""
+    from conftest import write_beir
+
+    folder = write_beir(tmp_path_factory.mktemp("nasty") / "no<b>sy", 60, 20)
+    for name in ("corpus", "queries"):
+        rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        for row in rows:
+            row["text"] += f" {NASTY}"
+            if row.get("title"):
+                row["title"] += " <script>window.broken = true</script>"
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def two_models(nasty_folder, tiny_cosine, tmp_path_factory):
+    """The output of evaluate for two models."""
+    from beir_cocodr.evaluation.protocol import evaluate
+
+    output = tmp_path_factory.mktemp("two")
+    evaluate(str(nasty_folder), ["bm25", str(tiny_cosine)], output, "nDCG@10 R@100")
+    return output
+
+
+@pytest.fixture(scope="session")
+def nine_models(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
+    """The output of compare, with labels, for nine models."""
+    from beir_cocodr.evaluation.model_comparison import compare_models
+
+    output = tmp_path_factory.mktemp("nine")
+    kinds = ("", "hybrid:", "rrf:", "feedback:")
+    models = ["bm25", *(kind + str(model) for model in (tiny_cosine, tiny_bert) for kind in kinds)]
+    compare_models(models, str(nasty_folder), output)
+    return output
+
+
+@pytest.fixture(scope="session")
+def without_labels(nasty_folder, tiny_cosine, tmp_path_factory):
+    """The output of compare without labels."""
+    from beir_cocodr.evaluation.model_comparison import compare_models
+
+    output = tmp_path_factory.mktemp("unlabelled")
+    models = ["bm25", str(tiny_cosine), f"hybrid:{tiny_cosine}"]
+    compare_models(models, str(nasty_folder), output, labels=False, samples=30)
+    return output
+
+
+@pytest.fixture(scope="session")
+def adapted(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
+    """An adaptation whose second encoder was not trained, but says so; with episodes and clusters."""
+    from beir_cocodr.evaluation.protocol import evaluate
+    from beir_cocodr.evaluation.recommendation import ablation_families, recommend
+
+    output = tmp_path_factory.mktemp("adapted")
+    model = write_training(output / "models" / "source")
+    candidates = {"bm25": "bm25"}
+    for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
+        for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:")):
+            candidates[label + mode] = f"{kind}{path}"
+    results = evaluate(
+        str(nasty_folder), candidates, output, families=ablation_families(["base", "base + source"])
+    )
+    report = {
+        "corpus": str(nasty_folder),
+        "source": "apidocs/numpy",
+        "base": str(tiny_bert),
+        "stages": ["finetune"],
+        "models": {"base": str(tiny_bert), "source": str(model)},
+        "results": results,
+        "recommendation": recommend(results),
+    }
+    (output / "adapt.json").write_text(json.dumps(report))
+    return output
+
+
+@pytest.fixture(scope="session")
+def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
+    """An adaptation to a corpus without labels, as far as the page about it goes."""
+    from beir_cocodr.evaluation.label_free.recommendation import recommend_label_free
+    from beir_cocodr.evaluation.model_comparison import compare_models
+
+    output = tmp_path_factory.mktemp("adapted-unlabelled")
+    candidates = {"bm25": "bm25"}
+    for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
+        for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:")):
+            candidates[label + mode] = f"{kind}{path}"
+    names = [*list(candidates.values())[1:], "bm25"]
+    options = {"labels": False, "samples": 20, "against": candidates["base"]}
+    comparison = compare_models(names, str(nasty_folder), output, **options)
+    report = {
+        "corpus": str(nasty_folder),
+        "models": {"base": str(tiny_bert)},
+        "results": None,
+        "candidates": candidates,
+        "comparison": comparison,
+        "recommendation": recommend_label_free(comparison, candidates),
+    }
+    (output / "adapt.json").write_text(json.dumps(report))
+    return output
+
+
+def write_training(folder: Path, clusters: int = 50, lines: int = 40) -> Path:
+    """What fine-tuning in episodes leaves beside the model: its record, curves and cluster weights."""
+    folder.mkdir(parents=True)
+    seen = {
+        "dataset": "irds:msmarco",
+        "documents": 8_841_823,
+        "corpus_sha256": "ab" * 32,
+        "split": "train",
+        "queries": 502_939,
+        "queries_sha256": "cd" * 32,
+        "qrels_sha256": "ef" * 32,
+    }
+    record = {
+        "stage": "finetune",
+        "base": "somewhere/base",
+        "options": {"seed": 13, "learning_rate": 2e-5, "weighting": "idro"},
+        "encoder": {},
+        "seen": [seen],
+        "steps": 400,
+        "seconds": 91.5,
+        "training_loss": 0.25,
+        "versions": {"torch": "2.13.0"},
+        "parent": None,
+    }
+    (folder / "training.json").write_text(json.dumps(record))
+    points = [
+        {"model": name, "dataset": dataset, "nDCG@10": 0.3 + 0.02 * i, "R@100": 0.6 + 0.01 * i}
+        for i, name in enumerate(("base", "episode 0", "episode 1"))
+        for dataset in ("apidocs/numpy", "somewhere/else")
+    ]
+    (folder / "curves.json").write_text(json.dumps(points))
+    for episode in (0, 1):
+        place = folder / "episodes" / str(episode)
+        place.mkdir(parents=True)
+        with (place / "cluster_weights.jsonl").open("w") as file:
+            for step in range(10, 10 * lines + 1, 10):
+                raw = [math.exp(math.sin(k) * step / 300) for k in range(clusters)]
+                weights = [value / sum(raw) for value in raw]
+                file.write(
+                    json.dumps({"step": step, "weights": weights, "losses": [], "examples": []}) + "\n"
+                )
+    return folder
