@@ -92,7 +92,8 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "seconds_of_all_cells": round(seconds_of_cells(arguments.output)),
-        "settings": settings | {"source": SOURCE, "learning_rate": LEARNING_RATE, "evaluated_in": "bfloat16"},
+        "settings": settings
+        | {"source": SOURCE, "learning_rate": LEARNING_RATE, "documents_encoded_in": "bfloat16"},
         "generated": {name: generated(folder) for name, folder in study.generated.items()},
         "pairs": pairs,
         "targets": judged_targets(rows, FAMILIES),

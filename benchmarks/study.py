@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.files import write_text
+from beir_cocodr.retrieval.encode import encode
+from beir_cocodr.retrieval.encode_options import EncodeOptions
 
 COLLECTIONS = ("cranfield", "cisi", "npl", "time")
 
@@ -31,11 +33,16 @@ def targets(own: Sequence[str], collections: Path | None, output: Path, document
 def judge(
     model: str, collection: str, folder: Path, queries: int, half: bool = False, **encoder: Any
 ) -> dict[str, Any]:
-    """Measures and per-query nDCG@10 of a model, kept in ``folder``; ``half`` encodes in bfloat16."""
+    """Measures and per-query nDCG@10 of a model, kept in ``folder``; ``half``: documents in bfloat16."""
     file = folder / "results.json"
     if not file.is_file():
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            evaluate(collection, {"model": model}, folder, queries=queries, progress=True, **encoder)
+        stores = [folder / "store"] if half else []
+        for store in stores:
+            encode(collection, model, store, EncodeOptions(backend="bf16"), **encoder)
+        evaluate(
+            collection, {"model": model}, folder, queries=queries, progress=True, stores=stores, **encoder
+        )
+        shutil.rmtree(folder / "store", ignore_errors=True)
     report = json.loads(file.read_text())
     record = report["models"]["model"]
     lines = (folder / record["per_query"]).read_text().splitlines()

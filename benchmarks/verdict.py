@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from machine import machine
 from study import targets
 
@@ -63,7 +62,6 @@ def main() -> None:
     parser.add_argument("--noise", type=float, nargs="*", default=[0.1, 0.2, 0.4])
     parser.add_argument("--layers", type=int, nargs="*", default=[5, 4])
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--half", action="store_true", help="encode in bfloat16, faster on some processors")
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-verdict"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--calibration", type=Path, default=CALIBRATION_FILE, help="where it is written")
@@ -92,6 +90,8 @@ class Study:
 
     def damaged(self, name: str, noise: float = 0.0, layers: int | None = None) -> str:
         """A copy of MiniLM with noise of so many standard deviations of each weight, or its first layers."""
+        import torch
+
         from beir_cocodr.models.loading import load_encoder
 
         folder = self.output / "models" / name
@@ -116,17 +116,16 @@ class Study:
         folder = self.output / "cells" / name.replace("/", "-")
         if not (folder / COMPARISON_FILE).is_file():
             begun = time.perf_counter()
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.arguments.half):
-                compare_models(
-                    self.models,
-                    self.collections[name],
-                    folder,
-                    labels=False,
-                    queries=self.arguments.queries,
-                    samples=self.arguments.samples,
-                    seed=self.arguments.seed,
-                    document_length=self.arguments.document_length,
-                )
+            compare_models(
+                self.models,
+                self.collections[name],
+                folder,
+                labels=False,
+                queries=self.arguments.queries,
+                samples=self.arguments.samples,
+                seed=self.arguments.seed,
+                document_length=self.arguments.document_length,
+            )
             write_text(folder / "seconds.json", json.dumps(time.perf_counter() - begun))
         report = json.loads((folder / COMPARISON_FILE).read_text())
         if report["models"] != self.models:
