@@ -18,7 +18,7 @@ from beir_cocodr.cli_data import generate_queries
 from beir_cocodr.cli_doctor import doctor
 from beir_cocodr.cli_report import report
 from beir_cocodr.cli_resampling import add_resampling
-from beir_cocodr.cli_search import encode, search
+from beir_cocodr.cli_search import add_search
 from beir_cocodr.cli_training import adapt, distill, finetune, pretrain
 from beir_cocodr.errors import InputError
 from beir_cocodr.report.terminal import print_adaptation, print_json, print_tables
@@ -110,6 +110,12 @@ def evaluate(
     document_length: options.DocumentLength = None,
     title_separator: options.Separator = None,
     encode_batch_size: options.EncodeBatch = 64,
+    store: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat."
+        ),
+    ] = None,
     device: options.Device = None,
     as_json: options.Json = False,
 ) -> None:
@@ -130,6 +136,7 @@ def evaluate(
         document_length=document_length,
         title_separator=title_separator,
         batch_size=encode_batch_size,
+        stores=store or (),
         device=device,
         progress=True,
     )
@@ -166,13 +173,12 @@ for _command in (
     shift,
     representation,
     source_clusters,
-    encode,
-    search,
     compare,
     report,
     doctor,
 ):
     app.command()(_command)
+add_search(app)
 add_resampling(app)
 
 

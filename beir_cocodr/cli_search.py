@@ -8,11 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from beir_cocodr import cli_options as options
+from beir_cocodr.cli_ray import Address, RayCommand, ray_plugin
+from beir_cocodr.errors import InputError
 from beir_cocodr.report.terminal import print_json
 
 Processes = Annotated[
-    int,
-    typer.Option(help="Processes, on several GPUs in turn. Results are the same to the byte for any number."),
+    int | None,
+    typer.Option(
+        help="Processes, on several GPUs in turn; default: 1, and with --ray as many actors as the cluster "
+        "has room for. Results are the same to the byte for any number.",
+        show_default=False,
+    ),
 ]
 Threads = Annotated[
     int | None,
@@ -40,8 +46,9 @@ def encode(
     token_budget: Annotated[
         int | None, typer.Option(help="Tokens a batch, padding included; default: 4096 on a CPU, else 32768.")
     ] = None,
-    processes: Processes = 1,
+    processes: Processes = None,
     threads: Threads = None,
+    ray: Address = None,
     query_length: options.QueryLength = None,
     document_length: options.DocumentLength = None,
     title_separator: options.Separator = None,
@@ -53,27 +60,27 @@ def encode(
     from beir_cocodr.retrieval.encode_options import EncodeOptions
     from beir_cocodr.retrieval.store_estimate import size
 
-    settings: dict[str, Any] = {"precision": precision, "backend": backend}
-    report = run(
-        dataset,
-        model,
-        output,
-        EncodeOptions(shard_size, token_budget=token_budget, **settings),
-        processes,
-        device,
-        threads,
-        progress=True,
-        query_length=query_length,
-        document_length=document_length,
-        title_separator=title_separator,
-    )
+    kinds: dict[str, Any] = {"precision": precision, "backend": backend}
+    wanted = EncodeOptions(shard_size, token_budget=token_budget, **kinds)
+    settings: dict[str, Any] = {
+        "device": device,
+        "threads": threads,
+        "progress": True,
+        "query_length": query_length,
+        "document_length": document_length,
+        "title_separator": title_separator,
+    }
+    if ray is None:
+        report = run(dataset, model, output, wanted, _processes(processes), **settings)
+    else:
+        report = ray_plugin().encode(dataset, model, output, wanted, ray, processes, **settings)
     if as_json:
         print_json(report)
         return
     print(
         f"{output}: {report['documents']} documents of {report['dimensions']} dimensions in "
         f"{report['shards']} shards, {size(report['bytes'])}; {report['documents_encoded']} encoded "
-        f"now, in {report['encoding_seconds']:.1f} seconds"
+        f"now, in {report['encoding_seconds']:.1f} seconds{_by_ray(report)}"
     )
 
 
@@ -94,8 +101,9 @@ def search(
         ),
     ] = None,
     identical_ids: options.Policy = "auto",
-    processes: Processes = 1,
+    processes: Processes = None,
     threads: Threads = None,
+    ray: Address = None,
     encode_batch_size: options.EncodeBatch = 64,
     device: options.Device = None,
     as_json: options.Json = False,
@@ -103,24 +111,44 @@ def search(
     """Search the queries of a collection in a store and write a TREC run."""
     from beir_cocodr.evaluation.store_run import search as run
 
-    report = run(
-        store,
-        dataset,
-        output,
-        top_k,
-        split,
-        identical_ids,
-        model,
-        processes,
-        device,
-        threads,
-        encode_batch_size,
-        index,
-    )
+    settings: dict[str, Any] = {
+        "split": split,
+        "policy": identical_ids,
+        "model": model,
+        "device": device,
+        "threads": threads,
+        "batch_size": encode_batch_size,
+    }
+    if ray is None:
+        given = _processes(processes)
+        report = run(store, dataset, output, top_k, processes=given, index=index, **settings)
+    elif index is not None:
+        raise InputError("an index is searched in one process: give --index or --ray, not both")
+    else:
+        report = ray_plugin().search(store, dataset, output, top_k, ray, processes, **settings)
     if as_json:
         print_json(report)
         return
     print(
         f"{output}: {report['queries']} queries, {top_k} documents each of {report['store']['documents']}; "
-        f"searched in {report['search_seconds']:.2f} seconds"
+        f"searched in {report['search_seconds']:.2f} seconds{_by_ray(report)}"
     )
+
+
+def add_search(app: typer.Typer) -> None:
+    """Add both commands to the command line."""
+    for command in (encode, search):
+        app.command(cls=RayCommand)(command)
+
+
+def _processes(given: int | None) -> int:
+    return 1 if given is None else given
+
+
+def _by_ray(report: dict[str, Any]) -> str:
+    if "ray" not in report:
+        return ""
+    used = report["ray"]
+    nodes = len(used["tasks_by_node"])
+    died = f", {used['died']} of which died and were replaced" if used["died"] else ""
+    return f" by {used['actors']} actors on {nodes} node{'' if nodes == 1 else 's'} of Ray{died}"

@@ -86,13 +86,14 @@ def java_class(name: str) -> Any:
 
 
 def import_pyserini(module: str) -> Any:
-    """A module of Pyserini.
+    """A module of Pyserini, most of which start Java when they are imported: ours is started before.
 
     Raises:
-        InputError: Pyserini is not installed, or wants a network that is not there.
+        InputError: Pyserini is not installed, wants a network that is not there, or there is no Java for it.
     """
     if find_spec("pyserini") is None:
         raise InputError(_MISSING)
+    start_java()
     # Pyserini 1.6 makes a client of OpenAI when it is imported, which fails without a key. Nothing uses it.
     with _environment("OPENAI_API_KEY", os.environ.get("OPENAI_API_KEY") or "none"):
         try:

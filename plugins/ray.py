@@ -31,6 +31,7 @@ from .ray_pool import RayPool
 OBJECT_STORE = 512 * 2**20
 # Seconds.
 _TIMEOUT = 10.0
+_WAY_OUT = "start one with ray start --head, or give the HOST:PORT of another, or local"
 
 
 def encode(
@@ -49,8 +50,9 @@ def encode(
 
     Args:
         dataset, model, output, options, threads, progress, **encoder: as there.
-        address: of the cluster: ``HOST:PORT``, ``auto`` for the one that runs on this machine, or ``local``
-            for one that is started for this. Where this process is connected already, that one is taken.
+        address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on
+            this machine, or ``local`` for one that is started for this. Where this process is connected
+            already, that one is taken.
         actors: by default as many as the cluster has room for.
         device: of all actors; by default the GPU of each where there are any, else the CPU.
 
@@ -138,7 +140,9 @@ def connected(address: str) -> Iterator[None]:
             ray.init(address=address, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"there is no cluster of Ray to be reached at {address!r}: {reason}") from error
+        raise InputError(
+            f"there is no cluster of Ray to be reached at {address!r}: {reason}; {_WAY_OUT}"
+        ) from error
     try:
         yield
     finally:
@@ -147,6 +151,8 @@ def connected(address: str) -> Iterator[None]:
 
 def _probe(address: str) -> None:
     """Fail at once where nothing answers, because Ray tries for seven minutes."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("local", "auto"):
         return
@@ -155,7 +161,9 @@ def _probe(address: str) -> None:
             raise OSError("an address is HOST:PORT")
         socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
     except (OSError, OverflowError) as error:
-        raise InputError(f"there is no cluster of Ray to be reached at {address!r}: {error}") from error
+        raise InputError(
+            f"there is no cluster of Ray to be reached at {address!r}: {error}; {_WAY_OUT}"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -95,3 +95,47 @@ def test_bad_input_is_status_2_and_one_line(capsys, beir_folder, tmp_path, case)
     assert not (tmp_path / "r").exists()
     if case == "broken line":
         assert "broken.jsonl:2" in lines[0]
+
+
+@pytest.mark.parametrize("command", ["encode", "search"])
+def test_without_ray_it_is_said_how_to_get_it(capsys, monkeypatch, beir_folder, tmp_path, command):
+    from beir_cocodr.plugins import ray as plugin
+
+    monkeypatch.setattr(plugin, "find_spec", lambda name: None)
+    place = ["--model", "x"] if command == "encode" else ["--store", tmp_path / "none"]
+    given = ["--dataset", beir_folder, "--output", tmp_path / "o"]
+    status, out, err = run(capsys, command, *place, *given, "--ray")
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1] == "error: a cluster needs Ray: pip install 'beir-cocodr[ray]'"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        ([], None),
+        (["--ray"], "auto"),
+        (["--ray", "local"], "local"),
+        (["--ray=host:1"], "host:1"),
+        (["--ray", "--json"], "auto"),
+        (["--json", "--ray", "host:1"], "host:1"),
+    ],
+)
+def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, tmp_path, words, address):
+    """What stands behind --ray is its address, unless it is an option."""
+    from beir_cocodr import cli_search
+    from beir_cocodr.evaluation import store_run
+
+    asked: list[str | None] = []
+
+    class Plugin:
+        @staticmethod
+        def search(*arguments: object, **settings: object) -> dict[str, object]:
+            asked.append(arguments[4])
+            return {}
+
+    monkeypatch.setattr(cli_search, "ray_plugin", lambda: Plugin)
+    monkeypatch.setattr(store_run, "search", lambda *arguments, **settings: asked.append(None) or {})
+    given = ["search", "--store", "s", "--dataset", "d", "--output", tmp_path / "r"]
+    status, _, _ = run(capsys, *given, *words, *([] if "--json" in words else ["--json"]))
+    assert (status, asked) == (0, [address])

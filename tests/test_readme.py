@@ -4,26 +4,103 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from beir_cocodr.cli import main
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+TOOLS = README.split("## In your tools\n")[1].split("\n## ")[0]
+# The one snippet that needs what the commands above it have made, and Java.
+[PYSERINI] = [snippet for snippet in SNIPPETS if "pyserini.search" in snippet]
+ALONE = [snippet for snippet in SNIPPETS if snippet != PYSERINI]
 
 
-def test_there_are_five_snippets_and_the_beir_script_is_short():
-    assert len(SNIPPETS) == 5
+def test_there_are_five_snippets_of_python_two_of_tools_and_the_beir_script_is_short():
+    assert len(SNIPPETS) == 7
+    assert sum(snippet in README.split("## In Python")[1].split("\n## ")[0] for snippet in SNIPPETS) == 5
+    assert sum(snippet in TOOLS for snippet in SNIPPETS) == 2
     [script] = [snippet for snippet in SNIPPETS if "EvaluateRetrieval(" in snippet]
     assert len([line for line in script.splitlines() if line.strip()]) < 15
 
 
-@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def execute(snippet: str) -> None:
+    exec(compile(snippet, "README snippet", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("number", range(len(ALONE)))
 def test_snippet_runs_as_printed(number, minilm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(compile(SNIPPETS[number], f"README snippet {number + 1}", "exec"), {"__name__": "__main__"})
+    execute(ALONE[number])
     assert capsys.readouterr().out.strip()
+
+
+def commands(program: str) -> list[list[str]]:
+    [block] = re.findall(r"\n\n```\n(.*?)```", TOOLS, flags=re.DOTALL)
+    split = [shlex.split(line) for line in block.splitlines()]
+    return [words[1:] for words in split if words[0] == program]
+
+
+def run(command: list[str]) -> None:
+    with pytest.raises(SystemExit) as status:
+        main(command)
+    assert not status.value.code
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory, minilm) -> Path:
+    """The folder in which the first of the commands for tools was run as printed."""
+    folder = tmp_path_factory.mktemp("tools")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run(commands("beir-cocodr")[0])
+    return folder
+
+
+def test_the_commands_for_tools_run_as_printed(encoded, monkeypatch, capsys):
+    """All but that of a cluster, whose host has no name here, and torchrun's, which examples/ has too."""
+    monkeypatch.chdir(encoded)
+    given = commands("beir-cocodr")[1:]
+    for command in (words for words in given if "--ray" not in words):
+        run(command)
+    assert (encoded / "my.run").is_file()
+    assert json.loads((encoded / "judged" / "results.json").read_text())["models"]["hybrid:minilm"]
+    [cluster] = [words for words in given if "--ray" in words]
+    assert cluster[:-2] in given
+    capsys.readouterr()
+    run([cluster[0], "--help"])
+    assert "--ray [ADDRESS]" in capsys.readouterr().out
+    [launch] = commands("torchrun")
+    assert shlex.join(["torchrun", *launch]) in (ROOT / "examples" / "README.md").read_text()
+
+
+@pytest.mark.java
+def test_pyserini_searches_the_store_as_printed(encoded, monkeypatch, capsys):
+    if find_spec("pyserini") is None:  # importing it would start a Java of its own choice
+        pytest.skip("pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
+    from beir_cocodr.plugins.pyserini_java import find_java
+
+    from beir_cocodr.errors import InputError
+
+    try:
+        find_java()
+    except InputError as error:
+        pytest.skip(str(error))
+    monkeypatch.chdir(encoded)
+    execute(PYSERINI)
+    assert capsys.readouterr().out.count("(") == 3
+
+
+def test_the_two_lines_of_a_beir_script_are_those_that_are_tested():
+    [diff] = re.findall(r"```diff\n(.*?)```", TOOLS, flags=re.DOTALL)
+    tested = (ROOT / "examples" / "README.md").read_text()
+    assert all(line in tested.splitlines() for line in diff.splitlines())
+    assert len(diff.splitlines()) == 4
 
 
 def test_two_commands_exist():

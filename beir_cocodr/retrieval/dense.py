@@ -101,20 +101,24 @@ class Dense:
     def _encode_corpus(self) -> np.ndarray:
         target: np.memmap[Any, np.dtype[np.float32]] | None = None
         row = 0
+        for encoded in self._encoded():
+            if target is None:
+                shape = (len(self.documents), encoded.shape[1])
+                target = np.lib.format.open_memmap(self.file, mode="w+", dtype=np.float32, shape=shape)
+            target[row : row + len(encoded)] = encoded.numpy()
+            row += len(encoded)
+        assert target is not None  # a corpus is never empty
+        target.flush()
+        return target
+
+    def _encoded(self) -> Iterator[torch.Tensor]:
+        """The corpus as (n, d) float32 tensors on the CPU, in row order, from the model."""
         for chunk in self.documents.chunks(_ENCODE_CHUNK):
-            encoded = self._finish(
+            yield self._finish(
                 self.model.encode_corpus(
                     chunk, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=self.progress
                 )
             )
-            if target is None:
-                shape = (len(self.documents), encoded.shape[1])
-                target = np.lib.format.open_memmap(self.file, mode="w+", dtype=np.float32, shape=shape)
-            target[row : row + len(chunk)] = encoded.numpy()
-            row += len(chunk)
-        assert target is not None  # a corpus is never empty
-        target.flush()
-        return target
 
     def _finish(self, encoded: torch.Tensor) -> torch.Tensor:
         vectors = encoded.detach().float().cpu()

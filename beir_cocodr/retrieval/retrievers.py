@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from beir_cocodr.retrieval.ranking import Lexical, Retriever
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.retrieval.dense import Dense
+    from beir_cocodr.retrieval.store_choice import StoreChoice
 
 _FUSIONS = ("hybrid", "rrf", "feedback")
 # In front of bm25 and of fusions with it: by Lucene.
@@ -32,6 +33,7 @@ class Retrievers:
         analyzer: of BM25, see :class:`BM25`.
         batch_size: texts encoded at a time.
         progress: show progress bars on stderr.
+        stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and encodes nothing.
         **encoder: overrides for every dense encoder (lengths, prompts, device), None meaning none.
     """
 
@@ -42,9 +44,10 @@ class Retrievers:
         analyzer: str = "english",
         batch_size: int = 64,
         progress: bool = False,
+        stores: Sequence[str | Path] = (),
         **encoder: Any,
     ) -> None:
-        self.documents, self.folder = documents, folder
+        self.documents, self.folder, self.stores = documents, folder, stores
         self.analyzer, self.batch_size, self.progress, self.encoder = analyzer, batch_size, progress, encoder
         self._made: dict[str, Any] = {}
 
@@ -65,6 +68,15 @@ class Retrievers:
             raise InputError(f"{name!r} needs a dense encoder, as in {kind}:minilm")
         lexical = self._bm25() if bare == name else self._lucene()
         return lexical if bare == "bm25" else self._fusion(kind, encoder, lexical)
+
+    def refuse_unused_stores(self) -> None:
+        """To be called when all models are made.
+
+        Raises:
+            InputError: a store is of none of them.
+        """
+        if self.stores:
+            self._store_choice().refuse_unused()
 
     def _once(self, key: str, make: Callable[[], Any]) -> Any:
         if key not in self._made:
@@ -92,14 +104,24 @@ class Retrievers:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
         from beir_cocodr.models.loading import load_encoder
         from beir_cocodr.retrieval.dense import Dense
+        from beir_cocodr.retrieval.stored_dense import StoredDense
 
         file = self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.npy"
 
         def make() -> Dense:
             model: COCODR = load_encoder(name, **self.encoder)
-            return Dense(model, self.documents, file, self.batch_size, self.progress)
+            stored = self._store_choice().of(model) if self.stores else None
+            if stored is None:
+                return Dense(model, self.documents, file, self.batch_size, self.progress)
+            return StoredDense(stored, model, self.documents, file, self.batch_size, self.progress)
 
         made: Dense = self._once(f"dense {name}", make)
+        return made
+
+    def _store_choice(self) -> StoreChoice:
+        from beir_cocodr.retrieval.store_choice import StoreChoice
+
+        made: StoreChoice = self._once("stores", lambda: StoreChoice(self.stores, self.documents))
         return made
 
     def _fusion(self, kind: str, encoder: str, bm25: Lexical) -> Retriever:

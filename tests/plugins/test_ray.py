@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ from beir_cocodr.plugins.ray_pool import RayPool
 from conftest import write_beir
 
 from beir_cocodr import load_collection
+from beir_cocodr.cli import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.encode import encode
@@ -27,6 +29,8 @@ from beir_cocodr.retrieval.shard_job import ShardJob
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'beir-cocodr[ray]'")
 
 DOCUMENTS, SIZE, MEMORY = 240, 8, 100 * 2**20
+# Seconds, far beyond what anything here takes on a busy machine.
+PATIENCE = 240.0
 # Loopback all the same: for 127.0.0.1 Ray would put the address of the machine, where nothing listens.
 LOOPBACK = "127.0.0.2"
 
@@ -104,13 +108,16 @@ def test_an_actor_killed_in_the_middle_changes_no_byte(address, folder, tiny_ber
     output, killed = tmp_path / "ray", []
 
     def kill() -> None:
-        end = time.monotonic() + 100
-        while time.monotonic() < end and not killed:
+        """One that is there, once shards are: looking for it only then might take until all are written."""
+        end, victims = time.monotonic() + PATIENCE, []
+        while time.monotonic() < end and not (victims := workers()):
+            time.sleep(0.01)
+        while victims and time.monotonic() < end and not killed:
             written = len(list(output.glob("shard-*")))
-            if written >= 2 and (victims := workers()):
+            if written >= 2:
                 os.kill(victims[0].pid, signal.SIGKILL)
                 killed.append(written)
-            time.sleep(0.005)
+            time.sleep(0.002)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -135,7 +142,7 @@ def test_both_nodes_have_work_at_the_same_time(pool, tmp_path):
         (tmp_path / str(os.getpid())).touch()
 
         def work(task: int) -> None:
-            end = time.monotonic() + 40
+            end = time.monotonic() + PATIENCE
             while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
                 time.sleep(0.01)
 
@@ -214,11 +221,69 @@ def test_clusters_that_are_too_small_or_not_there(address, folder, tiny_bert, tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cluster_of_its_own_is_started_and_ended(folder, whole, tmp_path):
+def command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as status:
+        main([str(argument) for argument in arguments])
+    return int(status.value.code or 0)
+
+
+def test_the_commands_write_what_one_process_and_three_do(
+    address, folder, tiny_bert, whole, tmp_path, capsys, monkeypatch
+):
+    """Without an ADDRESS the cluster is that of RAY_ADDRESS; a run is the same by any of the three ways."""
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    store = tmp_path / "store"
+    given = ["--dataset", folder, "--threads", 1]
+    sizes = ["--shard-size", SIZE, "--token-budget", 256]
+    encoding = ["encode", "--model", tiny_bert, "--output", store, *given, *sizes]
+    assert command(*encoding, "--ray") == 0
+    assert f"{DOCUMENTS} documents of 32 dimensions in 30 shards" in (out := capsys.readouterr().out)
+    assert "by 2 actors on 2 nodes of Ray\n" in out
+    assert contents(store) == contents(whole)
+
+    searching = ["search", "--store", store, *given, "--top-k", 20, "--json"]
+    ways = {"one": [], "three": ["--processes", 3, "--device", "cpu"], "ray": ["--ray", address]}
+    for name, way in ways.items():
+        assert command(*searching, *way, "--output", tmp_path / f"{name}.run") == 0
+        report = json.loads(capsys.readouterr().out)
+        assert len(report["devices"]) == {"one": 1, "three": 3, "ray": 2}[name]
+    assert report["ray"]["actors"] == 2
+    assert command(*searching, "--ray", "--processes", 1, "--output", tmp_path / "alone.run") == 0
+    assert json.loads(capsys.readouterr().out)["ray"]["actors"] == 1
+    runs = [(tmp_path / f"{name}.run").read_bytes() for name in (*ways, "alone")]
+    assert runs[0]
+    assert runs == [runs[0]] * 4
+    assert not workers()
+
+
+def test_a_command_starts_a_cluster_of_its_own_and_ends_it(folder, whole, tmp_path, capfd):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    found = plugin.search(whole, str(folder), tmp_path / "own.run", 20, actors=1, threads=1)
-    search(whole, str(folder), tmp_path / "one.run", 20, threads=1)
-    assert (tmp_path / "own.run").read_bytes() == (tmp_path / "one.run").read_bytes()
-    assert found["ray"]["actors"] == 1
+    arguments = ["search", "--store", whole, "--dataset", folder, "--output", tmp_path / "own.run"]
+    settings = ["--top-k", 20, "--threads", 1, "--processes", 1]
+    assert command(*arguments, *settings, "--ray", "local", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["ray"]["actors"] == 1
     left = {p.pid for p in psutil.Process().children(recursive=True) if p.status() != "zombie"} - before
     assert not left
+    search(whole, str(folder), tmp_path / "one.run", 20, threads=1)
+    assert (tmp_path / "own.run").read_bytes() == (tmp_path / "one.run").read_bytes()
+
+
+def test_commands_say_what_is_wrong_with_a_cluster_in_one_line(
+    address, folder, tiny_bert, whole, tmp_path, capsys, monkeypatch
+):
+    encoding = ["encode", "--dataset", folder, "--model", tiny_bert, "--output", tmp_path / "s"]
+    searching = ["search", "--store", whole, "--dataset", folder, "--output", tmp_path / "r"]
+    monkeypatch.setenv("RAY_ADDRESS", f"{LOOPBACK}:1")
+    for arguments, expected in (
+        ([*encoding, "--ray"], "no cluster of Ray to be reached at '127.0.0.2:1'"),
+        ([*searching, "--ray", "nowhere"], "no cluster of Ray to be reached at 'nowhere'"),
+        ([*searching, "--ray", address, "--processes", 3, "--threads", 1], "room for 2 actors"),
+        ([*searching, "--ray", address, "--processes", 0], "0 are asked for"),
+        ([*searching, "--ray", address, "--index", "flat"], "--index or --ray, not both"),
+    ):
+        assert command(*arguments) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.splitlines()[-1].startswith("error: ")
+        assert expected in captured.err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
