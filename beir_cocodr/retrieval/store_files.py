@@ -16,8 +16,13 @@ _UNFINISHED = ".unfinished-"
 
 @contextmanager
 def placed(path: Path) -> Iterator[Path]:
-    """A name to write a file under, which becomes ``path`` when it is complete and on the disk."""
-    temporary = path.with_name(f"{_UNFINISHED}{uuid4().hex}-{path.name}")
+    """A name to write a file under, which becomes ``path`` when it is complete and on the disk.
+
+    It lies in a folder of its own, as some libraries write under further names, which a kill leaves there.
+    """
+    place = path.with_name(f"{_UNFINISHED}{uuid4().hex}")
+    place.mkdir()
+    temporary = place / path.name
     try:
         yield temporary
         umask = os.umask(0)
@@ -27,7 +32,7 @@ def placed(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager

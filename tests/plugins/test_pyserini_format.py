@@ -184,6 +184,7 @@ def test_a_pyserini_that_wants_a_network_is_said_in_one_line(tmp_path, monkeypat
     for name in [name for name in sys.modules if name.split(".")[0] == "pyserini"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(java, "version", lambda name: "2.4.0")
+    monkeypatch.setattr(java, "start_java", lambda: None)  # this Pyserini brings no Lucene
     with pytest.raises(InputError, match=r"2\.4\.0 .*network.*no such host.*pyserini<2"):
         java.import_pyserini("pyserini")
 
@@ -204,6 +205,7 @@ def test_the_query_encoder_stands_on_either_version_of_its_base(argument, tiny_c
     monkeypatch.setitem(sys.modules, "pyserini", package)
     monkeypatch.setitem(sys.modules, "pyserini.encode", module)
     monkeypatch.setattr(java, "find_spec", lambda name: object())
+    monkeypatch.setattr(java, "start_java", lambda: None)  # this Pyserini brings no Lucene
     monkeypatch.delitem(sys.modules, "beir_cocodr.plugins.pyserini_encoder", raising=False)
     encoder = import_module("beir_cocodr.plugins.pyserini").CocoDRQueryEncoder(str(tiny_cosine))
     del sys.modules["beir_cocodr.plugins.pyserini_encoder"]  # for good, as its base is no real one
