@@ -123,26 +123,26 @@ def test_the_table_is_what_the_benchmark_wrote():
     assert README.split(START)[1].split(END)[0].strip() == markdown(results)
 
 
-def test_the_speed_figures_stand_in_a_results_file():
+def test_the_figures_of_search_stand_in_a_results_file():
     results = json.loads((ROOT / "benchmarks" / "results" / "search.json").read_text())
-    speed = " ".join(README.split("## Speed")[1].split())
+    text = " ".join(README.split("## Measured")[1].split())
     ratios, rivals = results["ratios"], results["rivals"]
-    assert f"{ratios['beir / ours_dictionaries']['median']:.1f} times as fast as BEIR" in speed
-    assert f"{ratios['ours_arrays / faiss']['median']:.2f} of the time of FAISS" in speed
+    assert f"{ratios['beir / ours_dictionaries']['median']:.1f} times as fast as BEIR" in text
+    assert f"{ratios['ours_arrays / faiss']['median']:.2f} of the time of FAISS" in text
     peaks = [round(rivals[name]["peak_mib"]) for name in ("ours_arrays", "faiss", "beir")]
-    assert "{} MiB against {} (FAISS) and {} (BEIR)".format(*peaks) in speed
-    assert results["date"][:10] in speed
+    assert "{} MiB against {} (FAISS) and {} (BEIR)".format(*peaks) in text
+    assert results["date"][:10] in text
 
 
 def test_the_training_figures_stand_in_a_results_file():
     results = json.loads((ROOT / "benchmarks" / "results" / "idro.json").read_text())["shapes"]
-    speed = " ".join(README.split("## Speed")[1].split())
+    text = " ".join(README.split("## Measured")[1].split())
     base, mini = results["bert-base"], results["minilm"]
-    assert f"{base['one_backward_to_erm']:.2f} times the time for BERT-base" in speed
-    assert f"({base['triplets']} triplets, {base['clusters_present']} clusters present" in speed
-    assert f"and {mini['one_backward_to_erm']:.2f} for MiniLM" in speed
+    assert f"{base['one_backward_to_erm']:.2f} times the time for BERT-base" in text
+    assert f"({base['triplets']} triplets, {base['clusters_present']} clusters present" in text
+    assert f"and {mini['one_backward_to_erm']:.2f} for MiniLM" in text
     slower = [shape["k_calls_to_one_backward"] for shape in (base, mini)]
-    assert "takes {:.1f} and {:.1f} times as long".format(*slower) in speed
+    assert "takes {:.1f} and {:.1f} times as long".format(*slower) in text
     targets = json.loads((ROOT / "benchmarks" / "results" / "ablation.json").read_text())["targets"]
     better = []
     for name, found in targets.items():
@@ -153,12 +153,12 @@ def test_the_training_figures_stand_in_a_results_file():
                 assert test["t_p_holm"] >= 0.05
     assert better == ["apidocs/sklearn"]
     rows = targets["apidocs/sklearn"]["rows"]
-    assert "{:.3f} to {:.3f} nDCG@10".format(*(rows[r]["nDCG@10"]["mean"] for r in ("base", "full"))) in speed
+    assert "{:.3f} to {:.3f} nDCG@10".format(*(rows[r]["nDCG@10"]["mean"] for r in ("base", "full"))) in text
 
 
 def test_the_figures_of_means_and_variances_stand_in_a_results_file():
     results = json.loads((ROOT / "benchmarks" / "results" / "mrl.json").read_text())
-    speed = " ".join(README.split("## Speed")[1].split())
+    text = " ".join(README.split("## Measured")[1].split())
     told = [
         test["difference"]
         for found in results["targets"].values()
@@ -166,10 +166,62 @@ def test_the_figures_of_means_and_variances_stand_in_a_results_file():
         if (test["a"], test["b"]) == ("dot", "mrl") and test["t_p_holm"] < 0.05
     ]
     assert all(difference < 0 for difference in told)
-    assert f"significantly worse on {len(told)} of them and better on none" in speed
+    assert f"significantly worse on {len(told)} of them and better on none" in text
     seeds = [seed for found in results["query_performance"].values() for seed in found]
     mean = {
         name: sum(abs(seed[name]["pearson"]) for seed in seeds) / len(seeds) for name in ("‖σ²‖", "MaxSCQ")
     }
     assert mean["‖σ²‖"] < mean["MaxSCQ"]
     assert results["settings"]["steps"] == 40
+
+
+def results_of(name: str) -> dict:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def test_the_figures_of_the_store_stand_in_a_results_file():
+    text = " ".join(README.split("## Measured")[1].split())
+    found = results_of("encode")["targets"]
+    assert f"{found['throughput ours / host']['median']:.2f} times the documents a second" in text
+    assert f"in bfloat16 {found['throughput bf16 / ours']['median']:.2f} times ours" in text
+    corpora = results_of("store")["corpora"]
+    peaks = [round(corpora[size]["encode"]["peak_allocated_mib"]) for size in ("10000", "1000000")]
+    assert "{} MiB for 10,000 documents, {} for 1,000,000".format(*peaks) in text
+
+
+def test_the_figures_of_verdicts_stand_in_a_results_file():
+    text = " ".join(README.split("## Measured")[1].split())
+    found = results_of("verdict")
+    assert f"{len(found['collections'])} labelled collections" in text
+    same, different = found["counts"].values()
+    for counts in (same, different):
+        assert f"{counts['right']} of the {counts['right'] + counts['wrong']} pairs" in text
+    claimed = same["claimed"] + different["claimed"]
+    assert f"{claimed} of {claimed + same['silent'] + different['silent']} pairs that labels cannot" in text
+    pick, constants = found["pick"], found["pick"]["mean_of_constants"]
+    assert f"{pick['mean_of_picks']:.3f} mean nDCG@10" in text
+    assert f"{constants['minilm']:.3f} for MiniLM alone" in text
+    assert f"{constants['bm25']:.3f} for BM25" in text
+    assert f"{pick['mean_of_oracle']:.3f} for the best of each" in text
+
+
+def test_what_is_said_of_extrapolation_stands_in_a_results_file():
+    found = results_of("extrapolation")
+    text = " ".join(README.split("## Measured")[1].split())
+    settings, claims = found["settings"], found["claims"]
+    sizes = "{steps} steps, {size} training queries a regime, {queries} test queries".format(**settings)
+    assert f"{sizes}, {len(settings['seeds'])} seeds" in text
+    assert [claim["seen_in_means"] for claim in claims] == [False, False, False, True]
+    assert claims[-1]["claim"].startswith("a random start has the widest gap")
+    assert f"in {claims[-1]['seen_in_seeds']} seeds" in text
+
+
+def test_the_figures_of_resampling_stand_in_a_results_file():
+    found = results_of("resample")
+    text = " ".join(README.split("## Measured")[1].split())
+    exact = found["measurements"]["exact"]
+    assert f"{exact['median_seconds']:.1f} seconds and {exact['peak_mib']:.0f} MiB" in text
+    assert f"{found['loop_to_ours']['exact']:.1f} times as fast as a double loop" in text
+    peaks = [size["peak_mib"] for size in found["growth"]]
+    assert max(peaks) < 1.1 * min(peaks)
+    assert found["growth"][-1]["train_queries"] == 8 * found["growth"][0]["train_queries"]
