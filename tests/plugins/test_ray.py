@@ -185,7 +185,7 @@ def test_what_kills_every_actor_ends_in_one_line(pool, caplog):
 
     with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="died 3 times with 4 parts"):
         list(pool.share_out(range(4), start, ["cpu"]))
-    assert not any(process.is_running() and process.status() != "zombie" for process in workers())
+    assert not left_over()
 
 
 def test_results_wait_for_who_takes_them(pool, tmp_path):
