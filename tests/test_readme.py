@@ -216,6 +216,37 @@ def test_what_is_said_of_extrapolation_stands_in_a_results_file():
     assert f"in {claims[-1]['seen_in_seeds']} seeds" in text
 
 
+def test_what_is_said_of_query_as_context_stands_in_a_results_file():
+    found = results_of("query_as_context")
+    text = " ".join(README.split("## Measured")[1].split())
+    settings, targets, pairs = found["settings"], found["targets"], found["pairs"]
+    assert len(targets) == 5
+    sizes = "{steps} steps of pre-training on passages with model-free queries, then {finetune_steps} of"
+    assert sizes.format(**settings) in text
+    assert f"without labels or source, {settings['distill_steps']} steps" in text
+
+    def different(a: str, b: str, sign: int) -> list[str]:
+        """The targets where b is significantly above or below a."""
+        return [
+            target
+            for target, judged in targets.items()
+            for found in judged["comparisons"]
+            if (found["a"], found["b"]) == (a, b)
+            and found["difference"] * sign > 0
+            and found["t_p_holm"] < 0.05
+        ]
+
+    assert different("COCO", "qc", 1) == different("COCO", "qc", -1) == []
+    for arm in ("COCO", "qc", "mixed"):
+        assert (different("source", arm, 1), different("source", arm, -1)) == ([], ["time"])
+    assert different("source", "CoT-MAE", 1) == different("source", "CoT-MAE", -1) == []
+    assert different("base", "distilled", 1) == []
+    assert f"worse than the base on {len(different('base', 'distilled', -1))} targets" in text
+    query, passage = (pairs["mean_tokens"][kind]["pair"] for kind in ("passage-query", "passage-passage"))
+    assert f"has {query:.0f} tokens where two passages have {passage:.0f}" in text
+    assert f"{pairs['speed_of_passage_query']:.2f} times as many steps a second" in text
+
+
 def test_the_figures_of_resampling_stand_in_a_results_file():
     found = results_of("resample")
     text = " ".join(README.split("## Measured")[1].split())
