@@ -68,8 +68,8 @@ def generate_queries(
     device: options.Device = None,
 ) -> None:
     """Generate queries for the passages of a corpus: a BEIR folder to train on. Run again, it goes on."""
+    from beir_cocodr.data.generation.options import GenerationOptions
     from beir_cocodr.data.query_generation import generate_queries as run
-    from beir_cocodr.data.query_generation_options import GenerationOptions
 
     settings = GenerationOptions(
         per_passage=per_passage,

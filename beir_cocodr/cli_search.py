@@ -57,8 +57,8 @@ def encode(
 ) -> None:
     """Encode a corpus to a folder, in shards: what was written is never encoded again."""
     from beir_cocodr.retrieval.encode import encode as run
-    from beir_cocodr.retrieval.encode_options import EncodeOptions
-    from beir_cocodr.retrieval.store_estimate import size
+    from beir_cocodr.retrieval.store.estimate import size
+    from beir_cocodr.retrieval.store.options import EncodeOptions
 
     kinds: dict[str, Any] = {"precision": precision, "backend": backend}
     wanted = EncodeOptions(shard_size, token_budget=token_budget, **kinds)

@@ -69,9 +69,9 @@ class Rivals:
     def _store(self, rival: str) -> tuple[float, float, np.ndarray]:
         from beir_cocodr.retrieval import corpus_encoder
         from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-        from beir_cocodr.retrieval.encode_options import EncodeOptions
-        from beir_cocodr.retrieval.shard_job import encode_shard
-        from beir_cocodr.retrieval.store_preparation import prepare_store
+        from beir_cocodr.retrieval.store.options import EncodeOptions
+        from beir_cocodr.retrieval.store.preparation import prepare_store
+        from beir_cocodr.retrieval.store.shard_job import encode_shard
 
         settings: Any = {"backend": "bf16" if rival == "bf16" else "fp32"}
         store_options = EncodeOptions(self.options.shard_size, **settings)
@@ -209,8 +209,8 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
     from beir_cocodr.evaluation.significance import interval
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.retrieval.encode import encode_documents
-    from beir_cocodr.retrieval.encode_options import EncodeOptions
-    from beir_cocodr.retrieval.store_search import search_store
+    from beir_cocodr.retrieval.store.options import EncodeOptions
+    from beir_cocodr.retrieval.store.search import search_store
 
     collection = load_collection(options.dataset)
     model = load_encoder(options.model, device=options.device)

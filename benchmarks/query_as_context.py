@@ -24,8 +24,8 @@ from machine import machine
 from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.generation.options import GenerationOptions
 from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.query_generation_options import GenerationOptions
 from beir_cocodr.files import write_text
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.training.adapt_stages import adapt_options

@@ -95,7 +95,7 @@ def worker(step: str, folder: Path, size: int, options: argparse.Namespace) -> N
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.evaluation.store_run import search
     from beir_cocodr.retrieval.encode import encode
-    from beir_cocodr.retrieval.encode_options import EncodeOptions
+    from beir_cocodr.retrieval.store.options import EncodeOptions
 
     peak, started = Peak(), time.perf_counter()
     if step == "convert":

@@ -15,7 +15,7 @@ from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.files import write_text
 from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.encode_options import EncodeOptions
+from beir_cocodr.retrieval.store.options import EncodeOptions
 
 COLLECTIONS = ("cranfield", "cisi", "npl", "time")
 

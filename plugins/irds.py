@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from beir_cocodr.data.defects import Report
-from beir_cocodr.data.file_source import splits_that_exist
-from beir_cocodr.data.file_state import file_state
-from beir_cocodr.data.line_tally import LineTally
-from beir_cocodr.data.qrels_reader import Judgement, integer_grade
-from beir_cocodr.data.record_checker import Document, Query, RecordChecker
+from beir_cocodr.data.files.defects import Report
+from beir_cocodr.data.files.file_source import splits_that_exist
+from beir_cocodr.data.files.file_state import file_state
+from beir_cocodr.data.files.line_tally import LineTally
+from beir_cocodr.data.files.qrels_reader import Judgement, integer_grade
+from beir_cocodr.data.files.record_checker import Document, Query, RecordChecker
 from beir_cocodr.data.source import Labels
 from beir_cocodr.errors import InputError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from beir_cocodr.data.file_source import FileSource
+from beir_cocodr.data.files.file_source import FileSource
 from beir_cocodr.errors import InputError
 
 from .irds_handlers import FolderDocs, FolderQrels, FolderQueries

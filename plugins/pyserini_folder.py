@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.faiss_kinds import import_faiss
+from beir_cocodr.retrieval.index.kinds import import_faiss
 
 #: Ids and their (n, w) float32 vectors.
 Piece = tuple[list[str], npt.NDArray[np.float32]]

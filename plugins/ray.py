@@ -22,7 +22,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search as search_and_write
 from beir_cocodr.retrieval.embedding_store import EmbeddingStore
 from beir_cocodr.retrieval.encode import encode as encode_corpus
-from beir_cocodr.retrieval.encode_options import EncodeOptions
+from beir_cocodr.retrieval.store.options import EncodeOptions
 from beir_cocodr.retrieval.torch_threads import torch_threads
 
 from .ray_pool import RayPool

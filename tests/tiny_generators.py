@@ -86,7 +86,7 @@ class Fixed:
         pass
 
     def generate(self, passages, shard):
-        from beir_cocodr.data.generated import Generated, Query
+        from beir_cocodr.data.generation.generated import Generated, Query
 
         return Generated([[Query(text) for text in self.texts(passage)] for passage in passages], {})
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from beir_cocodr.data.apidocs_statistics import describe_apidocs
 from beir_cocodr.data.cache_root import cache_root
-from beir_cocodr.data.docstring_packages import package_docstrings
-from beir_cocodr.data.docstring_text import fold, split_docstring
+from beir_cocodr.data.docstrings.packages import package_docstrings
+from beir_cocodr.data.docstrings.statistics import describe_apidocs
+from beir_cocodr.data.docstrings.text import fold, split_docstring
 from beir_cocodr.errors import InputError
 
 # Domain -> the distribution whose version stands for its sources ("" for the running Python).

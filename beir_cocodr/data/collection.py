@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.corpus_cache import converted_corpus
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.duplicates import refuse_duplicates
+from beir_cocodr.data.files.corpus_cache import converted_corpus
+from beir_cocodr.data.files.duplicates import refuse_duplicates
+from beir_cocodr.data.files.strict_report import StrictReport
 from beir_cocodr.data.labels import join_labels
 from beir_cocodr.data.resolve import resolve_source
 from beir_cocodr.data.source import Labels
-from beir_cocodr.data.strict_report import StrictReport
 
 log = logging.getLogger(__name__)
 

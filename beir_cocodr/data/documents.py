@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beir_cocodr.data.id_index import IdIndex, gather
+from beir_cocodr.data.files.id_index import IdIndex, gather
 
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
 
@@ -162,6 +162,6 @@ def _documents(ids: list[str], titles: list[str], texts: list[str]) -> list[dict
 
 
 def _reopen(path: str) -> Documents:
-    from beir_cocodr.data.arrow_corpus import open_corpus
+    from beir_cocodr.data.files.arrow_corpus import open_corpus
 
     return open_corpus(Path(path)).documents

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.defects import Report, ignore
-from beir_cocodr.data.duplicates import Duplicate, DuplicateIds
+from beir_cocodr.data.files.defects import Report, ignore
+from beir_cocodr.data.files.duplicates import Duplicate, DuplicateIds
 from beir_cocodr.data.source import Labels, Source
 
 Known = Callable[[Sequence[str]], npt.NDArray[np.bool_]]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.generated import Passage
+from beir_cocodr.data.generation.generated import Passage
 from beir_cocodr.data.passages import split_passages
 from beir_cocodr.data.saved_array import save_array
 from beir_cocodr.data.text_format import TextFormat

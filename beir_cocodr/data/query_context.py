@@ -17,10 +17,10 @@ from datasets import Dataset
 from beir_cocodr.data.cache_root import cache_root
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.file_state import file_state
-from beir_cocodr.data.generation_record import read_generation
-from beir_cocodr.data.json_records import json_records
-from beir_cocodr.data.strict_report import StrictReport
+from beir_cocodr.data.files.file_state import file_state
+from beir_cocodr.data.files.json_records import json_records
+from beir_cocodr.data.files.strict_report import StrictReport
+from beir_cocodr.data.generation.record import read_generation
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.errors import InputError
 

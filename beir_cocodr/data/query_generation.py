@@ -11,16 +11,16 @@ from typing import Any
 from tqdm import tqdm
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.data.consistency_filter import ConsistencyFilter
-from beir_cocodr.data.generated import Generator
-from beir_cocodr.data.generation_claim import claim_generation, one_at_a_time, tidy
-from beir_cocodr.data.generation_record import GENERATION_FILE, read_generation, write_generation
-from beir_cocodr.data.linked_corpus import link_corpus
+from beir_cocodr.data.files.linked_corpus import link_corpus
+from beir_cocodr.data.generation.claim import claim_generation, one_at_a_time, tidy
+from beir_cocodr.data.generation.cleaning import clean_queries
+from beir_cocodr.data.generation.consistency_filter import ConsistencyFilter
+from beir_cocodr.data.generation.generated import Generator
+from beir_cocodr.data.generation.options import GenerationOptions
+from beir_cocodr.data.generation.output import select_queries, write_queries
+from beir_cocodr.data.generation.record import GENERATION_FILE, read_generation, write_generation
+from beir_cocodr.data.generation.shards import QueryShards
 from beir_cocodr.data.passage_reader import PassageReader
-from beir_cocodr.data.query_cleaning import clean_queries
-from beir_cocodr.data.query_generation_options import GenerationOptions
-from beir_cocodr.data.query_output import select_queries, write_queries
-from beir_cocodr.data.query_shards import QueryShards
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.data.token_counts import TokenCounter, named_counter
 from beir_cocodr.errors import InputError
@@ -100,7 +100,7 @@ def _generator(
 ) -> tuple[Generator, TokenCounter]:
     counting = options.counting(name)
     if name == "lexical":
-        from beir_cocodr.data.lexical_queries import LexicalGenerator
+        from beir_cocodr.data.generation.lexical_queries import LexicalGenerator
 
         if options.prefix is not None or options.prompt is not None:
             raise InputError("the lexical generator reads no prefix and no prompt; leave them out")
@@ -116,7 +116,7 @@ def _generator(
         assert counting is not None
         return lexical, named_counter(counting)
     # Imported here because a run without a model must not pay for torch.
-    from beir_cocodr.data.model_queries import ModelGenerator
+    from beir_cocodr.data.generation.model_queries import ModelGenerator
 
     model = ModelGenerator(name, options, device)
     return model, model.counter if counting is None else named_counter(counting)

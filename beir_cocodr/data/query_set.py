@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beir_cocodr.data.corpus_cache import converted_corpus
-from beir_cocodr.data.duplicates import refuse_duplicates
-from beir_cocodr.data.file_source import FileSource
+from beir_cocodr.data.files.corpus_cache import converted_corpus
+from beir_cocodr.data.files.duplicates import refuse_duplicates
+from beir_cocodr.data.files.file_source import FileSource
+from beir_cocodr.data.files.strict_report import StrictReport
 from beir_cocodr.data.labels import join_labels
 from beir_cocodr.data.resolve import resolve_source
-from beir_cocodr.data.strict_report import StrictReport
 from beir_cocodr.errors import InputError
 
 log = logging.getLogger(__name__)

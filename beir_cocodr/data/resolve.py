@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from beir_cocodr.data.corpus_reader import CORPUS_SUFFIXES
-from beir_cocodr.data.file_source import FileSource
+from beir_cocodr.data.files.corpus_reader import CORPUS_SUFFIXES
+from beir_cocodr.data.files.file_source import FileSource
 from beir_cocodr.data.source import Source
 from beir_cocodr.errors import InputError
 

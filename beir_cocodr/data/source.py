@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, Protocol
 
-from beir_cocodr.data.defects import Report
-from beir_cocodr.data.qrels_reader import Judgement
-from beir_cocodr.data.record_checker import Document, Query
+from beir_cocodr.data.files.defects import Report
+from beir_cocodr.data.files.qrels_reader import Judgement
+from beir_cocodr.data.files.record_checker import Document, Query
 
 Labels = Literal["required", "optional", "none"]
 

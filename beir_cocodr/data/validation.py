@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from beir_cocodr.data.corpus_hashes import CorpusHashes
-from beir_cocodr.data.defects import Defect, Severity
-from beir_cocodr.data.duplicates import report_duplicates
+from beir_cocodr.data.files.corpus_hashes import CorpusHashes
+from beir_cocodr.data.files.defects import Defect, Severity
+from beir_cocodr.data.files.duplicates import report_duplicates
 from beir_cocodr.data.labels import join_labels
 from beir_cocodr.data.resolve import resolve_source
 from beir_cocodr.data.source import Labels

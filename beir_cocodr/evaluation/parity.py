@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from beir_cocodr.data.files.strict_report import StrictReport
 from beir_cocodr.data.labels import join_labels
 from beir_cocodr.data.resolve import resolve_source
-from beir_cocodr.data.strict_report import StrictReport
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.parity_causes import Tool, explain, ranked_documents
 from beir_cocodr.evaluation.parity_measures import PARITY_MEASURES, ParityMeasure, parse_parity_measures

@@ -20,10 +20,10 @@ from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.retrieval.cpu_cores import warn_if_crowded
 from beir_cocodr.retrieval.device_list import device_list
 from beir_cocodr.retrieval.embedding_store import EmbeddingStore
-from beir_cocodr.retrieval.faiss_options import Kind
+from beir_cocodr.retrieval.index.options import Kind
 from beir_cocodr.retrieval.process_pool import ShareOut
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.store_search import search_store
+from beir_cocodr.retrieval.store.search import search_store
 from beir_cocodr.retrieval.topk import NonFiniteScores
 from beir_cocodr.retrieval.torch_threads import torch_threads
 from beir_cocodr.versions import versions
@@ -59,10 +59,10 @@ def search(
         policy: for documents whose id is the query's, see
             :func:`~beir_cocodr.evaluation.protocol.identical_ids`.
         model: where the encoder is now; by default where it was when it made the store.
-        processes, device, threads: see :func:`~beir_cocodr.retrieval.store_search.search_store`; GPUs in turn
+        processes, device, threads: see :func:`~beir_cocodr.retrieval.store.search.search_store`; GPUs in turn
             by default.
         batch_size: queries encoded at a time.
-        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store_index.search_index`; searched in
+        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.index.search_index`; searched in
             this process. None searches exactly.
         share: as for ``search_store``.
 
@@ -158,7 +158,7 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
 
 
 def _by_index(store: EmbeddingStore, kind: str, ids: list[str], vectors: Any, top_k: int) -> Ranking:
-    from beir_cocodr.retrieval.store_index import search_index
+    from beir_cocodr.retrieval.store.index import search_index
 
     known: Any = kind
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from beir_cocodr.data.lines import numbered_lines
+from beir_cocodr.data.files.lines import numbered_lines
 from beir_cocodr.errors import InputError
 
 #: Query id to {document id: score}, in the order of the file.

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from beir_cocodr.data.defects import Defect
+from beir_cocodr.data.files.defects import Defect
 
 
 def evaluation_table(report: dict[str, Any]) -> Table:

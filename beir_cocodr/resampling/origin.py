@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beir_cocodr.data.cache_root import cache_root
-from beir_cocodr.data.file_source import FileSource
+from beir_cocodr.data.files.file_source import FileSource
 from beir_cocodr.data.resolve import resolve_source
 
 _SPLITS = re.compile(r"/(train|dev|test|validation|valid|val)$")

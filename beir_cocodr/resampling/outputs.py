@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.files.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.files import write_text
 from beir_cocodr.resampling.draft_folder import draft_folder
 from beir_cocodr.resampling.inputs import Inputs

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.folding import Folding
-from beir_cocodr.retrieval.store_files import placed
-from beir_cocodr.retrieval.store_ids import StoreIds
-from beir_cocodr.retrieval.store_precision import Arrays, OutOfRange, pack, unpack
-from beir_cocodr.retrieval.store_record import StoreRecord
-from beir_cocodr.retrieval.store_shard import Shard
+from beir_cocodr.retrieval.index.folding import Folding
+from beir_cocodr.retrieval.store.files import placed
+from beir_cocodr.retrieval.store.ids import StoreIds
+from beir_cocodr.retrieval.store.precision import Arrays, OutOfRange, pack, unpack
+from beir_cocodr.retrieval.store.record import StoreRecord
+from beir_cocodr.retrieval.store.shard import Shard
 
 _FOLDING = "folding.safetensors"
 

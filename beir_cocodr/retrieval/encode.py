@@ -12,8 +12,8 @@ from accelerate.utils.memory import clear_device_cache
 from tqdm import tqdm
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.defects import ignore
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.files.defects import ignore
 from beir_cocodr.data.resolve import resolve_source
 from beir_cocodr.files import output_folder
 from beir_cocodr.models.cocodr import COCODR
@@ -23,12 +23,12 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.cpu_cores import warn_if_crowded
 from beir_cocodr.retrieval.device_list import device_list
 from beir_cocodr.retrieval.embedding_store import EmbeddingStore
-from beir_cocodr.retrieval.encode_options import EncodeOptions
 from beir_cocodr.retrieval.process_pool import ShareOut, share_out
-from beir_cocodr.retrieval.shard_job import ShardJob, encode_shard
-from beir_cocodr.retrieval.store_estimate import Estimate
-from beir_cocodr.retrieval.store_files import sole_writer
-from beir_cocodr.retrieval.store_preparation import FOLDING_SAMPLE, prepare_store
+from beir_cocodr.retrieval.store.estimate import Estimate
+from beir_cocodr.retrieval.store.files import sole_writer
+from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.retrieval.store.preparation import FOLDING_SAMPLE, prepare_store
+from beir_cocodr.retrieval.store.shard_job import ShardJob, encode_shard
 from beir_cocodr.retrieval.torch_threads import torch_threads
 from beir_cocodr.versions import versions
 

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.faiss_build import build_parts, check_queries
-from beir_cocodr.retrieval.faiss_files import IndexParts, read_parts, write_parts
-from beir_cocodr.retrieval.faiss_kinds import GPU_DEPTH, import_faiss, on_gpu
-from beir_cocodr.retrieval.faiss_layout import Matrix
-from beir_cocodr.retrieval.faiss_options import QUANTISED, FaissOptions
-from beir_cocodr.retrieval.faiss_vectors import Vectors
-from beir_cocodr.retrieval.index_recall import recall_against_exact
+from beir_cocodr.retrieval.index.build import build_parts, check_queries
+from beir_cocodr.retrieval.index.files import IndexParts, read_parts, write_parts
+from beir_cocodr.retrieval.index.kinds import GPU_DEPTH, import_faiss, on_gpu
+from beir_cocodr.retrieval.index.layout import Matrix
+from beir_cocodr.retrieval.index.options import QUANTISED, FaissOptions
+from beir_cocodr.retrieval.index.recall import recall_against_exact
+from beir_cocodr.retrieval.index.vectors import Vectors
 from beir_cocodr.retrieval.topk import search_chunks
 
 # Documents beyond top_k that are looked at to see whether a tie runs across the last place.

@@ -17,7 +17,7 @@ from beir_cocodr.retrieval.ranking import Lexical, Retriever
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.retrieval.dense import Dense
-    from beir_cocodr.retrieval.store_choice import StoreChoice
+    from beir_cocodr.retrieval.store.choice import StoreChoice
 
 _FUSIONS = ("hybrid", "rrf", "feedback")
 # In front of bm25 and of fusions with it: by Lucene.
@@ -119,7 +119,7 @@ class Retrievers:
         return made
 
     def _store_choice(self) -> StoreChoice:
-        from beir_cocodr.retrieval.store_choice import StoreChoice
+        from beir_cocodr.retrieval.store.choice import StoreChoice
 
         made: StoreChoice = self._once("stores", lambda: StoreChoice(self.stores, self.documents))
         return made

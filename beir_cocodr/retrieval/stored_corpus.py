@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.arrow_corpus import CorpusWriter, open_corpus
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.files.arrow_corpus import CorpusWriter, open_corpus
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.encode import encode_documents
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.store_search import search_store
+from beir_cocodr.retrieval.store.search import search_store
 
 _CHUNK = 4_096
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.data.generation_record import read_generation
+from beir_cocodr.data.generation.options import GenerationOptions
+from beir_cocodr.data.generation.record import read_generation
 from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.query_generation_options import GenerationOptions
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.recommendation import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures

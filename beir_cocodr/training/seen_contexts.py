@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.generation_record import read_generation
+from beir_cocodr.data.generation.record import read_generation
 from beir_cocodr.errors import InputError
 from beir_cocodr.training.processes import on_main
 

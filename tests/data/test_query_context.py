@@ -9,9 +9,9 @@ from collections import defaultdict
 import pytest
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.generation.options import GenerationOptions
 from beir_cocodr.data.query_context import load_query_context
 from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.query_generation_options import GenerationOptions
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.errors import InputError
 

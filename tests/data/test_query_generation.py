@@ -18,8 +18,8 @@ from beir.datasets.data_loader import GenericDataLoader
 
 from beir_cocodr.data import query_generation
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.generation.options import GenerationOptions
 from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.query_generation_options import GenerationOptions
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.data.token_counts import WORDS
 from beir_cocodr.data.validation import validate
@@ -162,7 +162,7 @@ _RUN = """
 import sys
 from pathlib import Path
 from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.query_generation_options import GenerationOptions
+from beir_cocodr.data.generation.options import GenerationOptions
 options = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
 generate_queries(sys.argv[1], sys.argv[2], Path(sys.argv[3]), options, device="cpu")
 """

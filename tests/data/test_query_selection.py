@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from beir_cocodr.data.generation.options import GenerationOptions
 from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.query_generation_options import GenerationOptions
 from beir_cocodr.errors import InputError
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)

@@ -16,7 +16,7 @@ from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.trec_run import read_trec_run
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.encode_options import EncodeOptions
+from beir_cocodr.retrieval.store.options import EncodeOptions
 
 
 @pytest.fixture(scope="module")

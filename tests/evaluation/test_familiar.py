@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.generation.options import GenerationOptions
 from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.query_generation_options import GenerationOptions
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.encoder_name import encoder_name
 from beir_cocodr.evaluation.label_free.crops import hold_out_crops

@@ -24,8 +24,8 @@ from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.encode_options import EncodeOptions
 from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.store.options import EncodeOptions
 
 pytest.importorskip("pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
 pytestmark = pytest.mark.java

@@ -22,8 +22,8 @@ from beir_cocodr.data.query_set import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.retrieval.encode import encode, encode_documents
-from beir_cocodr.retrieval.encode_options import EncodeOptions
-from beir_cocodr.retrieval.store_search import search_store
+from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.retrieval.store.search import search_store
 
 
 def read(folder: Path) -> tuple[np.ndarray, list[str]]:

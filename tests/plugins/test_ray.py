@@ -23,8 +23,8 @@ from beir_cocodr.cli import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.encode_options import EncodeOptions
-from beir_cocodr.retrieval.shard_job import ShardJob
+from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.retrieval.store.shard_job import ShardJob
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'beir-cocodr[ray]'")
 

@@ -16,8 +16,8 @@ from beir_cocodr import COCODR, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.embedding_store import EmbeddingStore
 from beir_cocodr.retrieval.encode import encode, encode_documents
-from beir_cocodr.retrieval.encode_options import EncodeOptions
-from beir_cocodr.retrieval.store_files import sole_writer
+from beir_cocodr.retrieval.store.files import sole_writer
+from beir_cocodr.retrieval.store.options import EncodeOptions
 
 DOCUMENTS = 70
 SIZE = 16  # five shards, the last of them with 6 documents
@@ -186,7 +186,7 @@ def test_nan_stops_and_names_the_document_and_what_was_written_stays(tiny_bert, 
 
 
 def test_nan_beyond_the_sample_leaves_the_shards_before_it(tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setattr("beir_cocodr.retrieval.store_estimate.SAMPLE", 2)  # the first and the last
+    monkeypatch.setattr("beir_cocodr.retrieval.store.estimate.SAMPLE", 2)  # the first and the last
     path = tmp_path / "corpus.jsonl"
     texts = ["wing flow", "library index", "circuit", "shock layer", "the treaty", "diode"]
     path.write_text("".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts)))

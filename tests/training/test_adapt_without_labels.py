@@ -13,7 +13,7 @@ from graded import clean_encoder, damaged_encoder, write_distinct
 
 from beir_cocodr.cli import main
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.query_generation_options import GenerationOptions
+from beir_cocodr.data.generation.options import GenerationOptions
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free import comparison as label_free
 from beir_cocodr.evaluation.label_free.calibration import NOT_CALIBRATED, Calibration

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import regex
 
-from beir_cocodr.data.arrow_corpus import CorpusWriter, open_corpus
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.files.arrow_corpus import CorpusWriter, open_corpus
 from beir_cocodr.data.spans import Range, span_ranges
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.data.words import words

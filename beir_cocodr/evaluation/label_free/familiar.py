@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.generation_record import GENERATION_FILE
-from beir_cocodr.data.id_index import hashes_of
+from beir_cocodr.data.files.id_index import hashes_of
+from beir_cocodr.data.generation.record import GENERATION_FILE
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.ancestors import ancestors
 from beir_cocodr.evaluation.encoder_name import encoder_name

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.generated import Passage
-from beir_cocodr.data.lexical_queries import LexicalGenerator
+from beir_cocodr.data.generation.generated import Passage
+from beir_cocodr.data.generation.lexical_queries import LexicalGenerator
 from beir_cocodr.data.passage_reader import PassageReader
 from beir_cocodr.data.text_format import TextFormat
 from beir_cocodr.data.token_counts import word_counter

@@ -1,0 +1,1 @@
+"""Documentation of installed packages, read from their source without running it."""

@@ -1,0 +1,1 @@
+"""Corpora, queries and judgements in files: read, checked, converted, linked and remembered."""

@@ -1,0 +1,158 @@
+"""What encoding a corpus will take of disk, memory and time, before it starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.cpu_cores import available_cores
+from beir_cocodr.retrieval.store.precision import Precision, bytes_per_vector
+
+#: Documents of the timed sample, and those that are encoded before it to warm up.
+SAMPLE, _WARM_UP = 64, 4
+# Ids and the two tie orders.
+_BYTES_PER_ID = 24
+_GIB = 1 << 30
+
+
+class Sample(NamedTuple):
+    """A few documents, evenly spaced, encoded: seconds for each, numbers in a vector, share that is cut."""
+
+    documents: int
+    seconds: float
+    dimensions: int
+    truncated: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of what is still to be encoded.
+
+    Args:
+        documents: still to be encoded.
+        disk_bytes: of their shards, and of the ids.
+        memory_bytes: main memory of all processes.
+        seconds: by the sample.
+        sample: what the time and the share of truncated documents were taken from.
+    """
+
+    documents: int
+    disk_bytes: int
+    memory_bytes: int
+    seconds: float
+    sample: Sample
+
+    def __str__(self) -> str:
+        return (
+            f"{self.documents:,} documents to encode: about {size(self.disk_bytes)} of disk, "
+            f"{size(self.memory_bytes)} of memory and {_told(self.seconds)} (by a sample of "
+            f"{self.sample.documents}, of which {self.sample.truncated:.0%} are cut to the document length)"
+        )
+
+    def refuse_full_disk(self, folder: Path) -> None:
+        """
+        Raises:
+            InputError: the disk has less room.
+        """
+        free = shutil.disk_usage(folder).free
+        if free < self.disk_bytes:
+            raise InputError(
+                f"{folder}: the embeddings take {size(self.disk_bytes)} and {size(free)} are free; choose "
+                "another disk, or a smaller precision (fp16, int8)"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "documents": self.documents,
+            "disk_bytes": self.disk_bytes,
+            "memory_bytes": self.memory_bytes,
+            "seconds": round(self.seconds, 1),
+            "sample_documents": self.sample.documents,
+            "truncated_share": self.sample.truncated,
+        }
+
+
+def timed_sample(encoder: CorpusEncoder) -> Sample:
+    """Encode a few documents of the corpus and look at the clock.
+
+    Raises:
+        InputError: what encoding them raises.
+    """
+    rows = spaced_rows(len(encoder.documents), SAMPLE)
+    encoder.encode(rows[:_WARM_UP])
+    started = time.perf_counter()
+    vectors = encoder.encode(rows)
+    seconds = (time.perf_counter() - started) / len(rows)
+    texts = [encoder.model.text_format.document(document) for document in encoder.documents.take(rows)]
+    truncated = float(encoder.model.truncated_share(texts, "document"))
+    return Sample(len(rows), seconds, vectors.shape[1], truncated)
+
+
+def estimate(
+    sample: Sample,
+    encoder: CorpusEncoder,
+    documents: int,
+    shard_size: int,
+    precision: Precision,
+    prior: bool,
+    devices: list[str],
+) -> Estimate:
+    """Put a sample on the scale of what is to be encoded.
+
+    Args:
+        sample: of the corpus.
+        encoder: what encoded it.
+        documents: still to be encoded.
+        shard_size, precision, prior: of the store.
+        devices: one for each process.
+    """
+    width = sample.dimensions
+    packed = bytes_per_vector(width, precision, prior)
+    rows = min(shard_size, max(1, documents))
+    # The vectors, their packed form, and where they are folded a copy in float64.
+    shard = rows * (4 * width + packed + (8 * width if prior else 0))
+    parent = _resident(encoder.model)
+    total = parent + shard if len(devices) == 1 else parent + len(devices) * (parent + shard)
+    gpus = len({device for device in devices if device != "cpu"})
+    at_once = gpus or max(1, min(len(devices), available_cores() // torch.get_num_threads()))
+    return Estimate(
+        documents,
+        documents * packed + len(encoder.documents) * _BYTES_PER_ID,
+        total,
+        documents * sample.seconds / at_once,
+        sample,
+    )
+
+
+def spaced_rows(count: int, most: int) -> npt.NDArray[np.int64]:
+    """At most ``most`` rows of a corpus, evenly spaced."""
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / (1 << 20):.1f} MiB"
+
+
+def _resident(model: Any) -> int:
+    """Bytes of main memory that this process holds; where the system does not say, a guess by the model."""
+    status = Path("/proc/self/statm")
+    if status.is_file():
+        return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return _GIB // 2 + int(sum(weight.nbytes for weight in model.parameters()))
+
+
+def _told(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

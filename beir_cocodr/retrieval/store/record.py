@@ -1,0 +1,126 @@
+"""What a store says of itself: what its vectors depend on, who made them, and how they are laid out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.store.files import placed
+
+_FILE = "store.json"
+# Raise it when the same inputs give other files.
+_FORMAT = 1
+_ENCODER = ("weights", "tokenizer", "architecture")
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """The content of ``store.json``.
+
+    Args:
+        identity: all that the vectors depend on, flat: hashes of weights, tokenizer, architecture and corpus,
+            the text format with its lengths, similarity, precision, backend and shard size.
+        model: ``name`` as it was given, and ``path`` where it was a folder, else None.
+        documents: N.
+        dimensions: w, of the vectors as read, in float32.
+        flattened: whether vectors are the flattened distributions of an MRL.
+    """
+
+    identity: dict[str, Any]
+    model: dict[str, str | None]
+    documents: int
+    dimensions: int
+    flattened: bool
+
+    @property
+    def key(self) -> str:
+        """A sha256 over the identity."""
+        return key_of(self.identity)
+
+    @property
+    def shard_size(self) -> int:
+        return int(self.identity["shard_size"])
+
+    @property
+    def prior(self) -> bool:
+        """Whether vectors are folded, and the first number of each is kept in float32 apart."""
+        return self.flattened and self.identity["precision"] != "fp32"
+
+    def write(self, folder: Path) -> None:
+        content = {"format": _FORMAT, "key": self.key, **asdict(self)}
+        with placed(folder / _FILE) as temporary:
+            temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> StoreRecord | None:
+        """Of the store in ``folder``; None where there is no store.
+
+        Raises:
+            InputError: store.json is broken, was changed, or is of another version of this package.
+        """
+        path = folder / _FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            version, key = content.pop("format"), content.pop("key")
+            if version != _FORMAT:
+                raise InputError(f"{path} has format {version}, this version reads {_FORMAT}: encode again")
+            record = cls(**content)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is not what encode writes ({error}); choose another folder") from error
+        if record.key != key:
+            raise InputError(f"{path} was changed: its key {key} is not that of its content, {record.key}")
+        return record
+
+    def refuse_other(self, identity: Mapping[str, Any], folder: Path) -> None:
+        """Raise where what is wanted now is not what the store holds.
+
+        Raises:
+            InputError: names both keys and all that differs.
+        """
+        if self.identity == identity:
+            return
+        differences = _differences(self.identity, identity)
+        raise InputError(
+            f"{folder} holds embeddings with the key {self.key[:16]}, and {key_of(identity)[:16]} is wanted: "
+            f"{differences}; choose another folder, or delete this one"
+        )
+
+    def refuse_other_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:
+        """Raise where queries would be encoded by another model than the documents were.
+
+        Raises:
+            InputError: names both models and what differs.
+        """
+        stored = {part: str(self.identity[part]) for part in _ENCODER}
+        if stored == dict(encoder):
+            return
+        raise InputError(
+            f"{folder} was encoded by {self.model['name']!r}, and {name!r} is another model: "
+            f"{_differences(stored, encoder)}; give --model the one that encoded it, or encode again"
+        )
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """A sha256 over an identity."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
+    return ", ".join(
+        f"{name} {_short(stored.get(name))} there, {_short(wanted.get(name))} now" for name in names
+    )
+
+
+def _short(value: Any) -> str:
+    is_hash = isinstance(value, str) and len(value) == 64
+    return value[:16] if is_hash else json.dumps(value, ensure_ascii=False)

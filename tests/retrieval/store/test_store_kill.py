@@ -1,0 +1,119 @@
+"""Encoding that is killed, again and again, and gone on with."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import write_beir
+
+from beir_cocodr.retrieval.encode import encode
+from beir_cocodr.retrieval.store.options import EncodeOptions
+
+KILLS, DOCUMENTS, SIZE = 10, 300, 8
+
+# Forked from one process that has imported everything and done nothing, so that a run costs no imports.
+CONTEXT = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_beir(tmp_path_factory.mktemp("kill") / "corpus", documents=DOCUMENTS)
+
+
+def run(folder: Path, model: Path, output: Path, precision: str, processes: int = 1) -> None:
+    options = EncodeOptions(shard_size=SIZE, precision=precision, token_budget=256)
+    encode(str(folder), str(model), output, options, processes, threads=1)
+
+
+def started(*arguments: object) -> multiprocessing.Process:
+    process = CONTEXT.Process(target=run, args=arguments)
+    process.start()
+    return process
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def complete(folder: Path) -> dict[Path, int]:
+    """Files under their own names, and when they were written."""
+    return {path: path.stat().st_mtime_ns for path in folder.glob("*") if not path.name.startswith(".")}
+
+
+def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path):
+    CONTEXT.set_forkserver_preload(["beir_cocodr.retrieval.encode", "pytest", "conftest"])
+    whole = tmp_path / "whole"
+    started(folder, tiny_bert, whole, "fp32").join()  # warms up
+    begun = time.monotonic()
+    again = tmp_path / "again"
+    started(folder, tiny_bert, again, "fp32").join()
+    seconds, expected = time.monotonic() - begun, contents(whole)
+    assert len(expected) == -(-DOCUMENTS // SIZE) + 4
+    assert contents(again) == expected
+
+    random = np.random.default_rng(0)
+    kills, stores, in_the_middle = 0, [tmp_path / "store-0"], 0
+    while kills < KILLS:
+        output = stores[-1]
+        before = complete(output) if output.exists() else {}
+        process = started(folder, tiny_bert, output, "fp32")
+        if kills % 5 == 0:
+            process.join(random.uniform(0, seconds))  # at any time, most likely while it starts
+        else:
+            wanted = len(list(output.glob("shard-*"))) + random.integers(1, 6)
+            while process.is_alive() and len(list(output.glob("shard-*"))) < wanted:
+                time.sleep(0.001)
+            process.join(random.uniform(0, 0.04))
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            kills += 1
+        if process.exitcode == 0:
+            assert contents(output) == expected
+            stores.append(tmp_path / f"store-{len(stores)}")
+            continue
+        assert process.exitcode == -signal.SIGKILL
+        now = complete(output) if output.exists() else {}
+        # What has its name is whole, and what was whole before was not written again.
+        assert all(path.read_bytes() == expected[path.name] for path in now)
+        assert before.items() <= now.items()
+        in_the_middle += any(path.name.startswith("shard-") for path in now) and len(now) < len(expected)
+    assert in_the_middle >= 6
+
+    last = started(folder, tiny_bert, stores[-1], "fp32")
+    last.join()
+    assert last.exitcode == 0
+    assert contents(stores[-1]) == expected
+
+
+def test_two_processes_write_what_one_does_even_when_one_of_them_is_killed(
+    folder, tiny_bert, tmp_path, caplog
+):
+    run(folder, tiny_bert, tmp_path / "one", "int8")
+    two, killed = tmp_path / "two", []
+
+    def kill() -> None:
+        """One of the two, once it has written something and not yet everything."""
+        end = time.monotonic() + 100
+        while time.monotonic() < end and not killed:
+            if len(list(two.glob("shard-*"))) >= 2:
+                victim = multiprocessing.active_children()[0]
+                os.kill(victim.pid, signal.SIGKILL)
+                killed.append(len(list(two.glob("shard-*"))))
+            time.sleep(0.005)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    run(folder, tiny_bert, two, "int8", processes=2)
+    killer.join()
+    assert killed
+    assert killed[0] < 38
+    assert "a process died" in caplog.text
+    assert contents(two) == contents(tmp_path / "one")
