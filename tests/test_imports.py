@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +65,13 @@ def test_plugins_are_installed_below_the_package_and_nowhere_else():
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert importlib.util.find_spec("beir_cocodr.plugins") is not None
+
+
+def test_a_wheel_has_every_folder_of_the_package():
+    """An editable install sees them all; a wheel has those that pyproject.toml names."""
+    root = Path(__file__).parents[1]
+    setuptools = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    elsewhere = {name for name, folder in setuptools["package-dir"].items() if folder != name}
+    code = (root / "beir_cocodr").rglob("*.py")
+    there = {".".join(path.parent.relative_to(root).parts) for path in code}
+    assert set(setuptools["packages"]) == there | elsewhere
