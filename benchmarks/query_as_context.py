@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def main() -> None:
         "generated": {name: generated(folder) for name, folder in study.generated.items()},
         "pairs": pairs,
         "targets": judged_targets(rows, FAMILIES),
-        "queries_per_passage": sweep,
+        "queries_per_passage": judged_targets(sweep, against_the_first(sweep)) if sweep else {},
         "versions": versions(),
     }
     write_text(arguments.results, json.dumps(report, indent=2) + "\n")
@@ -131,13 +131,13 @@ class Study:
                 rows[DISTILLED].setdefault(target, []).append(found)
         return rows
 
-    def sweep(self) -> list[dict[str, Any]]:
-        """C, where a passage is seen several times: pre-training on a few passages of the last target."""
+    def sweep(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
+        """As rows, C where a passage is seen several times: pre-training on a few passages of one target."""
         target = list(self.targets)[-1]
         name = f"sweep-{target.replace('/', '-')}"
         tokens, passages = self.arguments.passage_tokens, self.arguments.sweep_passages
         folder = self.generate(self.targets[target], name, self.most, tokens, passages)
-        points = []
+        rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
         for count in self.arguments.sweep:
             for seed in self.arguments.seeds:
                 options = PretrainOptions(
@@ -151,8 +151,8 @@ class Study:
                 model = self.output / "models" / f"C{count}-{seed}"
                 pretrain([self.targets[target]], "minilm", model, options, True, [folder], **self.encoder)
                 found = self.judge(str(model), f"C{count}-{seed}", target)
-                points.append({"C": count, "seed": seed, "target": target, **found["measures"]})
-        return points
+                rows.setdefault(f"C {count}", {}).setdefault(target, []).append(found)
+        return rows
 
     def pairs(self) -> dict[str, Any]:
         """Tokens and steps a second of pairs of passage and query, and of two passages, in turns."""
@@ -239,6 +239,12 @@ class Study:
         return judge(model, self.targets[target], folder, self.arguments.queries, True, **self.encoder)
 
 
+def against_the_first(rows: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """One family: each row against the first."""
+    first, *others = rows
+    return {"queries of a passage": [(first, other) for other in others]}
+
+
 def mean_tokens(views: ContextViews, sample: int = 1000) -> dict[str, float]:
     """Tokens of passage, context and both, special ones included, evenly spaced over the passages."""
     rows = np.linspace(0, len(views) - 1, min(sample, len(views))).astype(int)
@@ -261,10 +267,8 @@ def generated(folder: str) -> dict[str, Any]:
 
 def markdown(report: dict[str, Any]) -> str:
     lines = markdown_targets(report["targets"], ROWS)
-    for count in report["settings"]["sweep"]:
-        points = [p for p in report["queries_per_passage"] if p["C"] == count]
-        told = ", ".join(f"{p['nDCG@10']:.4f}" for p in points)
-        lines.append(f"C {count}, {points[0]['target']}: {told}")
+    if swept := report["queries_per_passage"]:
+        lines += ["", *markdown_targets(swept, list(next(iter(swept.values()))["rows"]))]
     for kind, found in report["pairs"]["mean_tokens"].items():
         speed = report["pairs"]["steps_per_second"][kind]["median"]
         lines.append(f"{kind}: {found['pair']:.0f} tokens a pair, {speed:.2f} steps a second")

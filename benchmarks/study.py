@@ -59,7 +59,7 @@ def judge(
 
 def seconds_of_cells(output: Path) -> float:
     """Of training and evaluating all cells, whenever they were made; some may have run side by side."""
-    trained = [json.loads(file.read_text()) for file in output.glob("models/*/training.json")]
+    trained = [json.loads(file.read_text()) for file in output.glob("*/*/training.json")]
     judged = [json.loads(file.read_text()) for file in output.glob("results/*/*/results.json")]
     return sum(record["seconds"] for record in trained) + sum(
         record["seconds"] for report in judged for record in report["models"].values()

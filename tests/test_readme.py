@@ -230,10 +230,8 @@ def test_what_is_said_of_query_as_context_stands_in_a_results_file():
         return [
             target
             for target, judged in targets.items()
-            for found in judged["comparisons"]
-            if (found["a"], found["b"]) == (a, b)
-            and found["difference"] * sign > 0
-            and found["t_p_holm"] < 0.05
+            for test in judged["comparisons"]
+            if (test["a"], test["b"]) == (a, b) and test["difference"] * sign > 0 and test["t_p_holm"] < 0.05
         ]
 
     assert different("COCO", "qc", 1) == different("COCO", "qc", -1) == []
@@ -242,6 +240,11 @@ def test_what_is_said_of_query_as_context_stands_in_a_results_file():
     assert different("source", "CoT-MAE", 1) == different("source", "CoT-MAE", -1) == []
     assert different("base", "distilled", 1) == []
     assert f"worse than the base on {len(different('base', 'distilled', -1))} targets" in text
+    [swept] = found["queries_per_passage"].values()
+    assert list(swept["rows"]) == ["C 1", "C 3", "C 5", "C 10"]
+    assert "1, 3, 5 and 10 queries a passage" in text
+    assert len(swept["comparisons"]) == 3
+    assert all(test["t_p_holm"] >= 0.05 for test in swept["comparisons"])
     query, passage = (pairs["mean_tokens"][kind]["pair"] for kind in ("passage-query", "passage-passage"))
     assert f"has {query:.0f} tokens where two passages have {passage:.0f}" in text
     assert f"{pairs['speed_of_passage_query']:.2f} times as many steps a second" in text
