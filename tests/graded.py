@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import COMMON, TOPICS
+import pytest
 
 
-def write_distinct(folder: Path) -> Path:
+@pytest.fixture(scope="session")
+def distinct(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A collection in which every document goes on about four words of its own."""
+    from conftest import COMMON, TOPICS
+
+    folder = tmp_path_factory.mktemp("distinct")
     rng = np.random.default_rng(3)
     (folder / "qrels").mkdir()
     vocabulary = [word for topic in TOPICS for word in topic]
@@ -47,17 +51,19 @@ def changed(source: str | Path, target: Path, change: Callable[[str, Any], None]
     return str(target)
 
 
-def clean_encoder(source: str | Path, target: Path) -> str:
+@pytest.fixture(scope="session")
+def clean(tiny_cosine: str | Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An encoder that is little more than the mean of its random word vectors, and so works untrained."""
 
     def change(name: str, weight: Any) -> None:
         if "position_embeddings" in name or ".output.dense" in name:
             weight.mul_(0.02)
 
-    return changed(source, target, change)
+    return changed(tiny_cosine, tmp_path_factory.mktemp("clean"), change)
 
 
-def damaged_encoder(clean: str | Path, target: Path) -> str:
+@pytest.fixture(scope="session")
+def damaged(clean: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same with one vector for most words."""
 
     def change(name: str, weight: Any) -> None:
@@ -65,4 +71,4 @@ def damaged_encoder(clean: str | Path, target: Path) -> str:
             lost = np.random.default_rng(5).random(len(weight)) < 0.85
             weight[lost] = weight.mean(dim=0)
 
-    return changed(clean, target, change)
+    return changed(clean, tmp_path_factory.mktemp("damaged"), change)

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from graded import changed, clean_encoder, damaged_encoder, write_distinct
+from graded import changed
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.calibration import Calibration
@@ -16,21 +16,6 @@ from beir_cocodr.report.comparison_tables import verdict_tables
 from beir_cocodr.report.terminal import print_tables
 
 OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}
-
-
-@pytest.fixture(scope="module")
-def distinct(tmp_path_factory):
-    return write_distinct(tmp_path_factory.mktemp("distinct"))
-
-
-@pytest.fixture(scope="module")
-def clean(tiny_cosine, tmp_path_factory):
-    return clean_encoder(tiny_cosine, tmp_path_factory.mktemp("clean"))
-
-
-@pytest.fixture(scope="module")
-def damaged(clean, tmp_path_factory):
-    return damaged_encoder(clean, tmp_path_factory.mktemp("damaged"))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import shutil
 
 import pytest
 from conftest import write_beir
-from graded import clean_encoder, damaged_encoder, write_distinct
 
 from beir_cocodr.cli import main
 from beir_cocodr.data.collection import load_collection
@@ -36,21 +35,6 @@ USES = {"alone": "", "with feedback": ", feedback", "fused": ", fused"}
 def uncalibrated(monkeypatch):
     """The rule of votes, whatever calibration the package has by now."""
     monkeypatch.setattr(label_free, "load_calibration", lambda: None)
-
-
-@pytest.fixture(scope="module")
-def distinct(tmp_path_factory):
-    return write_distinct(tmp_path_factory.mktemp("distinct"))
-
-
-@pytest.fixture(scope="module")
-def clean(tiny_cosine, tmp_path_factory):
-    return clean_encoder(tiny_cosine, tmp_path_factory.mktemp("clean"))
-
-
-@pytest.fixture(scope="module")
-def damaged(clean, tmp_path_factory):
-    return damaged_encoder(clean, tmp_path_factory.mktemp("damaged"))
 
 
 def unlabelled(folder, target, *names):
