@@ -31,9 +31,10 @@ def generated(beir_folder, tmp_path_factory):
     return folder
 
 
-def model(folder, stage, shown, parent=None):
+def model(folder, stage, shown, parent=None, **options):
     folder.mkdir()
-    write_record(folder, {"stage": stage, "base": "x", "seen": shown, "parent": parent})
+    record = {"stage": stage, "base": "x", "options": options, "seen": shown, "parent": parent}
+    write_record(folder, record)
     return str(folder)
 
 
@@ -50,9 +51,11 @@ def test_spans_of_the_same_corpus_count_also_those_of_an_ancestor(beir_folder, d
     )
     other = model(tmp_path / "other", "coco", [shown[0] | {"corpus_sha256": "another"}])
     masked = model(tmp_path / "mlm", "mlm", shown)
-    names = [coco, child, f"hybrid:{coco}", other, masked, "bm25", "some/hub-name"]
+    mixed = model(tmp_path / "mixed", "qc", shown, mix=0.5)
+    unmixed = model(tmp_path / "unmixed", "qc", shown, mix=0.0)
+    names = [coco, child, f"hybrid:{coco}", other, masked, mixed, unmixed, "bm25", "some/hub-name"]
     found = familiar(names, documents.content_hash)
-    assert found.spans == {coco, child, f"hybrid:{coco}"}
+    assert found.spans == {coco, child, f"hybrid:{coco}", mixed}
     assert found.generated == set()
     assert not found.has("anything")
 
@@ -92,7 +95,7 @@ def test_queries_that_were_trained_on_are_left_out_and_counted(documents, genera
 
 def test_a_folder_that_is_gone_is_said_and_a_broken_one_refused(documents, tmp_path, caplog):
     shown = {"dataset": str(tmp_path / "gone"), "corpus_sha256": documents.content_hash, "generation": {}}
-    gone = model(tmp_path / "m", "qc", [shown])
+    gone = model(tmp_path / "m", "qc", [shown], mix=0.0)
     with caplog.at_level(logging.WARNING):
         assert familiar([gone], documents.content_hash).generated == {gone}
     assert "gone/queries.jsonl is gone" in caplog.text

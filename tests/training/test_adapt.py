@@ -98,6 +98,11 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
         found.append(record["stage"])
         record = record["parent"]
     assert found == ["distill", "distill", "finetune", "qc", "cotmae"]
+    models = output / "models"
+    gpl, qgen = (json.loads((models / name / "training.json").read_text()) for name in ("gpl", "qgen"))
+    assert gpl["teacher"] == cross_encoder
+    assert [gpl["options"][name] for name in ("loss", "positives", "m_hard")] == ["margin_mse", 1, 1]
+    assert [qgen["options"][name] for name in ("loss", "negatives")] == ["infonce", 0]
     assert (output / "queries" / "generation.json").is_file()
     assert "base + CoT-MAE + QC + QGen + GPL + hybrid-distill, fused" in report["results"]["models"]
     again = adapt(

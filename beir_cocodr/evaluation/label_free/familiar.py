@@ -60,7 +60,7 @@ def familiar(models: Sequence[str], corpus_sha256: str) -> Familiar:
     for model in models:
         for record in ancestors(encoder_name(model)):
             own = [shown for shown in record.get("seen", []) if shown.get("corpus_sha256") == corpus_sha256]
-            if own and record["stage"] in _SPANS:
+            if own and _finds_by_spans(record):
                 spans.add(model)
             for shown in filter(_is_generated, own):
                 generated.add(model)
@@ -69,6 +69,11 @@ def familiar(models: Sequence[str], corpus_sha256: str) -> Familiar:
     return Familiar(
         frozenset(spans), frozenset(generated), np.unique(np.concatenate([Familiar().hashes, *hashes]))
     )
+
+
+def _finds_by_spans(record: Mapping[str, Any]) -> bool:
+    mixed = record["stage"] == "qc" and record["options"]["mix"] > 0  # passages find their neighbours
+    return mixed or record["stage"] in _SPANS
 
 
 def _is_generated(shown: Mapping[str, Any]) -> bool:
