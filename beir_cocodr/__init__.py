@@ -25,6 +25,14 @@ _HOMES = {
     "load_encoder": "beir_cocodr.models.loading",
 }
 
+#: What this package itself uses of its plugins, by name; they stand outside this folder in the source tree.
+PLUGINS = {
+    "irds": "beir_cocodr.plugins.irds:register",
+    "lucene": "beir_cocodr.plugins.lucene:LuceneBM25",
+    "ray encode": "beir_cocodr.plugins.ray:encode",
+    "ray search": "beir_cocodr.plugins.ray:search",
+}
+
 __all__ = ["COCODR", "MRL", "ExactSearch", "__version__", "load_collection", "load_encoder"]
 
 
@@ -32,3 +40,14 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_plugin(name: str) -> Any:
+    """An object of a plugin, by its name in :data:`PLUGINS`; the plugin is imported now.
+
+    Raises:
+        KeyError: no such name.
+        ImportError: the plugin's host is not installed.
+    """
+    module, _, attribute = PLUGINS[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,5 +1,7 @@
 """The one exception for input that a person has to correct."""
 
+from __future__ import annotations
+
 
 class InputError(ValueError):
     """Bad input: a file, line, id or option that has to be corrected by the caller.

@@ -18,12 +18,11 @@ from typing import Any
 from machine import machine
 from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
 
-from beir_cocodr.files import write_text
+from beir_cocodr.io import write_text
+from beir_cocodr.records import versions
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import PretrainOptions
-from beir_cocodr.versions import versions
 
 RESULTS = Path(__file__).parent / "results" / "ablation.json"
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"

@@ -24,9 +24,9 @@ from typing import Any
 from machine import machine
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.protocol import evaluate
-from beir_cocodr.files import write_text
-from beir_cocodr.versions import versions
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.io import write_text
+from beir_cocodr.records import versions
 
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "cocodr.json").read_text())
 TABLE, LENGTHS, SIZES = PUBLISHED["table1"], PUBLISHED["max_lengths"], PUBLISHED["table5"]["rows"]

@@ -69,9 +69,8 @@ class Rivals:
     def _store(self, rival: str) -> tuple[float, float, np.ndarray]:
         from beir_cocodr.retrieval import corpus_encoder
         from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-        from beir_cocodr.retrieval.store.options import EncodeOptions
-        from beir_cocodr.retrieval.store.preparation import prepare_store
-        from beir_cocodr.retrieval.store.shard_job import encode_shard
+        from beir_cocodr.retrieval.store.encode import encode_shard, prepare_store
+        from beir_cocodr.retrieval.store.record import EncodeOptions
 
         settings: Any = {"backend": "bf16" if rival == "bf16" else "fp32"}
         store_options = EncodeOptions(self.options.shard_size, **settings)
@@ -208,8 +207,8 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
     from beir_cocodr.evaluation.measures import parse_measures, score_queries
     from beir_cocodr.evaluation.significance import interval
     from beir_cocodr.models.loading import load_encoder
-    from beir_cocodr.retrieval.encode import encode_documents
-    from beir_cocodr.retrieval.store.options import EncodeOptions
+    from beir_cocodr.retrieval.store.encode import encode_documents
+    from beir_cocodr.retrieval.store.record import EncodeOptions
     from beir_cocodr.retrieval.store.search import search_store
 
     collection = load_collection(options.dataset)
@@ -277,8 +276,8 @@ def main() -> None:
     options = parser.parse_args()
     import torch
 
-    from beir_cocodr.files import write_text
-    from beir_cocodr.versions import versions
+    from beir_cocodr.io import write_text
+    from beir_cocodr.records import versions
 
     torch.set_num_threads(options.threads)
     names = ("documents", "repeats", "model", "device", "shard_size", "token_budget", "threads")

@@ -28,17 +28,15 @@ from machine import machine
 
 from beir_cocodr.data.apidocs import DOMAINS
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.files import write_text
+from beir_cocodr.io import draft_folder, write_text
 from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.resampling.draft_folder import draft_folder
+from beir_cocodr.records import versions
 from beir_cocodr.resampling.regimes.architectures import NAMES
-from beir_cocodr.resampling.regimes.evaluate_regimes import evaluate_regimes
-from beir_cocodr.resampling.regimes.gap import gap
-from beir_cocodr.resampling.regimes.recipe import Recipe
-from beir_cocodr.resampling.resample_restrain import resample_restrain
+from beir_cocodr.resampling.regimes.host_training import Recipe
+from beir_cocodr.resampling.regimes.regimes import evaluate_regimes, gap
+from beir_cocodr.resampling.restrain import resample_restrain
+from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import PretrainOptions
-from beir_cocodr.versions import versions
 
 RESULTS = Path(__file__).parent / "results" / "extrapolation.json"
 ENCODER = "minilm"

@@ -50,12 +50,11 @@ def peak_memory() -> float:
 def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str, Any]]]:
     """The loss, and one batch: a column of first and a column of second spans."""
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.losses.coco import COCOLoss
-    from beir_cocodr.losses.infonce import infonce
+    from beir_cocodr.losses.coco import COCOLoss, infonce
     from beir_cocodr.models.loading import load_encoder
-    from beir_cocodr.training.document_views import DocumentViews
     from beir_cocodr.training.objectives import attach_head, find_objective
-    from beir_cocodr.training.pretrain_options import PretrainOptions
+    from beir_cocodr.training.options import PretrainOptions
+    from beir_cocodr.training.pretrain_data import DocumentViews
 
     settings = PretrainOptions(mlm_weight=float(kind == "coco_mlm"))
     model, objective = load_encoder("minilm", device="cpu"), find_objective(settings)
@@ -209,8 +208,8 @@ def main() -> None:
     if options.worker:
         worker(options.worker, options)
         return
-    from beir_cocodr.files import write_text
-    from beir_cocodr.versions import versions
+    from beir_cocodr.io import write_text
+    from beir_cocodr.records import versions
 
     sizes = {name: getattr(options, name) for name in ("documents", "mini_batch_size", "threads", "repeats")}
     report = {

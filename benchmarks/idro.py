@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from machine import machine
 
-from beir_cocodr.files import write_text
-from beir_cocodr.losses.cluster_loss import ClusterLoss
-from beir_cocodr.losses.idro import IDROLoss
+from beir_cocodr.io import write_text
+from beir_cocodr.losses.dro import ClusterLoss, IDROLoss
 from beir_cocodr.models.loading import load_encoder, model_source
-from beir_cocodr.versions import versions
+from beir_cocodr.records import versions
 
 RESULTS = Path(__file__).parent / "results" / "idro.json"
 CLUSTERS = 50

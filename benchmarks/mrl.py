@@ -19,14 +19,13 @@ from typing import Any
 from machine import machine
 from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
 
-from beir_cocodr.analysis.qpp import qpp
-from beir_cocodr.analysis.variance import variance_predictors
-from beir_cocodr.files import write_text
+from beir_cocodr.analysis.qpp import qpp, variance_predictors
+from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.mrl import MRL
+from beir_cocodr.records import versions
 from beir_cocodr.training.distill import distill
-from beir_cocodr.training.distill_options import DistillOptions
-from beir_cocodr.versions import versions
+from beir_cocodr.training.options import DistillOptions
 
 RESULTS = Path(__file__).parent / "results" / "mrl.json"
 SOURCE = "apidocs/pandas"

@@ -92,8 +92,8 @@ def both_vectors(texts: list[str], task: str, model: Any) -> Vectors:
 
 def build(name: str, documents: Vectors, queries: Vectors, folder: Path) -> tuple[Any, float]:
     """An index and the seconds it took, kept in ``folder``."""
-    from beir_cocodr.retrieval.faiss_index import FaissIndex
-    from beir_cocodr.retrieval.index.options import FaissOptions
+    from beir_cocodr.retrieval.faiss.index import FaissIndex
+    from beir_cocodr.retrieval.faiss.transform import FaissOptions
 
     vectors, kind, transform = INDEXES[name]
     path = place(name, folder)
@@ -119,7 +119,7 @@ def build(name: str, documents: Vectors, queries: Vectors, folder: Path) -> tupl
 
 def recalls(indexes: dict[str, Any], documents: Vectors, queries: Vectors) -> dict[str, Any]:
     """Recall of every graph at every breadth of search, over the queries that no folding has seen."""
-    from beir_cocodr.retrieval.index.recall import recall_against_exact
+    from beir_cocodr.retrieval.faiss.index import recall_against_exact
 
     found: dict[str, Any] = {}
     for name, index in indexes.items():
@@ -262,8 +262,8 @@ def main() -> None:
 
     import faiss
 
-    from beir_cocodr.files import write_text
-    from beir_cocodr.versions import versions
+    from beir_cocodr.io import write_text
+    from beir_cocodr.records import versions
 
     faiss.omp_set_num_threads(options.threads)
     report = {

@@ -24,18 +24,17 @@ from machine import machine
 from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.generation.options import GenerationOptions
-from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.files import write_text
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.training.adapt_stages import adapt_options
-from beir_cocodr.training.context_views import ContextViews
+from beir_cocodr.records import versions
+from beir_cocodr.training.adapt import adapt_options
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import PretrainOptions
-from beir_cocodr.versions import versions
+from beir_cocodr.training.pretrain_data import ContextViews
 
 RESULTS = Path(__file__).parent / "results" / "query_as_context.json"
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"

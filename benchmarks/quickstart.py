@@ -18,9 +18,9 @@ import numpy as np
 from machine import machine
 
 from beir_cocodr.evaluation.significance import compare
-from beir_cocodr.files import write_text
-from beir_cocodr.training.quickstart import quickstart
-from beir_cocodr.versions import versions
+from beir_cocodr.io import write_text
+from beir_cocodr.records import versions
+from beir_cocodr.training.adapt import quickstart
 
 RESULTS = Path(__file__).parent / "results" / "quickstart.json"
 START, END = "<!-- quickstart table -->", "<!-- end -->"

@@ -60,7 +60,7 @@ def write_vectors(path: Path, count: int, dimensions: int, seed: int) -> None:
 
 
 def prepare_ours(method: str, options: argparse.Namespace) -> Callable[[], Any]:
-    from beir_cocodr.resampling.query_embeddings import QueryEmbeddings
+    from beir_cocodr.resampling.embeddings import QueryEmbeddings
     from beir_cocodr.resampling.similarity import nearest
 
     if method == "faiss":
@@ -73,9 +73,8 @@ def prepare_ours(method: str, options: argparse.Namespace) -> Callable[[], Any]:
 
 
 def prepare_restrain(options: argparse.Namespace) -> Callable[[], Any]:
-    from beir_cocodr.resampling.query_embeddings import QueryEmbeddings
-    from beir_cocodr.resampling.rank_search import ranks_for_targets
-    from beir_cocodr.resampling.restrain import restrain
+    from beir_cocodr.resampling.embeddings import QueryEmbeddings
+    from beir_cocodr.resampling.restrain import ranks_for_targets, restrain
 
     stored = QueryEmbeddings(options.folder / "train.npy", options.train_queries, options.dimensions)
     test = np.load(options.folder / "test.npy")
@@ -233,8 +232,8 @@ def main() -> None:
         worker(options)
         return
     # A worker measures its memory: it imports no more than its measurement needs.
-    from beir_cocodr.files import write_text
-    from beir_cocodr.versions import versions
+    from beir_cocodr.io import write_text
+    from beir_cocodr.records import versions
 
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -282,8 +282,8 @@ def main() -> None:
         worker(options.worker, options)
         return
     # A worker measures its memory: it imports no more than its rival needs.
-    from beir_cocodr.files import write_text
-    from beir_cocodr.versions import versions
+    from beir_cocodr.io import write_text
+    from beir_cocodr.records import versions
 
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -93,9 +93,9 @@ def worker(step: str, folder: Path, size: int, options: argparse.Namespace) -> N
     """Do one step and print its seconds and peaks."""
     data, store = folder / f"data-{size}", folder / f"store-{size}"
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.evaluation.store_run import search
-    from beir_cocodr.retrieval.encode import encode
-    from beir_cocodr.retrieval.store.options import EncodeOptions
+    from beir_cocodr.evaluation.runs import search
+    from beir_cocodr.retrieval.store.encode import encode
+    from beir_cocodr.retrieval.store.record import EncodeOptions
 
     peak, started = Peak(), time.perf_counter()
     if step == "convert":
@@ -187,8 +187,8 @@ def main() -> None:
         step, folder, size = options.worker
         worker(step, Path(folder), int(size), options)
         return
-    from beir_cocodr.files import write_text
-    from beir_cocodr.versions import versions
+    from beir_cocodr.io import write_text
+    from beir_cocodr.records import versions
 
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

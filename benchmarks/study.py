@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.significance import compare
-from beir_cocodr.files import write_text
-from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.io import write_text
+from beir_cocodr.retrieval.store.encode import encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
 
 COLLECTIONS = ("cranfield", "cisi", "npl", "time")
 

@@ -23,7 +23,7 @@ from machine import machine
 from study import targets
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.evaluation.label_free.calibration import CALIBRATION_FILE
+from beir_cocodr.evaluation.compare import COMPARISON_FILE, compare_models
 from beir_cocodr.evaluation.label_free.estimates import kind
 from beir_cocodr.evaluation.label_free.fitting import (
     LabelledPair,
@@ -32,14 +32,12 @@ from beir_cocodr.evaluation.label_free.fitting import (
     fit_weights,
     leave_one_out,
 )
-from beir_cocodr.evaluation.label_free.rule import choose
+from beir_cocodr.evaluation.label_free.verdict import CALIBRATION_FILE, choose
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.evaluation.model_comparison import COMPARISON_FILE, compare_models
-from beir_cocodr.evaluation.ranked_run import ranked_run
-from beir_cocodr.evaluation.runs import file_names
+from beir_cocodr.evaluation.runs import file_names, ranked_run
 from beir_cocodr.evaluation.significance import compare
-from beir_cocodr.files import write_text
-from beir_cocodr.versions import versions
+from beir_cocodr.io import write_text
+from beir_cocodr.records import versions
 
 RESULTS = Path(__file__).parent / "results" / "verdict.json"
 DOMAINS = ["stdlib", "numpy", "pandas", "torch", "scipy", "sklearn"]
@@ -204,7 +202,7 @@ class Study:
     def votes(self, pairs: list[LabelledPair]) -> list[str]:
         """The verdicts by vote on the same pairs."""
         from beir_cocodr.evaluation.label_free.estimates import Estimate
-        from beir_cocodr.evaluation.label_free.rule import decide
+        from beir_cocodr.evaluation.label_free.verdict import decide
 
         found = {
             (name, pair["a"], pair["b"]): pair["estimates"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from beir_cocodr.data.apidocs import DOMAINS, apidocs_folder
-from beir_cocodr.data.docstrings.source_file import read_docstrings
-from beir_cocodr.files import write_text
+from beir_cocodr.data.apidocs.docstrings import read_docstrings
+from beir_cocodr.io import write_text
 
 
 class Windows(NamedTuple):

@@ -12,8 +12,7 @@ import argparse
 from pathlib import Path
 
 from beir_cocodr.report.terminal import print_adaptation
-from beir_cocodr.training.adapt import adapt, chosen_stages
-from beir_cocodr.training.adapt_stages import adapt_options
+from beir_cocodr.training.adapt import adapt, adapt_options, chosen_stages
 
 
 def main() -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from beir_cocodr.report.terminal import print_training
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
-from beir_cocodr.training.settings import stage_options
+from beir_cocodr.training.options import FinetuneOptions, stage_options
 
 
 def main() -> None:

@@ -1,188 +1,308 @@
-"""Collections from ir_datasets: any id, documents streamed, grades as integers.
+"""Collections of this package as datasets of ir_datasets: BEIR folders, and resampled ones.
 
-ir_datasets downloads, checks and caches; nothing here repeats it. What it raises becomes one line.
+Reading ids of ir_datasets is :mod:`beir_cocodr.data.irds`.
+
+Adding datasets to the registry of ir_datasets, again and again without harm.
+
+A BEIR folder as a dataset of ir_datasets.
+
+Resampled collections as datasets of ir_datasets.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from beir_cocodr.data.files.defects import Report
-from beir_cocodr.data.files.file_source import splits_that_exist
-from beir_cocodr.data.files.file_state import file_state
-from beir_cocodr.data.files.line_tally import LineTally
-from beir_cocodr.data.files.qrels_reader import Judgement, integer_grade
-from beir_cocodr.data.files.record_checker import Document, Query, RecordChecker
-from beir_cocodr.data.source import Labels
+import ir_datasets
+from ir_datasets.datasets.base import FilteredQueries
+from ir_datasets.util import MetadataComponent, MetadataProvider
+
+from beir_cocodr.data.irds import is_registered, suggestion
+from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
+from beir_cocodr.resampling.manifest import read_manifest, remembered_outputs, set_id
 
-#: How the ids of resampled collections begin.
-OWN_IDS = "cocodr/"
+from .irds_handlers import FolderDocs, FolderQrels, FolderQueries
 
-_SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
+_ID = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
+
+#: Id to the place that it was registered from.
+_PLACES: dict[str, str] = {}
 
 
-class IrdsSource:
-    """A `Source` over an ir_datasets id.
+@dataclass(frozen=True)
+class Entry:
+    """A dataset that is going to be registered.
 
-    ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is taken at
-    its word, whatever split is asked for, with one exception: ``train`` is never served with the judgements
-    of another split.
-
-    Args:
-        name: the collection as the user gave it.
-        dataset_id: the id in ir_datasets, such as ``beir/scifact`` or ``beir/scifact/test``.
-        split: the split asked for.
-
-    Raises:
-        InputError: if ir_datasets does not know the id.
+    Attributes:
+        handlers: of documents, queries and judgements; never a whole dataset, whose id would come along.
+        documentation: pretty_name, desc, bibtex_ids, bibtex.
+        counts: "docs", "queries" or "qrels" to how many there are, where the handlers do not tell.
     """
 
-    def __init__(self, name: str, dataset_id: str, split: str) -> None:
-        self.name = name
-        self.dataset_id = dataset_id
-        self.wanted_split = split
-        if dataset_id.startswith(OWN_IDS):
-            register()
-        nested = f"{dataset_id}/{split}"
-        if is_registered(nested) and _load(nested).has_qrels():
-            self.dataset_id = nested
-        elif not is_registered(dataset_id):
-            raise InputError(f"ir_datasets does not know the id {dataset_id!r}{suggestion(dataset_id)}")
-        self._dataset = _load(self.dataset_id)
-        self._own_split = _split_of(self.dataset_id)
-        self._has_qrels = self._dataset.has_qrels() and self._serves(split, is_short_name=":" not in name)
+    handlers: Sequence[Any]
+    documentation: Mapping[str, Any]
+    counts: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def split(self) -> str | None:
-        """The split whose judgements are read; the id itself where its name does not tell one."""
-        return (self._own_split or self.dataset_id) if self._has_qrels else None
 
-    @property
-    def documents_file(self) -> str:
-        return f"irds:{self.dataset_id}"
+def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
+    """Register every id that is not registered from the same place already.
 
-    @property
-    def queries_file(self) -> str | None:
-        return f"irds:{self.dataset_id}" if self._dataset.has_queries() else None
+    Args:
+        entries: id to dataset.
+        place: what the ids stand for; the same ids from another place are refused.
 
-    @property
-    def judgements_file(self) -> str | None:
-        return f"irds:{self.dataset_id}" if self._has_qrels else None
+    Returns:
+        All ids, new or not.
 
-    def key(self) -> tuple[str, ...] | None:
-        import ir_datasets
-
-        # What ir_datasets ships is hash-checked, so its id and version say what the documents are. Splits
-        # share them, and an id that somebody else composed may have them from a shipped one.
-        handler = self._dataset.docs_handler()
-        for identifier in (ir_datasets.docs_parent_id(self.dataset_id), _namespace(handler)):
-            if identifier and is_registered(identifier):
-                known = _load(identifier)
-                if known.has_docs() and known.docs_handler() == handler and known.docs_metadata():
-                    return "ir_datasets", identifier, str(ir_datasets.__version__)
-        return _file_state(handler)
-
-    def missing(self, report: Report, labels: Labels) -> None:
-        if not self._dataset.has_docs():
-            message = "has no documents; choose an id that has them"
-            report("error", "missing file", self.documents_file, None, None, message)
-        if labels != "required":
-            return
-        if not self._dataset.has_queries():
-            message = "has no queries; choose an id that has them"
-            report("error", "missing file", self.documents_file, None, None, message)
-        if not self._has_qrels:
-            message = f"no split {self.wanted_split!r} ({self._way_to_a_split()})"
-            report("error", "missing split", self.documents_file, None, None, message)
-
-    def documents(self, report: Report) -> Iterator[Document]:
-        """Stream (number, id, title, text).
-
-        The fields title and text where the id has a text; else the text that ir_datasets itself composes
-        (``default_text()``) with an empty title; else, as for codesearchnet, the title and all other fields
-        that are strings, which is reported as "texts joined from fields".
-        """
-        checker = RecordChecker(self.documents_file, report)
-        joined = LineTally()
-        number = 0
-        if self._dataset.has_docs():
-            for number, document in self._records("docs", report):
-                title = getattr(document, "title", "")
-                if hasattr(document, "text"):
-                    text = document.text
-                elif hasattr(document, "default_text"):
-                    title, text = "", document.default_text()
-                else:
-                    text = _joined_fields(document)
-                    joined.add(number)
-                checked = checker.document(number, document.doc_id, title, text)
-                if checked is not None:
-                    yield checked
-            checker.finish()
-            message = "{} documents have no text of their own: all their fields that are strings were joined"
-            joined.report(report, "texts joined from fields", self.documents_file, message)
-            if not number:
-                message = "empty: no document can be read from it; it needs at least one"
-                report("error", "empty corpus", self.documents_file, None, None, message)
-
-    def queries(self, report: Report) -> Iterator[Query]:
-        """Stream (number, id, text), the text as ir_datasets composes it (``default_text()``)."""
-        checker = RecordChecker(self.documents_file, report)
-        if self._dataset.has_queries():
-            for number, query in self._records("queries", report):
-                if not hasattr(query, "default_text") and not hasattr(query, "text"):
-                    message = "its queries have no text (such as a document as the query); choose another id"
-                    report("error", "no text field", self.documents_file, number, query.query_id, message)
-                    return
-                text = query.default_text() if hasattr(query, "default_text") else query.text
-                checked = checker.query(number, query.query_id, text)
-                if checked is not None:
-                    yield checked
-            checker.finish()
-
-    def judgements(self, report: Report) -> Iterator[Judgement]:
-        """Stream (number, query id, document id, grade)."""
-        checker = RecordChecker(self.documents_file, report)
-        if self._has_qrels:
-            for number, qrel in self._records("qrels", report):
-                grade = integer_grade(str(qrel.relevance))
-                if grade is None:
-                    message = f"grade {qrel.relevance!r} is not an integer; choose an id with integer grades"
-                    report("error", "non-integer grades", self.documents_file, number, qrel.query_id, message)
-                    continue
-                query = checker.identifier(number, qrel.query_id)
-                document = checker.identifier(number, qrel.doc_id)
-                if query is not None and document is not None:
-                    yield number, query, document, grade
-
-    def _records(self, part: str, report: Report) -> Iterator[tuple[int, Any]]:
-        """Number the records of a part from 1; what the host raises (no network, broken file) is reported."""
-        number = 0
-        try:
-            for number, record in enumerate(getattr(self._dataset, f"{part}_iter")(), 1):
-                yield number, record
-        # The host documents no exceptions: downloads, archives and parsers each raise their own.
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            message = (
-                f"ir_datasets cannot read its {part} after record {number} ({reason}); check the network "
-                "and IR_DATASETS_HOME, or give a local BEIR folder"
+    Raises:
+        InputError: an id that cannot be one, or that is taken; then none is registered.
+    """
+    for identifier in entries:
+        if not _ID.fullmatch(identifier):
+            raise InputError(
+                f"{identifier!r} cannot be an id in ir_datasets: use letters, digits, . _ + - and, between "
+                "parts, /"
             )
-            report("error", "unreadable file", self.documents_file, number or None, None, message)
+        if _PLACES.get(identifier, place) != place:
+            raise InputError(
+                f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another"
+            )
+        if identifier not in _PLACES and _is_taken(identifier):
+            raise InputError(f"ir_datasets has the id {identifier!r} already; take another")
+    for identifier, entry in entries.items():
+        if identifier not in _PLACES:
+            ir_datasets.registry.register(identifier, _dataset(identifier, entry))
+            _PLACES[identifier] = place
+    return list(entries)
 
-    def _way_to_a_split(self) -> str:
-        if self._dataset.has_qrels():
-            return f"this id holds the split {self._own_split!r}: ask for that"
-        return splits_that_exist(available_splits(self.dataset_id))
 
-    def _serves(self, split: str, is_short_name: bool) -> bool:
-        if self._own_split is None or self._own_split == split:
-            return True
-        return split != "train" and not is_short_name
+def _is_taken(identifier: str) -> bool:
+    try:
+        ir_datasets.load(identifier)
+    except KeyError:
+        return False
+    return True
+
+
+def _dataset(identifier: str, entry: Entry) -> Any:
+    dataset = ir_datasets.Dataset(_Counts(entry.counts), *entry.handlers, _Documentation(entry.documentation))
+    # Without one of our own the registry would look our ids up in the host's table, to the same effect
+    # but for queries and judgements, which we can count.
+    provider = MetadataProvider(lambda: {identifier: _metadata(dataset)})
+    return ir_datasets.Dataset(MetadataComponent(identifier, dataset, provider), dataset)
+
+
+def _metadata(dataset: Any) -> dict[str, Any]:
+    """Counts as the host keeps them. Documents have none here: who trusts an id that has them takes its
+    documents for checked by the host."""
+    found: dict[str, Any] = {}
+    if dataset.has_queries():
+        found["queries"] = {"count": dataset.queries_count()}
+    if dataset.has_qrels():
+        calculated = dataset.qrels_calc_metadata(verbose=False)
+        grades = calculated["fields"]["relevance"]["counts_by_value"]
+        calculated["fields"]["relevance"]["counts_by_value"] = {str(k): v for k, v in sorted(grades.items())}
+        found["qrels"] = calculated
+    return found
+
+
+class _Counts:
+    """Counts that are known beforehand, ahead of handlers that would have to read everything."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        for part, count in counts.items():
+            setattr(self, f"{part}_count", lambda count=count: count)
+
+
+class _Documentation:
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self._content = content
+
+    def documentation(self) -> dict[str, Any]:
+        return dict(self._content)
+
+
+def register_folder(path: str | Path, identifier: str) -> list[str]:
+    """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that.
+
+    The id itself has the documents, and all queries if there are any; ``IDENTIFIER/SPLIT`` has the judgements
+    of a split and the queries that it judges. Nothing is read before it is used. Calling it again does no
+    harm.
+
+    Args:
+        path: the folder: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``.
+        identifier: the id.
+
+    Returns:
+        The ids.
+
+    Raises:
+        InputError: no such folder, a part that is missing, or an id that is taken or cannot be one.
+    """
+    folder = Path(path).resolve()
+    source = FileSource.of_folder(str(path), folder, "test")
+    if not source.corpus.is_file():
+        raise InputError(
+            f"{source.corpus}: no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
+        )
+    queries, splits = source.queries_file, source.splits()
+    if splits and queries is None:
+        raise InputError(f"{folder / 'queries.jsonl'}: no such file, but there are judgements; put it there")
+    docs = FolderDocs(folder)
+    documentation = {"pretty_name": identifier, "desc": f"<p>The BEIR folder {folder.name}.</p>"}
+    all_queries = [FolderQueries(Path(queries))] if queries else []
+    entries = {identifier: Entry([docs, *all_queries], documentation)}
+    for split in splits:
+        qrels = FolderQrels(Path(str(FileSource.of_folder(str(path), folder, split).judgements_file)))
+        judged = FolderQueries(Path(str(queries)), qrels.judged)
+        entries[f"{identifier}/{split}"] = Entry([docs, judged, qrels], documentation)
+    return register_entries(entries, str(folder))
+
+
+log = logging.getLogger(__name__)
+
+_BOTH = "interpolation and extrapolation"
+
+_NAMES = {"restrain": "ReSTrain", "resttest": "ReSTTest"}
+
+_CITATION = {
+    "bibtex_ids": ["Zhan2022Interpolation"],
+    "bibtex": """@inproceedings{Zhan2022Interpolation,
+  author = {Jingtao Zhan and Xiaohui Xie and Jiaxin Mao and Yiqun Liu and Jiafeng Guo and Min Zhang and
+    Shaoping Ma},
+  title = {Evaluating Interpolation and Extrapolation Performance of Neural Retrieval Models},
+  booktitle = {CIKM},
+  year = {2022},
+  url = {https://arxiv.org/abs/2204.11447}
+}
+""",
+}
+
+
+def register_resampled(output: str | Path, base_id: str | None = None) -> list[str]:
+    """Make an output of ``resample`` loadable as datasets of ir_datasets.
+
+    Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and
+    ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``, REGIME being interpolation or extrapolation. Each has the
+    test queries and their judgements; ``/test`` below it is the same, ``/train`` the training queries chosen
+    and theirs. Documents are those of BASE, in its own class and store, where it is an id of ir_datasets,
+    and so are queries; else both are read from the folders. Calling it again does no harm.
+
+    Args:
+        output: the folder with the ``manifest.json``.
+        base_id: an id of ir_datasets with the documents of the training set, which then is BASE; by default
+            BASE is what the manifest says.
+
+    Returns:
+        The ids.
+
+    Raises:
+        InputError: no manifest, an unknown base id or one with other documents, or ids that are taken.
+    """
+    output = Path(output).resolve()
+    manifest = read_manifest(output)
+    base, method = base_id or manifest["base"], manifest["method"]
+    docs = {"train": _docs(output, manifest, "train", base_id)}
+    docs["test"] = docs["train"] if manifest["same_corpus"] else _docs(output, manifest, "test", None)
+    entries: dict[str, Entry] = {}
+    for found in manifest["sets"]:
+        identifier = set_id(method, base, found["label"], found["regime"])
+        sides = {
+            side: Entry(
+                [docs[side], *_labels(output, manifest[side], found[side])],
+                _documentation(manifest, base, found, found["regime"]),
+                {"docs": manifest[side]["documents"], "queries": found[side]["queries"]},
+            )
+            for side in ("train", "test")
+        }
+        entries |= {identifier: sides["test"], **{f"{identifier}/{side}": sides[side] for side in sides}}
+        if method == "resttest":
+            # Both regimes of a bucket train on the same queries.
+            both = replace(sides["train"], documentation=_documentation(manifest, base, found, _BOTH))
+            entries[f"{identifier.rpartition('/')[0]}/train"] = both
+    return register_entries(entries, str(output))
+
+
+def register_remembered() -> list[str]:
+    """Register what was resampled on this machine and is still there; of equal ids the newest."""
+    identifiers = []
+    for output in remembered_outputs():
+        try:
+            identifiers += register_resampled(output)
+        except InputError as error:
+            log.info("%s is not registered: %s", output, error)
+    return identifiers
+
+
+def _docs(output: Path, manifest: dict[str, Any], side: str, base_id: str | None) -> Any:
+    record = manifest[side]
+    identifier = base_id or record["ir_datasets_id"]
+    if identifier is None:
+        # Every set links to the same corpus.
+        return FolderDocs(output / manifest["sets"][0][side]["folder"], record["corpus_sha256"])
+    base = _load_base(identifier)
+    if not base.has_docs():
+        raise InputError(f"the base id {identifier!r} has no documents; give one that has")
+    count = base.docs_count()
+    if count not in (None, record["documents"]):
+        raise InputError(
+            f"the base id {identifier!r} has {count} documents, and {output} was made from "
+            f"{record['documents']}: give the id that it was made from"
+        )
+    return base.docs_handler()
+
+
+def _labels(output: Path, record: dict[str, Any], part: dict[str, Any]) -> list[Any]:
+    """Queries and judgements of one side of a set."""
+    folder, identifier = output / part["folder"], record["ir_datasets_id"]
+    file = folder / "qrels" / f"{part['split']}.tsv"
+    if identifier is None:
+        qrels = FolderQrels(file)
+        return [FolderQueries(folder / "queries.jsonl", qrels.judged), qrels]
+    base = _load_base(identifier)
+    qrels = FolderQrels(file, base.qrels_defs())
+    return [FilteredQueries(base.queries_handler(), qrels.judged), qrels]
+
+
+def _load_base(identifier: str) -> Any:
+    if not is_registered(identifier):
+        raise InputError(f"ir_datasets does not know the base id {identifier!r}{suggestion(identifier)}")
+    return ir_datasets.load(identifier)
+
+
+def _documentation(manifest: dict[str, Any], base: str, found: dict[str, Any], regime: str) -> dict[str, Any]:
+    name, parameters = _NAMES[manifest["method"]], manifest["parameters"]
+    if manifest["method"] == "restrain":
+        near = f"among the {found['k']} nearest of a test query"
+        far = f"outside the {parameters['exclude_top']} nearest of every test query"
+        how = f"Its training queries are {near if regime == 'interpolation' else far}."
+    else:
+        tests = {"interpolation": ", its test queries too", "extrapolation": ", its test queries those in it"}
+        bucket = f"bucket {found['bucket']} of {parameters['buckets']}"
+        how = f"Its training queries are those outside {bucket}{tests.get(regime, '')}."
+    return {
+        "pretty_name": f"{base} ({name}, {found['label']}, {regime})",
+        "desc": (
+            f"<p>{base}, resampled for {regime} by {name}. {how} Queries are compared by the cosine "
+            f"of their embeddings by {manifest['encoder']['name']}.</p>"
+        ),
+        **_CITATION,
+        "bibtex_ids": [*_cited(manifest["train"]["ir_datasets_id"]), *_CITATION["bibtex_ids"]],
+    }
+
+
+def _cited(identifier: str | None) -> list[str]:
+    """What the host cites for a dataset of its own."""
+    if identifier is None:
+        return []
+    base = _load_base(identifier)
+    return list(base.documentation().get("bibtex_ids", [])) if hasattr(base, "documentation") else []
 
 
 def register() -> list[str]:
@@ -194,96 +314,4 @@ def register() -> list[str]:
     Returns:
         The ids.
     """
-    from .irds_resampled import register_remembered
-
     return register_remembered()
-
-
-def register_resampled(output: str | Path, base_id: str | None = None) -> list[str]:
-    """Register one output of ``resample``; see `irds_resampled.register_resampled`."""
-    from .irds_resampled import register_resampled as run
-
-    return run(output, base_id)
-
-
-def register_folder(path: str | Path, identifier: str) -> list[str]:
-    """Register a BEIR folder under an id; see `irds_folder.register_folder`."""
-    from .irds_folder import register_folder as run
-
-    return run(path, identifier)
-
-
-def is_registered(dataset_id: str) -> bool:
-    """Whether ir_datasets knows the id, patterns included. Touches no network."""
-    import ir_datasets
-
-    try:
-        ir_datasets.load(dataset_id)
-    except KeyError:
-        return False
-    return True
-
-
-def available_splits(dataset_id: str) -> list[str]:
-    """The splits of an id: every ``ID/SPLIT`` that has qrels, sorted. Touches no network."""
-    import ir_datasets
-
-    prefix = f"{dataset_id}/"
-    below = [known for known in ir_datasets.registry if known.startswith(prefix)]
-    return sorted(known.removeprefix(prefix) for known in below if _load(known).has_qrels())
-
-
-def suggestion(dataset_id: str, below: str = "") -> str:
-    """The end of a message about an unknown id: the known ids nearest to it, else where all are listed.
-
-    With ``below``, only ids that start with it are considered, and it is left out of their names.
-    """
-    import ir_datasets
-
-    known = [known_id for known_id in ir_datasets.registry if known_id.startswith(below)]
-    close = [known_id for known_id in known if known_id.startswith(f"{dataset_id}/")][:3]
-    close = close or difflib.get_close_matches(dataset_id, known, n=3, cutoff=0.7)
-    names = " or ".join(known_id.removeprefix(below) for known_id in close)
-    return f"; did you mean {names}?" if close else "; ir-datasets.com lists the ids"
-
-
-def _load(dataset_id: str) -> Any:
-    import ir_datasets
-
-    return ir_datasets.load(dataset_id)
-
-
-def _split_of(dataset_id: str) -> str | None:
-    last = dataset_id.rpartition("/")[2]
-    if last in _SPLIT_NAMES:
-        return last
-    # BEIR's collections with a single set of judgements carry it without a name; it is always the test split.
-    return "test" if dataset_id.startswith("beir/") else None
-
-
-def _joined_fields(document: Any) -> str:
-    values = (getattr(document, name) for name in document._fields if name not in ("doc_id", "title"))
-    return " ".join(value for value in values if isinstance(value, str))
-
-
-def _namespace(handler: Any) -> str | None:
-    try:
-        namespace = handler.docs_namespace()
-    # Shipped handlers raise here in 0.6.3: vaswani's lacks self, argsme's asserts what does not hold.
-    except Exception:
-        return None
-    return namespace if isinstance(namespace, str) else None
-
-
-def _file_state(handler: Any) -> tuple[str, ...] | None:
-    """Path, size and time of the file behind documents that a user registered; None where there is none."""
-    import ir_datasets
-
-    try:
-        path = Path(handler.docs_path(force=False)).resolve()
-    # A handler need not have a path at all, and what it raises instead is its own.
-    except Exception:
-        return None
-    if not path.is_file() or path.is_relative_to(ir_datasets.util.tmp_path().resolve()):
-        return None
-    return "ir_datasets file", *file_state(path)

@@ -13,11 +13,10 @@ from ir_datasets.indices import DEFAULT_DOCSTORE_OPTIONS, Docstore
 from ir_datasets.util import Lazy, apply_sub_slice, slice_idx
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.files.file_source import FileSource
-from beir_cocodr.data.files.qrels_reader import read_judgements
-from beir_cocodr.data.files.query_reader import read_queries
-from beir_cocodr.data.files.strict_report import StrictReport
+from beir_cocodr.data.readers import read_judgements, read_queries
+from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 
 _READ = 1_000

@@ -3,37 +3,135 @@
 Writing needs neither Pyserini nor Java. Searching needs both, and Java comes from
 :func:`~beir_cocodr.plugins.pyserini_java.start_java`::
 
-    from beir_cocodr.plugins.pyserini import CocoDRQueryEncoder, start_java, write_index
+    from .pyserini import CocoDRQueryEncoder, start_java, write_index
 
     write_index("STORE", "INDEX")
     start_java()
     from pyserini.search.faiss import FaissSearcher
 
     hits = FaissSearcher("INDEX", CocoDRQueryEncoder("MODEL")).search("a query", k=10)
+
+Folders in Pyserini's formats, written without Pyserini and without Java.
+
+Queries to the vectors that an index is searched by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
+import torch.nn.functional as F
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.retrieval.embedding_store import EmbeddingStore
+from beir_cocodr.retrieval.faiss.build import import_faiss
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-from .pyserini_folder import Piece, write_index_folder, write_queries_folder
 from .pyserini_java import start_java
-from .pyserini_vectors import query_vectors
 
 if TYPE_CHECKING:
     from .pyserini_encoder import CocoDRQueryEncoder
+
+#: Ids and their (n, w) float32 vectors.
+Piece = tuple[list[str], npt.NDArray[np.float32]]
+
+
+def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
+    """A flat inner-product index with its ids.
+
+    Args:
+        folder: to be made: ``index``, by FAISS, and ``docid``, an id a line in the order of the index.
+        pieces: of the corpus, in order, at least one.
+
+    Raises:
+        InputError: FAISS is not installed, there is something in ``folder``, or an id cannot be one there.
+    """
+    faiss = import_faiss()
+    index = None
+    with appearing(folder) as draft, (draft / "docid").open("w", encoding="utf-8", newline="\n") as file:
+        for ids, vectors in pieces:
+            index = faiss.IndexFlatIP(vectors.shape[1]) if index is None else index
+            index.add(np.ascontiguousarray(vectors, dtype=np.float32))
+            file.writelines(f"{_line(id)}\n" for id in ids)
+        faiss.write_index(index, str(draft / "index"))
+
+
+def write_queries_folder(folder: Path, queries: Mapping[str, str], vectors: npt.NDArray[np.float32]) -> None:
+    """Encoded queries, as Pyserini looks them up by their text.
+
+    Args:
+        folder: to be made: ``embedding.pkl``, a DataFrame with the columns id, text and embedding.
+        queries: query id to text.
+        vectors: (Q, w), in their order.
+
+    Raises:
+        InputError: there is something in ``folder``.
+    """
+    # Columns of objects: the text columns of pandas 3 cannot be read by pandas 2.
+    columns = {"id": list(queries), "text": list(queries.values()), "embedding": list(vectors)}
+    frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
+    frame.columns = frame.columns.astype(object)
+    with appearing(folder) as draft:
+        frame.to_pickle(draft / "embedding.pkl", protocol=4)
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes ``folder`` when all is in it.
+
+    Raises:
+        InputError: there is something in ``folder`` already, or it cannot be made.
+    """
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(f"{folder} is there already and not empty: choose another folder, or delete it")
+    draft = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        yield draft
+        umask = os.umask(0)
+        os.umask(umask)
+        draft.chmod(0o777 & ~umask)  # mkdtemp's own mode shuts everybody else out
+        draft.rename(folder)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{folder} cannot be written: {reason}; choose another folder") from error
+    finally:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _line(id: str) -> str:
+    """An id as Pyserini reads it back: to the end of its line, less the white space there."""
+    if id != id.rstrip() or "\n" in id or "\r" in id:
+        raise InputError(
+            f"Pyserini would read the document id {id!r} without its white space or line break: rename it"
+        )
+    return id
+
+
+def query_vectors(model: COCODR, texts: list[str], batch_size: int) -> npt.NDArray[np.float32]:
+    """(Q,) texts to (Q, w) float32, unit vectors where the model compares by cosine."""
+    encoded = model.encode_queries(
+        texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
+    )
+    vectors = encoded.detach().float().cpu()
+    normal = F.normalize(vectors, dim=-1) if model.similarity_fn_name == "cosine" else vectors
+    found: npt.NDArray[np.float32] = normal.numpy()
+    return found
+
 
 __all__ = ["CocoDRQueryEncoder", "encode_index", "start_java", "write_encoded_queries", "write_index"]
 
@@ -113,7 +211,7 @@ def write_encoded_queries(
 
     Args:
         model: the encoder that made the index.
-        queries: query id to text, such as :func:`~beir_cocodr.data.query_set.load_queries` finds.
+        queries: query id to text, such as :func:`~beir_cocodr.data.collection.load_queries` finds.
         folder: to be made; holds ``embedding.pkl``. It is a pickle because Pyserini reads nothing else: give
             it to others only where they trust you, and load none that you do not trust.
         batch_size: queries encoded at a time.

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.evaluation.store_run import query_encoder
+from beir_cocodr.evaluation.runs import query_encoder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.retrieval.embedding_store import EmbeddingStore
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
+from .pyserini import query_vectors
 from .pyserini_java import import_pyserini
-from .pyserini_vectors import query_vectors
 
 QueryEncoder: Any = import_pyserini("pyserini.encode").QueryEncoder
 

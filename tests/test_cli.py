@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
@@ -23,7 +23,7 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
 @pytest.mark.parametrize("command", ["encode", "search"])
 def test_help_costs_no_torch(command):
     code = (
-        "import sys\nfrom beir_cocodr.cli import main\n"
+        "import sys\nfrom beir_cocodr.cli.__main__ import main\n"
         f"try:\n    main(['{command}', '--help'])\nexcept SystemExit as status:\n    assert not status.code\n"
         "assert 'torch' not in sys.modules"
     )
@@ -123,18 +123,16 @@ def test_without_ray_it_is_said_how_to_get_it(capsys, monkeypatch, beir_folder, 
 )
 def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, tmp_path, words, address):
     """What stands behind --ray is its address, unless it is an option."""
-    from beir_cocodr import cli_search
-    from beir_cocodr.evaluation import store_run
+    from beir_cocodr.cli import search as cli_search
+    from beir_cocodr.evaluation import runs as store_run
 
     asked: list[str | None] = []
 
-    class Plugin:
-        @staticmethod
-        def search(*arguments: object, **settings: object) -> dict[str, object]:
-            asked.append(arguments[4])
-            return {}
+    def search(*arguments: object, **settings: object) -> dict[str, object]:
+        asked.append(arguments[4])
+        return {}
 
-    monkeypatch.setattr(cli_search, "ray_plugin", lambda: Plugin)
+    monkeypatch.setattr(cli_search, "load_plugin", {"ray search": search}.__getitem__)
     monkeypatch.setattr(store_run, "search", lambda *arguments, **settings: asked.append(None) or {})
     given = ["search", "--store", "s", "--dataset", "d", "--output", tmp_path / "r"]
     status, _, _ = run(capsys, *given, *words, *([] if "--json" in words else ["--json"]))

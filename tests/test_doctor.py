@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from beir_cocodr import doctor as doctor_module
-from beir_cocodr import doctor_packages, doctor_probes
-from beir_cocodr.cli import main
+from beir_cocodr import doctor as doctor_packages
+from beir_cocodr import doctor as doctor_probes
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.doctor import EXTRAS, doctor
 
 

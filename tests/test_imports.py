@@ -22,7 +22,7 @@ def loaded_after(code: str) -> set[str]:
 
 def command(*arguments: str) -> str:
     return (
-        "from beir_cocodr.cli import main\n"
+        "from beir_cocodr.cli.__main__ import main\n"
         f"try:\n    main({list(arguments)!r})\n"
         "except SystemExit as status:\n    assert status.code == 0, status.code"
     )

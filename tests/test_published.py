@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import write_beir
 
-from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.evaluation.evaluate import evaluate
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PUBLISHED = {file.stem: json.loads(file.read_text()) for file in (BENCHMARKS / "published").glob("*.json")}
@@ -233,7 +233,7 @@ def test_the_cache_of_ir_datasets_is_looked_at_and_never_filled(table1, data, tm
 
 
 def test_every_task_has_a_name_in_ir_datasets_or_is_licensed(table1):
-    from beir_cocodr.plugins.irds import is_registered
+    from beir_cocodr.data.irds import is_registered
 
     names = [f"cqadupstack/{forum}" for forum in table1.FORUMS] + TASKS
     unknown = [name for name in names if not is_registered(f"beir/{table1.IRDS_NAMES.get(name, name)}")]

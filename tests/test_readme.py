@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -86,7 +86,7 @@ class Fixed:
         pass
 
     def generate(self, passages, shard):
-        from beir_cocodr.data.generation.generated import Generated, Query
+        from beir_cocodr.generation.shards import Generated, Query
 
         return Generated([[Query(text) for text in self.texts(passage)] for passage in passages], {})
 
@@ -94,8 +94,8 @@ class Fixed:
 @pytest.fixture
 def fixed(monkeypatch):
     """Call it with what to say for a passage, and generate_queries uses that, whatever it is asked for."""
-    from beir_cocodr.data import query_generation
-    from beir_cocodr.data.token_counts import word_counter
+    from beir_cocodr.data.text import word_counter
+    from beir_cocodr.generation import generate as query_generation
 
     def arrange(texts):
         made = Fixed(texts), word_counter()

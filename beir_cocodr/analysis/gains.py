@@ -1,9 +1,113 @@
-"""What one model scores above another, by collection and by query."""
+"""What one model scores above another, by collection and by query.
+
+Scores of models on several collections, from what `evaluate` wrote.
+"""
 
 from __future__ import annotations
 
-from beir_cocodr.analysis.judged import Judged
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 from beir_cocodr.analysis.qpp import read_per_query
+from beir_cocodr.errors import InputError
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One measure of models on collections.
+
+    Attributes:
+        measure: its name.
+        scores: label of a model -> collection as the caller named it -> value.
+        labels: name that a model was loaded by -> its label.
+        per_query: label -> collection -> the file with its per-query scores, whether it is there or not.
+    """
+
+    measure: str
+    scores: dict[str, dict[str, float]]
+    labels: dict[str, str]
+    per_query: dict[str, dict[str, Path]]
+
+    def of(self, model: str) -> dict[str, float]:
+        """The scores of a model, by its label or by the name it was loaded by.
+
+        Raises:
+            InputError: no file judges it.
+        """
+        return self.scores[self.label(model)]
+
+    def label(self, model: str) -> str:
+        """The label of a model, given that or the name it was loaded by.
+
+        Raises:
+            InputError: no file judges it.
+        """
+        label = model if model in self.scores else self.labels.get(model)
+        if label is None:
+            raise InputError(f"no results file judges {model!r}; they judge {', '.join(self.scores)}")
+        return label
+
+
+def read_judged(files: Sequence[Path], datasets: Sequence[str], measure: str) -> Judged:
+    """Read results.json files, one or more a collection.
+
+    Args:
+        files: what `evaluate` wrote.
+        datasets: the collections; each file has to judge one of them. A folder may be named in another way.
+        measure: as it stands in the files, such as nDCG@10.
+
+    Raises:
+        InputError: a file cannot be read or is no results.json, judges another collection, lacks the measure,
+            or judges a model that an earlier file judged on the same collection.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    labels: dict[str, str] = {}
+    per_query: dict[str, dict[str, Path]] = {}
+    for file in files:
+        report = _read(file)
+        dataset = next((name for name in datasets if _same(name, report["dataset"])), None)
+        if dataset is None:
+            raise InputError(
+                f"{file} judges {report['dataset']!r}, which is none of {', '.join(datasets)}; leave it out, "
+                "or name that collection too"
+            )
+        for label, record in report["models"].items():
+            measures = record["measures"]
+            if measure not in measures:
+                raise InputError(f"{file} has no {measure} of {label!r}, only {', '.join(measures)}")
+            if dataset in scores.setdefault(label, {}):
+                raise InputError(f"{file}: {label!r} on {dataset!r} is judged in an earlier file too")
+            scores[label][dataset] = float(measures[measure])
+            labels.setdefault(record.get("model", label), label)
+            per_query.setdefault(label, {})[dataset] = file.parent / str(record.get("per_query"))
+    return Judged(measure, scores, labels, per_query)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read ({error}); give a results.json of evaluate") from error
+    models = report.get("models") if isinstance(report, dict) else None
+    fits = (
+        isinstance(models, dict)
+        and isinstance(report.get("dataset"), str)
+        and all(isinstance(record, dict) and "measures" in record for record in models.values())
+    )
+    if not fits:
+        raise InputError(f"{file} is no results.json of evaluate: no dataset, or no models with measures")
+    checked: dict[str, Any] = report
+    return checked
+
+
+def _same(name: str, other: str) -> bool:
+    if name == other:
+        return True
+    first, second = Path(name), Path(other)
+    return first.exists() and second.exists() and first.resolve() == second.resolve()
 
 
 class Gains:

@@ -10,21 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from beir_cocodr.analysis.gains import Gains
-from beir_cocodr.analysis.judged import read_judged
+from beir_cocodr.analysis.gains import Gains, read_judged
 from beir_cocodr.analysis.qpp import correlations
-from beir_cocodr.analysis.span_measures import SpanMeasures, measure_spans
-from beir_cocodr.analysis.span_pairs import SpanPairs, sample_span_pairs
+from beir_cocodr.analysis.spans import SpanMeasures, SpanPairs, measure_spans, sample_span_pairs
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.files import output_folder, write_text
+from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.losses.coco import COCOLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.report.labelled_scatter import Panel, write_labelled_scatter
-from beir_cocodr.report.will_draw import will_draw
-from beir_cocodr.versions import versions
+from beir_cocodr.records import versions
+from beir_cocodr.report.pictures import Panel, will_draw, write_labelled_scatter
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,15 @@
-"""Whether training helped on the source queries that resemble a target, and on the target too."""
+"""Whether training helped on the source queries that resemble a target, and on the target too.
+
+Which clusters of source queries are nearest to the queries of a target.
+
+Target queries beside the source queries that a model takes for most alike.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,26 +17,82 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.analysis.cluster_similarities import cluster_similarities
-from beir_cocodr.analysis.gains import Gains
-from beir_cocodr.analysis.judged import read_judged
-from beir_cocodr.analysis.nearest_queries import nearest_queries
+from beir_cocodr.analysis.gains import Gains, read_judged
 from beir_cocodr.analysis.qpp import correlations
-from beir_cocodr.analysis.source_losses import source_losses
-from beir_cocodr.analysis.source_triplets import SourceTriplets, sample_triplets
+from beir_cocodr.analysis.source_losses import SourceTriplets, sample_triplets, source_losses
 from beir_cocodr.data.clusters import Clusters, cluster_queries
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.files import output_folder, write_text
+from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.report.labelled_scatter import Panel, write_labelled_scatter
-from beir_cocodr.report.will_draw import will_draw
-from beir_cocodr.versions import versions
+from beir_cocodr.records import versions
+from beir_cocodr.report.pictures import Panel, will_draw, write_labelled_scatter
+
+
+def cluster_similarities(
+    source: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], target: npt.NDArray[np.float32], k: int
+) -> npt.NDArray[np.float64]:
+    """The mean dot product of a cluster's queries with a target's, over all pairs, for every cluster.
+
+    Args:
+        source: (Q, d) query embeddings.
+        labels: (Q,) their clusters, in 0..k-1.
+        target: (T, d) query embeddings, T at least 1.
+        k: clusters.
+
+    Returns:
+        (k,) float64, −inf for a cluster without queries.
+
+    Source: COCO-DR, section 5.5 ("based on average dot product").
+    """
+    # The mean over all pairs is the product of the two means.
+    with_target = source.astype(np.float64) @ target.astype(np.float64).mean(axis=0)  # (Q,)
+    sizes = np.bincount(labels, minlength=k)
+    sums = np.bincount(labels, weights=with_target, minlength=k)
+    means: npt.NDArray[np.float64] = np.divide(sums, sizes, out=np.full(k, -np.inf), where=sizes > 0)
+    return means
+
+
+def nearest_queries(
+    shown: Sequence[str],
+    target: Mapping[str, str],
+    target_embeddings: npt.NDArray[np.float32],
+    source: Mapping[str, str],
+    source_embeddings: npt.NDArray[np.float32],
+    count: int = 1,
+) -> list[dict[str, Any]]:
+    """For each of some target queries, the source queries of the largest dot product.
+
+    Args:
+        shown: ids of target queries.
+        target, source: id -> text, in the order of the embeddings.
+        target_embeddings, source_embeddings: (T, d) and (Q, d).
+        count: source queries for each; ties go to the earlier one.
+
+    Returns:
+        One record a target query: its id and text, and under "nearest" id, text, ``row`` among the source
+        queries and similarity of each source query.
+
+    Source: COCO-DR, Table 4.
+    """
+    rows = {query: row for row, query in enumerate(target)}
+    ids, texts = list(source), list(source.values())
+    found = []
+    for query in shown:
+        scores = source_embeddings @ target_embeddings[rows[query]]  # (Q,)
+        best = np.argsort(-scores, kind="stable")[:count].tolist()
+        nearest = [
+            {"query_id": ids[i], "query": texts[i], "row": i, "similarity": float(scores[i])} for i in best
+        ]
+        found.append({"query_id": query, "query": target[query], "nearest": nearest})
+    return found
+
 
 log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.float32]
+
 _SHOWN = 3
 
 

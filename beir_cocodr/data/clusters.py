@@ -19,8 +19,10 @@ Method = Literal["faiss", "scikit-learn"]
 
 # faiss's default for the number of Lloyd iterations.
 _ITERATIONS = 25
+
 # Queries whose distances to all centroids are held at a time.
 _BLOCK = 16_384
+
 _NAMED = 5
 
 

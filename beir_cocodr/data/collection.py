@@ -1,23 +1,239 @@
-"""A collection: documents, queries and judgements of a split."""
+"""A collection: documents, queries and judgements of a split.
+
+From what a user calls a collection to where it is read from.
+
+The queries of a collection, without what looking up its documents takes.
+
+Queries and judgements of a split, joined.
+
+Converted corpora, kept below the cache root and used again while their source stays as it was.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.files.corpus_cache import converted_corpus
-from beir_cocodr.data.files.duplicates import refuse_duplicates
-from beir_cocodr.data.files.strict_report import StrictReport
-from beir_cocodr.data.labels import join_labels
-from beir_cocodr.data.resolve import resolve_source
-from beir_cocodr.data.source import Labels
+from beir_cocodr.data.defects import Duplicate, DuplicateIds, Report, StrictReport, ignore, refuse_duplicates
+from beir_cocodr.data.documents import ArrowCorpus, CorpusWriter, Documents, open_corpus
+from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
+from beir_cocodr.data.readers import CORPUS_SUFFIXES
+from beir_cocodr.data.sources import FileSource, Labels, Source
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import cache_root
+
+
+def resolve_source(dataset: str | Path, split: str) -> Source:
+    """Find the source of a collection. The first of these that fits is taken, so a folder hides a short name:
+
+    1. an existing folder: a BEIR folder (``corpus.jsonl``, ``queries.jsonl``, ``qrels/SPLIT.tsv``, each plain
+       or ``.gz``);
+    2. an existing file: a lone corpus (see `read_documents`);
+    3. ``irds:ID``: any ir_datasets id;
+    4. ``apidocs/DOMAIN``: the embedded collection;
+    5. a BEIR short name such as ``scifact`` or ``cqadupstack/android``, through ir_datasets.
+
+    Raises:
+        InputError: if it is none of them.
+    """
+    name = str(dataset)
+    if not name.strip():
+        raise InputError("the dataset has no name; give a folder, a file, irds:ID or a BEIR name")
+    path = Path(dataset)
+    if path.is_dir():
+        return FileSource.of_folder(name, path, split)
+    if path.is_file():
+        if not path.name.endswith(CORPUS_SUFFIXES):
+            raise InputError(f"{name}: a corpus file ends in one of {', '.join(CORPUS_SUFFIXES)}; rename it")
+        return FileSource(name, path, None, split)
+    if isinstance(dataset, Path):
+        raise InputError(f"dataset {name!r}: no such file or folder")
+    if name.startswith("irds:"):
+        return _irds_source(name, name.removeprefix("irds:"), split)
+    if name.startswith("apidocs/"):
+        from beir_cocodr.data.apidocs import apidocs_folder
+
+        return FileSource.of_folder(name, apidocs_folder(name.removeprefix("apidocs/")), split)
+    return _beir_short_name(name, split)
+
+
+def _irds_source(name: str, identifier: str, split: str) -> Source:
+    return IrdsSource(name, identifier, split)
+
+
+def _beir_short_name(name: str, split: str) -> Source:
+    identifier = f"beir/{name}"
+    if is_registered(f"{identifier}/{split}") or is_registered(identifier):
+        return _irds_source(name, identifier, split)
+    hint = suggestion(identifier, below="beir/")
+    raise InputError(
+        f"dataset {name!r} is not a BEIR folder, a corpus file ({', '.join(CORPUS_SUFFIXES)}), irds:ID, "
+        f"apidocs/DOMAIN or a BEIR name such as scifact{hint}"
+    )
+
+
+Known = Callable[[Sequence[str]], npt.NDArray[np.bool_]]
+
+"""Which of the given ids are documents, bool (M,)."""
+
+_LOOKUP_SIZE = 65_536
+
+
+class JoinedLabels(NamedTuple):
+    """Judged queries, and the judgements of queries that exist; duplicates are for the caller to report."""
+
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+    duplicate_queries: Iterator[Duplicate]
+
+
+def join_labels(source: Source, labels: Labels, known: Known, report: Report) -> JoinedLabels:
+    """Read what a source has of queries and judgements.
+
+    With judgements, the queries are the judged ones, in the order of the queries file; without, all of them.
+    Judgements of unknown queries are left out, those of unknown documents stay, as in trec_eval; both are
+    reported. Of repeated judgements of a pair the last one counts, as in BEIR, and each is reported.
+
+    Args:
+        source: where to read.
+        labels: with "required" it is an error if no judged query is left.
+        known: which ids are documents.
+        report: gets the defects of both parts, the warnings "qrels for unknown queries", "qrels for unknown
+            documents" and "repeated judgements", and the error "no judged queries".
+    """
+    qrels: dict[str, dict[str, int]] = {}
+    for line, query, document, grade in source.judgements(report):
+        grades = qrels.setdefault(query, {})
+        if document in grades:
+            message = (
+                f"document {document!r} was judged for query {query!r} before; the last judgement counts"
+            )
+            report("warning", "repeated judgements", str(source.judgements_file), line, query, message)
+        grades[document] = grade
+    ids = DuplicateIds()
+    queries: dict[str, str] = {}
+    has_judgements = source.judgements_file is not None
+    for _, id, text in source.queries(report):
+        ids.add((id,))
+        if not has_judgements or id in qrels:
+            queries[id] = text
+    # Without any queries every judgement would be unknown: what is missing has been said already.
+    if source.queries_file or labels != "required":
+        _report_unknown(source, queries, known, report)
+    if labels == "required" and has_judgements and source.queries_file and not queries:
+        message = f"no query is judged: {source.queries_file} has none of the ids of this file; check the ids"
+        report("error", "no judged queries", str(source.judgements_file), None, None, message)
+    duplicates = ids.find(lambda: ((line, id) for line, id, _ in source.queries(ignore)))
+    return JoinedLabels(queries, {id: qrels[id] for id in qrels if id in queries}, duplicates)
+
+
+def _report_unknown(source: Source, queries: dict[str, str], known: Known, report: Report) -> None:
+    file = str(source.judgements_file)
+    batch: list[tuple[int, str]] = []
+
+    def flush() -> None:
+        if not batch:
+            return
+        for (line, document), is_known in zip(batch, known([row[1] for row in batch]), strict=True):
+            if not is_known:
+                message = f"document {document!r} is not in the corpus; the judgement stays, as in trec_eval"
+                report("warning", "qrels for unknown documents", file, line, document, message)
+        batch.clear()
+
+    for line, query, document, _ in source.judgements(ignore):
+        if query not in queries:
+            message = f"query {query!r} is not in the queries; the judgement was left out"
+            report("warning", "qrels for unknown queries", file, line, query, message)
+            continue
+        batch.append((line, document))
+        if len(batch) == _LOOKUP_SIZE:
+            flush()
+    flush()
+
+
+# Part of every key: raise it when reading changes what comes out.
+_FORMAT = "1"
+
+_LEFT_OVER_SECONDS = 86_400
+
+
+def converted_corpus(source: Source) -> ArrowCorpus:
+    """The documents of a source, converted to Arrow the first time and mapped from then on.
+
+    The file is put in place in one step, so that processes may race and a dead one leaves nothing behind that
+    would be trusted.
+
+    Raises:
+        InputError: for any error in the corpus, and if the cache folder cannot be written.
+    """
+    folder = cache_root() / "corpora"
+    key = source.key()
+    if key is not None:
+        converted = _opened(_place(folder, key))
+        if converted is not None:
+            return converted
+    temporary = _temporary_file(folder)
+    try:
+        content_hash = _convert(source, temporary)
+        if source.key() != key:
+            raise InputError(f"{source.documents_file}: changed while it was being read; run again")
+        place = _place(folder, key or ("content", content_hash))
+        temporary.replace(place)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return open_corpus(place)
+
+
+def _convert(source: Source, temporary: Path) -> str:
+    report = StrictReport(source.name)
+    try:
+        written = CorpusWriter(temporary).write(source.documents(report), report.counts)
+    except OSError as error:
+        raise InputError(
+            f"{temporary.parent}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere"
+        ) from error
+    duplicates = written.ids.find(lambda: ((line, id) for line, id, _, _ in source.documents(ignore)))
+    refuse_duplicates(duplicates, source.documents_file, report)
+    return written.content_hash
+
+
+def _temporary_file(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left_over in folder.glob(".*.tmp"):
+            # A conversion that was killed cannot clean up; one that runs today may still be alive.
+            with suppress(FileNotFoundError):
+                if time.time() - left_over.stat().st_mtime > _LEFT_OVER_SECONDS:
+                    left_over.unlink()
+    except OSError as error:
+        raise InputError(
+            f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE to a writable folder"
+        ) from error
+    return folder / f".{uuid4().hex}.tmp"
+
+
+def _place(folder: Path, key: tuple[str, ...]) -> Path:
+    digest = hashlib.sha256("\0".join((_FORMAT, *key)).encode("utf-8", "surrogateescape")).hexdigest()
+    return folder / f"{digest[:32]}.arrow"
+
+
+def _opened(path: Path) -> ArrowCorpus | None:
+    try:
+        return open_corpus(path)
+    except (OSError, ValueError):
+        return None
+
 
 log = logging.getLogger(__name__)
 
@@ -89,3 +305,34 @@ def _said(collection: Collection) -> Collection:
     for kind, count in collection.counts.items():
         log.info("%s: %s: %d", collection.name, kind, count)
     return collection
+
+
+class QuerySet(NamedTuple):
+    """Query id to text, and the content hash of the corpus that they are asked of."""
+
+    queries: dict[str, str]
+    corpus_hash: str
+
+
+def load_queries(dataset: str | Path, split: str = "test") -> QuerySet:
+    """The queries that :func:`load_collection` gives: the judged ones of a split, in the order of the file.
+
+    A collection without any judgements gives all its queries. No index of document ids is made.
+
+    Raises:
+        InputError: the collection cannot be found or read, it has no queries, or judgements of other splits
+            only.
+    """
+    source = resolve_source(dataset, split)
+    report = StrictReport(source.name)
+    source.missing(report, "optional")
+    if source.judgements_file is None and isinstance(source, FileSource) and source.splits():
+        source.missing(report, "required")  # a split that is misspelt must not become all queries
+    corpus = converted_corpus(source).documents
+    joined = join_labels(source, "optional", lambda ids: np.ones(len(ids), dtype=bool), report)
+    refuse_duplicates(joined.duplicate_queries, str(source.queries_file), report)
+    if not joined.queries:
+        raise InputError(f"{source.name} has no queries of split {split!r} to search for")
+    if source.judgements_file is None:
+        log.info("%s has no judgements: all %d queries are taken", source.name, len(joined.queries))
+    return QuerySet(joined.queries, corpus.content_hash)

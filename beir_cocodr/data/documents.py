@@ -1,18 +1,104 @@
-"""A corpus in a memory-mapped Arrow table."""
+"""A corpus in a memory-mapped Arrow table.
+
+A corpus as one Arrow file: written as a stream, opened as a memory map.
+
+Looking up ids by hash, in 16 bytes an id instead of a Python object.
+"""
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beir_cocodr.data.files.id_index import IdIndex, gather
+from beir_cocodr.data.defects import DuplicateIds
+from beir_cocodr.data.readers import Document
+
+
+def hashes_of(values: Iterable[str], hash_of: Callable[[str], int] = hash) -> npt.NDArray[np.int64]:
+    """64-bit hashes, int64 (N,); those of ``hash`` hold within this process only."""
+    return np.fromiter(map(hash_of, values), dtype=np.int64)
+
+
+def gather(column: pa.ChunkedArray, rows: npt.NDArray[np.int64]) -> list[str]:
+    """The values at the given rows, in that order, touching only those.
+
+    ``ChunkedArray.take`` may join all chunks first, which would pull a memory-mapped corpus into memory.
+    """
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    chunk_of = np.searchsorted(ends, rows, side="right")
+    order = np.argsort(chunk_of, kind="stable")
+    values: list[str] = [""] * len(rows)
+    for positions in np.split(order, np.flatnonzero(np.diff(chunk_of[order])) + 1):
+        if len(positions):
+            number = int(chunk_of[positions[0]])
+            chunk = column.chunk(number)
+            taken = chunk.take(pa.array(rows[positions] - (ends[number] - len(chunk))))
+            for position, value in zip(positions.tolist(), taken.to_pylist(), strict=True):
+                values[position] = value
+    return values
+
+
+class IdIndex:
+    """Rows of ids, exact: a hash only proposes a row, and the id that stands there decides.
+
+    Args:
+        ids: the id column, every id once.
+        hash_of: any function from a string to a 64-bit integer; the fewer strings share one, the faster.
+    """
+
+    def __init__(self, ids: pa.ChunkedArray, hash_of: Callable[[str], int] = hash) -> None:
+        self._ids = ids
+        self._hash_of = hash_of
+        parts = [hashes_of(chunk.to_pylist(), hash_of) for chunk in ids.chunks]
+        hashes = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        self._order = np.argsort(hashes, kind="stable")  # (N,)
+        self._sorted = hashes[self._order]  # (N,)
+
+    def row(self, id: str) -> int:
+        """The row of one id, -1 where it is unknown."""
+        wanted = np.int64(self._hash_of(id))
+        position = int(self._sorted.searchsorted(wanted))
+        while position < len(self._sorted) and self._sorted[position] == wanted:
+            row = int(self._order[position])
+            if self._ids[row].as_py() == id:
+                return row
+            position += 1
+        return -1
+
+    def rows(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The rows of many ids, int64 (M,), -1 where an id is unknown."""
+        found = np.full(len(ids), -1, dtype=np.int64)
+        if not len(self._sorted) or not len(ids):
+            return found
+        wanted = hashes_of(ids, self._hash_of)
+        positions = self._sorted.searchsorted(wanted)
+        open_ = np.arange(len(ids))
+        while len(open_):
+            inside = positions[open_] < len(self._sorted)
+            open_ = open_[inside]
+            open_ = open_[self._sorted[positions[open_]] == wanted[open_]]
+            rows = self._order[positions[open_]]
+            values = gather(self._ids, rows)
+            hit = np.array(
+                [ids[i] == value for i, value in zip(open_.tolist(), values, strict=True)], dtype=bool
+            )
+            found[open_[hit]] = rows[hit]
+            # Two ids that share a hash stand side by side: try the neighbour.
+            open_ = open_[~hit]
+            positions[open_] += 1
+        return found
+
 
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
 
@@ -162,6 +248,124 @@ def _documents(ids: list[str], titles: list[str], texts: list[str]) -> list[dict
 
 
 def _reopen(path: str) -> Documents:
-    from beir_cocodr.data.files.arrow_corpus import open_corpus
 
     return open_corpus(Path(path)).documents
+
+
+# large_string has 64-bit offsets, so that whoever joins the batches of a big corpus does not overflow.
+_SCHEMA = pa.schema([pa.field(name, pa.large_string(), nullable=False) for name in ("id", "title", "text")])
+
+_BATCH_ROWS = 16_384
+
+_BATCH_CHARACTERS = 1 << 23
+
+_HASH, _COUNTS = b"content_hash", b"counts"
+
+
+class ArrowCorpus(NamedTuple):
+    """An opened corpus: the documents, and what was counted when they were read."""
+
+    documents: Documents
+    counts: dict[str, int]
+
+
+class WrittenCorpus(NamedTuple):
+    """What is known once every document has been written."""
+
+    content_hash: str
+    ids: DuplicateIds
+    duplicate_texts: int
+
+
+class CorpusWriter:
+    """Writes documents in batches and keeps 16 bytes of each: the hashes of its id and of its content.
+
+    Args:
+        path: the file to write; the caller puts it in place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._digest = hashlib.sha256()
+        self._ids = DuplicateIds()
+        self._contents = array("q")
+
+    def write(self, documents: Iterable[Document], counts: Mapping[str, int]) -> WrittenCorpus:
+        """Write a stream of documents to its end, then what was counted on the way.
+
+        Args:
+            documents: (line, id, title, text).
+            counts: read after the last document, as reading fills it; "duplicate texts" is added to it.
+        """
+        with self._path.open("wb") as file:
+            with pa.ipc.new_file(file, _SCHEMA) as writer:
+                for ids, titles, texts in _batches(documents):
+                    self._note(ids, titles, texts)
+                    writer.write_batch(_record_batch(ids, titles, texts))
+                written = WrittenCorpus(self._digest.hexdigest(), self._ids, self._repeated_contents())
+                # The schema went out before anything was known; an empty batch at the end can carry it.
+                final = dict(counts)
+                if written.duplicate_texts:
+                    final["duplicate texts"] = written.duplicate_texts
+                metadata = {_HASH: written.content_hash.encode(), _COUNTS: json.dumps(final).encode()}
+                writer.write_batch(_record_batch([], [], []), custom_metadata=metadata)
+            file.flush()
+            os.fsync(file.fileno())
+        return written
+
+    def _note(self, ids: list[str], titles: list[str], texts: list[str]) -> None:
+        self._ids.add(ids)
+        self._contents.extend(map(hash, (pair for pair in zip(titles, texts, strict=True) if any(pair))))
+        # The lengths say where each field ends: no two different corpora give the same bytes.
+        framed = (
+            f"{len(id)} {len(title)} {len(text)}\n{id}{title}{text}"
+            for id, title, text in zip(ids, titles, texts, strict=True)
+        )
+        self._digest.update("".join(framed).encode())
+
+    def _repeated_contents(self) -> int:
+        hashes = np.sort(np.asarray(self._contents, dtype=np.int64))
+        return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
+
+
+def open_corpus(path: Path) -> ArrowCorpus:
+    """Map a file that `CorpusWriter` wrote; nothing is read before it is used.
+
+    Returns:
+        the documents, whose table carries ``content_hash`` and ``counts`` in its schema metadata, and counts.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not such a file.
+    """
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    if not reader.num_record_batches:
+        raise ValueError(f"{path} is not a converted corpus")
+    last = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
+    metadata = dict(last.custom_metadata or {})
+    if _HASH not in metadata or not reader.schema.equals(_SCHEMA):
+        raise ValueError(f"{path} is not a converted corpus")
+    table = reader.read_all().replace_schema_metadata(metadata)
+    documents = Documents(table, metadata[_HASH].decode(), path)
+    return ArrowCorpus(documents, json.loads(metadata[_COUNTS]))
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str], list[str]]]:
+    ids: list[str] = []
+    titles: list[str] = []
+    texts: list[str] = []
+    characters = 0
+    for _, id, title, text in documents:
+        ids.append(id)
+        titles.append(title)
+        texts.append(text)
+        characters += len(title) + len(text)
+        if len(ids) == _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
+            yield ids, titles, texts
+            ids, titles, texts, characters = [], [], [], 0
+    if ids:
+        yield ids, titles, texts
+
+
+def _record_batch(*columns: list[str]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(column, pa.large_string()) for column in columns], schema=_SCHEMA)

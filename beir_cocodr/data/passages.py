@@ -1,20 +1,80 @@
-"""Passages of documents: whole sentences, up to a number of tokens."""
+"""Passages of documents: whole sentences, up to a number of tokens.
+
+Sentences of a text in any language.
+
+The passages of a corpus, some documents at a time.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 
-from beir_cocodr.data.sentences import Range, sentence_ranges
-from beir_cocodr.data.token_counts import Count
+import numpy as np
+import numpy.typing as npt
+from sentencex import segment
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import Count, TextFormat
+from beir_cocodr.generation.shards import Passage
+from beir_cocodr.io import save_array
+
+Range = tuple[int, int]
+
+"""First character, and the one after the last."""
+
+# sentencex panics after a mark that is followed by white space of several bytes; one character stands for
+# another here, so that places in the text stay what they are.
+_SPACES = (0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x202F, 0x205F, 0x3000)
+
+_PLAIN_SPACE = dict.fromkeys(_SPACES, " ") | {0x85: "\n", 0x2029: "\n"}
+
+
+def sentence_ranges(text: str, language: str = "en") -> list[Range]:
+    """The sentences of a text as character ranges, by Wikimedia's sentencex.
+
+    Together they hold every character that is not white space, once and in order; none begins or ends with
+    white space. The marks that end sentences are known for all scripts whatever the language is; the language
+    says which abbreviations do not end one.
+
+    Args:
+        text: any text.
+        language: an ISO 639 code; for one that sentencex does not know it takes a related language, or
+            English.
+    """
+    return [_stripped(text, start, end) for start, end in _cuts(text, language) if text[start:end].strip()]
+
+
+def _cuts(text: str, language: str) -> Iterator[Range]:
+    start = end = 0
+    text = text.translate(_PLAIN_SPACE)
+    for sentence in segment(language, text):
+        # What the segmenter leaves out between two sentences goes to the later one.
+        at = text.find(sentence, end)
+        if at < 0:
+            continue
+        end = at + len(sentence)
+        yield start, end
+        start = end
+    yield start, len(text)
+
+
+def _stripped(text: str, start: int, end: int) -> Range:
+    part = text[start:end]
+    return start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+
 
 #: A sentence, or a part of a long one, as first character, the one after the last, and tokens.
 _Unit = tuple[int, int, int]
 
 _WORD = re.compile(r"\S+")
+
 # A token is seldom longer than this; where it is, a part is only shorter than it could be.
 _CHARACTERS_A_TOKEN = 8
+
 # How far the next cut is looked for, so that a text without spaces is not read to its end for each.
 _WINDOW_A_TOKEN = 16
 
@@ -163,3 +223,81 @@ def _last_fitting(
         else:
             high = middle
     return best
+
+
+log = logging.getLogger(__name__)
+
+_COUNTS = "passages_per_document.npy"
+
+_CHUNK = 1000
+
+
+class PassageReader:
+    """Splits documents into passages, and keeps all of them or a random sample.
+
+    Args:
+        documents: the corpus.
+        text_format: joins titles and texts.
+        count: tokens of texts.
+        limit: the most tokens of a passage.
+        language: of the sentences.
+    """
+
+    def __init__(
+        self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str
+    ) -> None:
+        self.documents, self.text_format = documents, text_format
+        self.count, self.limit, self.language = count, limit, language
+        self._sample: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+
+    def draw(self, size: int, seed: int, folder: Path) -> None:
+        """Keep a uniform random sample of ``size`` passages of the corpus from now on.
+
+        Reads the corpus once, to count passages, unless another process has left the counts in ``folder``.
+        """
+        saved = folder / _COUNTS
+        if not saved.is_file():
+            log.info("counting the passages of %d documents", len(self.documents))
+            counts = np.zeros(len(self.documents), np.int64)
+            for start in range(0, len(counts), _CHUNK):
+                for passage in self._split(range(start, min(start + _CHUNK, len(counts)))):
+                    counts[passage.row] += 1
+            save_array(saved, counts)
+        first = np.concatenate(
+            [[0], np.cumsum(np.load(saved))]
+        )  # (N + 1,) number of passages before a document
+        total = int(first[-1])
+        rng = np.random.default_rng(seed)
+        self._sample = first, np.sort(rng.choice(total, min(size, total), replace=False))
+
+    def read(self, rows: Sequence[int]) -> tuple[list[Passage], dict[str, int]]:
+        """The passages of documents, and counts: documents, those without text, passages, those left out."""
+        found = self._split(rows)
+        kept = [passage for passage in found if self._is_kept(passage)]
+        counts = {
+            "documents": len(rows),
+            "documents_without_text": len(rows) - len({passage.row for passage in found}),
+            "passages": len(kept),
+            "passages_left_out": len(found) - len(kept),
+        }
+        return kept, counts
+
+    def _split(self, rows: Sequence[int]) -> list[Passage]:
+        documents = self.documents.take(rows)
+        texts = [self.text_format.document(document) for document in documents]
+        titles = [document["title"].strip() for document in documents]
+        heads = [len(title) for title in titles]
+        ranges = split_passages(texts, self.count, self.limit, self.language, heads)
+        return [
+            Passage(row, number, start, end, text[start:end], title)
+            for row, text, title, found in zip(rows, texts, titles, ranges, strict=True)
+            for number, (start, end) in enumerate(found)
+        ]
+
+    def _is_kept(self, passage: Passage) -> bool:
+        if self._sample is None:
+            return True
+        first, chosen = self._sample
+        place = first[passage.row] + passage.number
+        at = int(np.searchsorted(chosen, place))
+        return at < len(chosen) and bool(chosen[at] == place)

@@ -12,6 +12,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.ranking import Results
 
 DEFAULT_MEASURES = "nDCG@10 R@100"
+
 #: Depth of a run for measures without a cutoff.
 _DEPTH_WITHOUT_CUTOFF = 1000
 

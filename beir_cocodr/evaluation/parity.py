@@ -1,22 +1,243 @@
-"""One run under BEIR, ir-measures and pytrec_eval, with every difference accounted for."""
+"""One run under BEIR, ir-measures and pytrec_eval, with every difference accounted for.
+
+Why a tool's number differs: its habits applied to the reference one after the other, each recomputed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import ir_measures
 import numpy as np
 
-from beir_cocodr.data.files.strict_report import StrictReport
-from beir_cocodr.data.labels import join_labels
-from beir_cocodr.data.resolve import resolve_source
+from beir_cocodr.data.collection import join_labels, resolve_source
+from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.parity_causes import Tool, explain, ranked_documents
-from beir_cocodr.evaluation.parity_measures import PARITY_MEASURES, ParityMeasure, parse_parity_measures
-from beir_cocodr.evaluation.parity_tools import Qrels, beir_values, ir_measures_values, pytrec_eval_values
-from beir_cocodr.evaluation.trec_run import Run, read_trec_run
-from beir_cocodr.versions import versions
+from beir_cocodr.evaluation.parity_tools import (
+    PARITY_MEASURES,
+    ParityMeasure,
+    Qrels,
+    beir_values,
+    ir_measures_values,
+    parse_parity_measures,
+    pytrec_eval_values,
+)
+from beir_cocodr.evaluation.runs import Run, read_trec_run
+from beir_cocodr.records import versions
+
+Tool = Literal["beir", "pytrec_eval"]
+
+Order = Literal["trec_eval", "msmarco", "file"]
+
+#: How equal scores are ordered, in words.
+ORDERS: dict[Order, str] = {
+    "trec_eval": "the larger document id first, scores compared in float32",
+    "msmarco": "the smaller document id first",
+    "file": "the order of the file",
+}
+
+#: Decimals that BEIR rounds its means to.
+BEIR_DECIMALS = 5
+
+_CHANGE = 1e-12
+
+# Where a sum over queries, added up in another order, may fall on the other side of a rounding boundary.
+_SUMMATION = 1e-9
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """A way to score a run: what one habit after the other is applied to.
+
+    Attributes:
+        run: query id to {document id: score}, of judged queries only.
+        queries: those that the mean is taken over.
+        measure: of ir-measures.
+        capped: divide recall by at most the cutoff.
+    """
+
+    run: Run
+    queries: tuple[str, ...]
+    measure: Any
+    capped: bool = False
+
+    def values(self, qrels: Qrels) -> dict[str, float]:
+        """Each query's part, for those that the mean is taken over."""
+        scores = {
+            metric.query_id: float(metric.value)
+            for metric in ir_measures.iter_calc([self.measure], qrels, self.run)
+        }
+        return {query: scores[query] * self._factor(qrels[query]) for query in self.queries}
+
+    def _factor(self, grades: dict[str, int]) -> float:
+        relevant = sum(grade > 0 for grade in grades.values())
+        if not self.capped or not relevant:
+            return 1.0
+        return float(relevant / min(relevant, self.measure.params["cutoff"]))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One habit of a tool: what it is called, why it matters, whom it concerns, and the scoring after it."""
+
+    cause: str
+    reason: str
+    concerned: Collection[str]
+    after: Scoring
+
+
+def explain(
+    tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float, tolerance: float
+) -> dict[str, Any]:
+    """Account for a tool's number, starting from ir-measures'.
+
+    Args:
+        tool: whose number it is.
+        measure: what was measured.
+        qrels, run: what was given to the tool.
+        value: the tool's number.
+        tolerance: what may remain.
+
+    Returns:
+        ``difference`` to the reference, ``causes`` (each with ``cause``, ``reason``, ``queries`` that it
+        concerns, ``queries_changed`` whose part in the mean it changes, the mean ``before`` and ``after``
+        it, and their difference ``effect``), what is ``remaining``, and whether that is within the tolerance
+        (``explained``). Effects and the remainder add up to the difference.
+    """
+    judged_run = {query: found for query, found in run.items() if query in qrels}
+    scoring = Scoring(judged_run, tuple(qrels), measure.measure)
+    parts = scoring.values(qrels)
+    start = now = _mean(parts)
+    causes = []
+    for step in (_beir if tool == "beir" else _pytrec_eval)(scoring, measure, qrels):
+        new_parts = step.after.values(qrels)
+        after = _mean(new_parts)
+        changed = [query for query in parts if abs(new_parts.get(query, np.inf) - parts[query]) > _CHANGE]
+        causes.append(_cause(step.cause, step.reason, len(step.concerned), len(changed), now, after))
+        parts, now = new_parts, after
+    if tool == "beir":
+        rounded = _rounded(now, value)
+        if abs(rounded - now) > _CHANGE:
+            reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
+            causes.append(_cause("rounding", reason, len(parts), 0, now, rounded))
+            now = rounded
+    return {
+        "difference": value - start,
+        "causes": causes,
+        "remaining": value - now,
+        "explained": abs(value - now) <= tolerance,
+    }
+
+
+def _cause(
+    cause: str, reason: str, queries: int, changed: int, before: float, after: float
+) -> dict[str, Any]:
+    return {
+        "cause": cause,
+        "reason": reason,
+        "queries": queries,
+        "queries_changed": changed,
+        "before": before,
+        "after": after,
+        "effect": after - before,
+    }
+
+
+def _beir(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[Step]:
+    identical = [query for query, found in scoring.run.items() if query in found]
+    if identical:
+        without = {
+            query: {document: score for document, score in found.items() if document != query}
+            for query, found in scoring.run.items()
+        }
+        scoring = replace(scoring, run=without)
+        reason = (
+            "BEIR's evaluate removes the document whose id is the query's (ignore_identical_ids), from the "
+            "results it is given and so also for the metrics computed after it"
+        )
+        yield Step("identical ids", reason, identical, scoring)
+    if measure.beir_custom:
+        for step in _reordered(scoring, "file", f"BEIR's {measure.beir_name}"):
+            scoring = step.after
+            yield step
+    if measure.cutoff is None:
+        deep = [query for query, found in scoring.run.items() if len(found) > measure.beir_cutoff]
+        if deep:
+            scoring = replace(scoring, measure=scoring.measure @ measure.beir_cutoff)
+            reason = f"BEIR has {measure.name} with a cutoff only, here at {measure.beir_cutoff} documents"
+            yield Step("cutoff", reason, deep, scoring)
+    if measure.capped:
+        many = [q for q, grades in qrels.items() if sum(g > 0 for g in grades.values()) > measure.beir_cutoff]
+        if many:
+            scoring = replace(scoring, capped=True)
+            reason = (
+                f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall by all"
+            )
+            yield Step("capping", reason, many, scoring)
+    if not measure.beir_custom:
+        yield from _denominator(scoring, "BEIR's evaluate")
+
+
+def _pytrec_eval(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[Step]:
+    for step in _reordered(scoring, "trec_eval", "pytrec_eval"):
+        scoring = step.after
+        yield step
+    if measure.pytrec_name == "recip_rank" and measure.cutoff is not None:
+        deep = [query for query, found in scoring.run.items() if len(found) > measure.cutoff]
+        if deep:
+            scoring = replace(scoring, measure=ir_measures.RR)
+            reason = f"pytrec_eval's recip_rank has no cutoff, {measure.name} ends at {measure.cutoff}"
+            yield Step("cutoff", reason, deep, scoring)
+    yield from _denominator(scoring, "pytrec_eval")
+
+
+def _reordered(scoring: Scoring, order: Order, who: str) -> Iterator[Step]:
+    """Where the tool puts equal scores in another order: scores that leave no doubt about its order."""
+    reference = reference_order(scoring.measure)
+    run, concerned = {}, []
+    for query, found in scoring.run.items():
+        ranked = ranked_documents(found, order)
+        run[query] = {document: float(-rank) for rank, document in enumerate(ranked)}
+        if ranked != ranked_documents(found, reference):
+            concerned.append(query)
+    if concerned:
+        reason = f"equal scores: {who} takes {ORDERS[order]}, ir-measures {ORDERS[reference]}"
+        yield Step("ties", reason, concerned, replace(scoring, run=run))
+
+
+def _denominator(scoring: Scoring, who: str) -> Iterator[Step]:
+    missing = [query for query in scoring.queries if query not in scoring.run]
+    if missing:
+        counted = tuple(query for query in scoring.queries if query in scoring.run)
+        reason = f"{who} takes the mean over the queries that the run has; ir-measures scores the others 0"
+        yield Step("queries without results", reason, missing, replace(scoring, queries=counted))
+
+
+def reference_order(measure: Any) -> Order:
+    """How ir-measures orders equal scores: reciprocal rank with a cutoff is computed as for MS MARCO."""
+    return "trec_eval" if ir_measures.pytrec_eval.supports(measure) else "msmarco"
+
+
+def ranked_documents(found: dict[str, float], order: Order) -> list[str]:
+    """Document ids, best score first."""
+    if order == "trec_eval":
+        scores = dict(zip(found, np.array(list(found.values()), dtype=np.float32).tolist(), strict=True))
+        return sorted(found, key=lambda document: (scores[document], document), reverse=True)
+    documents = sorted(found) if order == "msmarco" else list(found)
+    return sorted(documents, key=found.__getitem__, reverse=True)
+
+
+def _mean(parts: dict[str, float]) -> float:
+    return sum(parts.values()) / len(parts)
+
+
+def _rounded(mean: float, value: float) -> float:
+    candidates = (round(mean + shift, BEIR_DECIMALS) for shift in (0.0, -_SUMMATION, _SUMMATION))
+    return min(candidates, key=lambda candidate: abs(candidate - value))
+
 
 #: What may remain of a difference once its causes are taken into account.
 TOLERANCE = 1e-6

@@ -1,11 +1,111 @@
-"""One run scored by each of three tools, as their users call them."""
+"""One measure under the names of three tools.
+
+One run scored by each of three tools, as their users call them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from beir_cocodr.evaluation.parity_measures import ParityMeasure
-from beir_cocodr.evaluation.trec_run import Run
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.runs import Run
+
+#: BEIR has no measure without a cutoff; this is the largest of its default ones.
+BEIR_DEPTH = 1000
+
+PARITY_MEASURES = "nDCG@10 AP@100 R@100 R_cap@100 RR@10"
+
+#: ir-measures' name to BEIR's, and to pytrec_eval's with a cutoff and without.
+_NAMES = {
+    "nDCG": ("NDCG", "ndcg_cut_{}", "ndcg"),
+    "AP": ("MAP", "map_cut_{}", "map"),
+    "R": ("Recall", "recall_{}", None),
+    "P": ("P", "P_{}", None),
+    "RR": ("MRR", "recip_rank", "recip_rank"),
+    "Success": ("Accuracy", "success_{}", None),
+}
+
+_CUSTOM = {"MRR": "mrr", "Accuracy": "accuracy", "R_cap": "r_cap"}
+
+
+@dataclass(frozen=True)
+class ParityMeasure:
+    """A measure that the tools have in common.
+
+    Attributes:
+        measure: the object of ir-measures; for ``R_cap`` the recall that it caps.
+        capped: whether recall is divided by at most the cutoff, which only BEIR does.
+    """
+
+    measure: Any
+    capped: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"R_cap@{self.cutoff}" if self.capped else str(self.measure)
+
+    @property
+    def cutoff(self) -> int | None:
+        cutoff: int | None = self.measure.params.get("cutoff")
+        return cutoff
+
+    @property
+    def beir_cutoff(self) -> int:
+        return self.cutoff or BEIR_DEPTH
+
+    @property
+    def beir_name(self) -> str:
+        return f"{'R_cap' if self.capped else _NAMES[self.measure.NAME][0]}@{self.beir_cutoff}"
+
+    @property
+    def beir_custom(self) -> str | None:
+        """The metric of BEIR's ``evaluate_custom``; None for one that its ``evaluate`` returns."""
+        return _CUSTOM.get(self.beir_name.split("@")[0])
+
+    @property
+    def pytrec_name(self) -> str:
+        _, with_cutoff, without = _NAMES[self.measure.NAME]
+        return str(without) if self.cutoff is None else with_cutoff.format(self.cutoff)
+
+
+def parse_parity_measures(text: str) -> list[ParityMeasure]:
+    """Measures from their names in ir-measures, and BEIR's ``R_cap@k``, separated by white space or commas.
+
+    Raises:
+        InputError: no measure, an unknown one, or one that BEIR does not have.
+    """
+    names = text.replace(",", " ").split()
+    if not names:
+        raise InputError(f"no measure named; the default is '{PARITY_MEASURES}'")
+    found = [_parse(name) for name in names]
+    return list({measure.name: measure for measure in found}.values())
+
+
+def _parse(name: str) -> ParityMeasure:
+    import ir_measures
+
+    capped = re.fullmatch(r"R_cap@([1-9]\d*)", name)
+    try:
+        measure = ir_measures.parse_measure(f"R@{capped.group(1)}" if capped else name)
+        # Measures are made without looking at what they need: R and P need a cutoff.
+        known = measure.NAME in _NAMES and set(measure.params) <= {"cutoff"}
+        known = (
+            known
+            and int(measure.params.get("cutoff", 1)) > 0
+            and ir_measures.DefaultPipeline.supports(measure)
+        )
+    except Exception:
+        known = False
+    if not known:
+        raise InputError(
+            f"measure {name!r} is none that BEIR, ir-measures and pytrec_eval share; they share nDCG, AP and "
+            "RR with a cutoff or without, R, P and Success with one (such as nDCG@10); BEIR adds R_cap@k"
+        )
+    return ParityMeasure(measure, capped is not None)
+
 
 Qrels = dict[str, dict[str, int]]
 

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 RESAMPLES = 10_000
+
 _BATCH_ELEMENTS = 10_000_000
 
 

@@ -1,4 +1,9 @@
-"""Contrastive loss over two spans of each document, with the language-model losses beside it."""
+"""Contrastive loss over two spans of each document, with the language-model losses beside it.
+
+InfoNCE over a batch: the host's loss on the model's own similarity.
+
+Each example's own loss: its positive against its hard negatives, or against a whole batch.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,11 @@ import torch
 import torch.nn.functional as F
 from sentence_transformers import util
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from sentence_transformers.sentence_transformer import losses
 from torch import Tensor, nn
 
-from beir_cocodr.data.masking import IGNORED
-from beir_cocodr.ranks import rank, sum_over_ranks, world_size
+from beir_cocodr.data.text import IGNORED
+from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 
 
 def coco_contrastive_loss(
@@ -156,3 +162,69 @@ class COCOLoss(CachedLossMixin, nn.Module):
             "mlm_weight": self.mlm_weight,
             "contrastive_weight": self.contrastive_weight,
         }
+
+
+def infonce(model: Any, scale: float | None = None, mini_batch_size: int | None = None) -> Any:
+    """Each row's first text has to find its second among the second and further texts of all rows.
+
+    Args:
+        model: an encoder that compares by cosine or dot product.
+        scale: factor on scores; None means 20 for cosine and 1 for dot product.
+        mini_batch_size: texts embedded at a time by gradient caching; None embeds all at once.
+
+    Returns:
+        sentence-transformers' loss, over the batch of all ranks where there are several.
+    """
+    cosine = model.similarity_fn_name == "cosine"
+    settings: dict[str, Any] = {
+        "scale": (20.0 if cosine else 1.0) if scale is None else scale,
+        "similarity_fct": util.cos_sim if cosine else util.dot_score,
+        "gather_across_devices": world_size() > 1,
+    }
+    if mini_batch_size is None:
+        return losses.MultipleNegativesRankingLoss(model, **settings)
+    return losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=mini_batch_size, **settings)
+
+
+def triplet_losses(queries: Tensor, documents: Tensor, scale: float = 1.0, normalize: bool = False) -> Tensor:
+    """−log softmax of each query's positive over its own positive and negatives.
+
+    Args:
+        queries: (B, d).
+        documents: (B, 1 + n, d), the positive first.
+        scale: factor on the scores (paper: 1).
+        normalize: compare by cosine instead of dot product.
+
+    Returns:
+        (B,) losses, float32 or wider. An example's loss depends on its own texts alone.
+
+    Source: COCO-DR, Eq. 2; ANCE (Xiong et al., 2021).
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        queries, documents = _prepared(queries, normalize), _prepared(documents, normalize)
+        scores = scale * torch.einsum("bd,bnd->bn", queries, documents)  # (B, 1 + n)
+        return -scores.log_softmax(dim=1)[:, 0]
+
+
+def in_batch_losses(
+    queries: Tensor, candidates: Tensor, targets: Tensor, scale: float = 1.0, normalize: bool = False
+) -> Tensor:
+    """−log softmax of each query's positive over all documents of a batch (InfoNCE).
+
+    Args:
+        queries: (B, d).
+        candidates: (M, d), the documents of the whole batch.
+        targets: (B,) rows of ``candidates`` that hold the positives.
+        scale, normalize: as above.
+
+    Returns:
+        (B,) losses, float32 or wider.
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        queries, candidates = _prepared(queries, normalize), _prepared(candidates, normalize)
+        return F.cross_entropy(scale * (queries @ candidates.T), targets, reduction="none")
+
+
+def _prepared(vectors: Tensor, normalize: bool) -> Tensor:
+    vectors = vectors if vectors.dtype == torch.float64 else vectors.float()
+    return F.normalize(vectors, dim=-1) if normalize else vectors

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from beir_cocodr.distributed import sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.ranks import sum_over_ranks, world_size
 
 
 class TSDAELoss(DenoisingAutoEncoderLoss):
@@ -41,7 +41,7 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         TSDAE (Wang et al., 2021), section 3.
     """
 
-    #: Its own parameters belong into checkpoints (``beir_cocodr.training.loss_state``).
+    #: Its own parameters belong into checkpoints (``beir_cocodr.training.trainer``).
     stateful = True
 
     def __init__(self, model: Any, mini_batch_size: int | None = None) -> None:

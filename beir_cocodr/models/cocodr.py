@@ -18,12 +18,14 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from sentence_transformers.util import load_file_path
 
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 
 #: Tokens of a query and of a document where the model does not say (COCO-DR, section 5).
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
+
 _FORMAT_FILE = "text_format.json"
+
 # Everything the encoder itself cannot store in sentence-transformers' own files.
 _FORMAT_KEY = "title_separator"
 

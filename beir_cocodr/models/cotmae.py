@@ -15,6 +15,7 @@ from beir_cocodr.models.condenser import CondenserHead
 
 #: Where a pre-trained model keeps its decoder, beside its own modules.
 DECODER_FOLDER = "cotmae_decoder"
+
 #: The decoders, and their transformer layers unless asked otherwise.
 DECODERS = {"autoregressive": 1, "masked": 2}
 

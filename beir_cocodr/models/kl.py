@@ -9,6 +9,7 @@ from torch import Tensor
 
 #: "exact": the divergence. "paper": Eq. 10 as printed, a ratio of products where a sum of ratios belongs.
 Formula = Literal["exact", "paper"]
+
 # Products of the paper's formula saturate at e^±30 each: their ratio and its gradient still fit into float32.
 _MAX_EXPONENT = 30.0
 

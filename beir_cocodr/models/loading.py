@@ -1,8 +1,12 @@
-"""The one place that turns a model's name into an encoder."""
+"""The one place that turns a model's name into an encoder.
+
+What an encoder is, as hashes that a path or a name cannot stand for.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +63,65 @@ def weights_sha256(model: Any) -> str:
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+# Lengths stand in the text format, which every key has beside the fingerprint.
+_LENGTHS = ("query_length", "document_length", "max_seq_length")
+
+# What a transformer's configuration says of its files and versions rather than of what it computes.
+_INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
+
+
+def fingerprint(model: Any) -> dict[str, str]:
+    """Hashes of an encoder's weights, its tokenizer, and all else that its vectors depend on.
+
+    Two encoders may share their weights and differ in pooling or in the number of attention heads: those are
+    the third hash. Device, name and path count in none, and lengths and prompts are left to the text format.
+
+    Args:
+        model: a :class:`~beir_cocodr.models.cocodr.COCODR`, or another ``SentenceTransformer``.
+
+    Returns:
+        ``weights``, ``tokenizer`` and ``architecture``, sha256 in hexadecimal.
+
+    Raises:
+        InputError: the model is no ``SentenceTransformer``, so that there is nothing to hash.
+    """
+    if not (
+        hasattr(model, "state_dict") and hasattr(model, "named_children") and hasattr(model, "tokenizer")
+    ):
+        raise InputError(
+            f"{type(model).__name__} has no weights and tokenizer that could be told apart from others'; "
+            "load the encoder with load_encoder"
+        )
+    return {
+        "weights": weights_sha256(model),
+        "tokenizer": _digest(_tokenizer(model.tokenizer)),
+        "architecture": _digest([_module(module) for _, module in model.named_children()]),
+    }
+
+
+def _tokenizer(tokenizer: Any) -> Any:
+    rules = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if hasattr(rules, "to_str"):
+        content = json.loads(rules.to_str())
+        # The host sets these two anew for every batch.
+        return {name: part for name, part in content.items() if name not in ("truncation", "padding")}
+    vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else []
+    return [type(tokenizer).__name__, vocabulary]
+
+
+def _module(module: Any) -> list[Any]:
+    settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
+    config: Any = getattr(module, "config", None)
+    # Only what differs from the defaults of its kind: another version of the host may know more settings.
+    content = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
+    return [
+        type(module).__name__,
+        {name: value for name, value in settings.items() if name not in _LENGTHS and value is not None},
+        {k: v for k, v in content.items() if k not in _INCIDENTAL and not k.startswith("_")},
+    ]
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()

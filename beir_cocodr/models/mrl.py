@@ -16,6 +16,7 @@ from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
 
 _PLACES = ("token", "cache_folder", "revision", "local_files_only")
+
 #: How a saved folder names the head.
 HEAD_CLASS = f"{MRLHead.__module__}.{MRLHead.__name__}"
 

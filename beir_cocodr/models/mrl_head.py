@@ -16,8 +16,11 @@ from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
 
 #: Stands right after [CLS] in every text.
 VARIANCE_TOKEN = "[VAR]"
+
 _COLUMN = 1
+
 _PLACES = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+
 # Scores of cosine encoders are multiplied by this in all losses of this package.
 _COSINE_SCALE = 20.0
 

@@ -1,13 +1,16 @@
-"""Results on stdout."""
+"""Results on stdout.
+
+What is within reach, as a table in a terminal.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from rich.markup import escape
+from rich.table import Table
 
 #: Columns of a table that goes to a file or a pipe.
 _WIDTH = 160
@@ -29,7 +32,7 @@ def print_json(content: Any) -> None:
 
 def print_training(record: dict[str, Any]) -> None:
     """Print the content of training.json, once for all processes of a run."""
-    from beir_cocodr.ranks import rank
+    from beir_cocodr.distributed import rank
 
     if rank() == 0:
         print_json(record)
@@ -43,12 +46,12 @@ def print_adaptation(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    from beir_cocodr.report.tables import evaluation_table
+    from beir_cocodr.report.tables.evaluation import evaluation_table
 
     if report["results"]:
         print_tables(evaluation_table(report["results"]))
     else:
-        from beir_cocodr.report.adaptation_table import adaptation_table
+        from beir_cocodr.report.tables.evaluation import adaptation_table
 
         print_tables(adaptation_table(report["comparison"], report["candidates"]))
     recommendation = report["recommendation"]
@@ -58,3 +61,23 @@ def print_adaptation(report: dict[str, Any], as_json: bool) -> None:
     for told in recommendation.get("trust", []):
         print(f"How far to trust this: {told}")
     print(f"Recommended: {recommendation['model']} ({report['path']})")
+
+
+_MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}
+
+
+def doctor_table(report: dict[str, Any]) -> Table:
+    """One row a finding, from what ``doctor`` returns."""
+    own = report["versions"].get("beir-cocodr", "not installed")
+    table = Table(title=f"beir-cocodr {own}, Python {report['python']}, {escape(report['platform'])}")
+    for column in ("", "", "found", "enables", "how to get it"):
+        table.add_column(column, overflow="fold")
+    for finding in report["findings"]:
+        cells = [finding[key] for key in ("name", "found", "enables", "how")]
+        table.add_row(_MARKS[finding["status"]], *map(escape, cells))
+    shown = ("torch", "transformers", "sentence-transformers", "beir", "ir-measures", "ir-datasets", "bm25s")
+    table.caption = ", ".join(
+        f"{name} {report['versions'][name]}" for name in shown if name in report["versions"]
+    )
+    table.caption_justify = "left"
+    return table

@@ -1,16 +1,58 @@
-"""The manifest of resampled collections."""
+"""The manifest of resampled collections: from what, how and where on this machine they were made."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.collection import Collection, resolve_source
+from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.origin import Origin
+from beir_cocodr.io import cache_root, write_text
+
+log = logging.getLogger(__name__)
+
+_SPLITS = re.compile(r"/(train|dev|test|validation|valid|val)$")
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+/-]+")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a collection comes from.
+
+    Attributes:
+        base: its name in ids of ir_datasets: the id without a split, ``apidocs/DOMAIN``, or a folder's name.
+        ir_datasets_id: the id it was read from, None for files.
+        corpus: the corpus file that can be linked to, None where there is none that lasts.
+    """
+
+    base: str
+    ir_datasets_id: str | None
+    corpus: Path | None
+
+
+def origin(dataset: str, split: str) -> Origin:
+    """Find where a dataset comes from; arguments and errors are those of `load_collection`."""
+    source = resolve_source(dataset, split)
+    if not isinstance(source, FileSource):
+        identifier: str = source.dataset_id  # type: ignore[attr-defined]
+        return Origin(_SPLITS.sub("", identifier), identifier, None)
+    corpus = source.corpus.resolve()
+    if corpus.is_relative_to(cache_root().resolve()):
+        # The cache may be deleted at any time, and links into it would break.
+        return Origin(_safe(dataset), None, None)
+    return Origin(_safe(Path(dataset).resolve().name), None, corpus)
+
+
+def _safe(name: str) -> str:
+    return _UNSAFE.sub("-", name).strip("-/") or "folder"
+
 
 MANIFEST_FILE = "manifest.json"
 
@@ -72,3 +114,27 @@ def short_size(size: int) -> str:
 def content_sha256(content: Any) -> str:
     """A hash of queries or judgements, whatever their order."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def remember(output: Path) -> None:
+    """Note an output of `resample` below the cache root, so that its ids can be registered later."""
+    folder = str(output.resolve())
+    name = hashlib.sha256(folder.encode()).hexdigest()[:16]
+    try:
+        write_text(cache_root() / "resampled" / f"{name}.json", json.dumps({"folder": folder}) + "\n")
+    except OSError as error:
+        log.warning(
+            "%s is not noted in the cache (%s); register_resampled finds it by its path", output, error
+        )
+
+
+def remembered_outputs() -> list[Path]:
+    """The outputs that were noted and are still there, the newest first."""
+    found = []
+    for note in (cache_root() / "resampled").glob("*.json"):
+        try:
+            folder = Path(json.loads(note.read_text(encoding="utf-8"))["folder"])
+            found.append((note.stat().st_mtime_ns, folder))
+        except (OSError, ValueError, KeyError, TypeError):
+            log.warning("%s cannot be read and is passed over", note)
+    return [folder for _, folder in sorted(found, reverse=True) if (folder / "manifest.json").is_file()]

@@ -1,4 +1,11 @@
-"""Writing resampled collections and the manifest that says how they came about."""
+"""Writing resampled collections and the manifest that says how they came about.
+
+The manifest of resampled collections.
+
+Where a collection comes from, as far as links and names need it.
+
+Which resampled collections there are on this machine.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +19,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.files.beir_folder import write_beir_folder, write_corpus
-from beir_cocodr.files import write_text
-from beir_cocodr.resampling.draft_folder import draft_folder
+from beir_cocodr.io import draft_folder, write_text
+from beir_cocodr.records import versions
 from beir_cocodr.resampling.inputs import Inputs
-from beir_cocodr.resampling.manifest import MANIFEST_FILE, content_sha256, set_id, source_record
-from beir_cocodr.resampling.origin import Origin
-from beir_cocodr.resampling.overlap_summary import overlap_summary
-from beir_cocodr.resampling.remembered import remember
+from beir_cocodr.resampling.manifest import (
+    MANIFEST_FILE,
+    Origin,
+    content_sha256,
+    remember,
+    set_id,
+    source_record,
+)
+from beir_cocodr.resampling.overlap import overlap_summary
 from beir_cocodr.resampling.similarity import nearest
-from beir_cocodr.versions import versions
 
 log = logging.getLogger(__name__)
 

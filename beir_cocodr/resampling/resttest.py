@@ -1,15 +1,25 @@
-"""ReSTTest: buckets of queries, each held out once."""
+"""ReSTTest: buckets of queries, each held out once.
+
+ReSTTest from datasets to folders.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import refuse_taken
+from beir_cocodr.resampling.inputs import TrainTest, embed_inputs
+from beir_cocodr.resampling.manifest import checked_base
+from beir_cocodr.resampling.outputs import ResampledSet, write_resampled
 
 Rows = npt.NDArray[np.int64]
 
@@ -101,3 +111,76 @@ def _refuse_empty(found: HeldOut, buckets: int) -> None:
         raise InputError(f"{name} has no test queries, so that nothing is extrapolation there: {way}")
     if not len(found.interpolation):
         raise InputError(f"{name} has all test queries, so that nothing is interpolation there: {way}")
+
+
+log = logging.getLogger(__name__)
+
+
+def resample_resttest(
+    train: str,
+    test: str,
+    encoder: str,
+    output: Path,
+    *,
+    buckets: int = 5,
+    seed: int = 42,
+    train_split: str = "train",
+    test_split: str = "test",
+    base: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Resample training and test queries by buckets, each held out once, and write the collections.
+
+    ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same
+    training queries, those outside bucket B; the first judges by the test queries outside it, the second by
+    those inside. Over all buckets a test query is extrapolation once, and interpolation in all the others.
+
+    Args:
+        train, test, encoder, output, train_split, test_split, base, **options: as for `resample_restrain`.
+        buckets: how many; the paper has 5.
+        seed: of k-means.
+
+    Returns:
+        The content of ``output/manifest.json``.
+
+    Raises:
+        InputError: what has to be corrected; nothing is written then.
+
+    Source: Zhan et al., 2022, section 4.1.3.
+    """
+    refuse_taken(output)
+    if base is not None:
+        checked_base(base)
+    pair = TrainTest.load(train, test, train_split, test_split)
+    pair.refuse_unusable()
+    if buckets < 2 or buckets > len(pair.test.queries):
+        raise InputError(
+            f"--buckets {buckets}: give 2 to {len(pair.test.queries)}, as every bucket holds out test queries"
+        )
+    inputs = embed_inputs(pair, (train_split, test_split), encoder, **options)
+    ids = [*pair.train.queries, *pair.test.queries]
+    train_buckets, test_buckets = query_buckets(inputs.train.load(), inputs.test.load(), buckets, seed, ids)
+    found = resttest(train_buckets, test_buckets, buckets)
+    parameters = {
+        "buckets": buckets,
+        "seed": seed,
+        "training_queries": np.bincount(train_buckets, minlength=buckets).tolist(),
+        "test_queries": np.bincount(test_buckets, minlength=buckets).tolist(),
+    }
+    sets = [one for held_out in found for one in _sets(held_out, buckets)]
+    return write_resampled(output, inputs, "resttest", parameters, sets, base)
+
+
+def _sets(held_out: HeldOut, buckets: int) -> list[ResampledSet]:
+    regimes = {"interpolation": held_out.interpolation, "extrapolation": held_out.extrapolation}
+    return [
+        ResampledSet(
+            f"bucket-{held_out.bucket}/{regime}",
+            f"bucket-{held_out.bucket}-of-{buckets}",
+            regime,
+            {"bucket": held_out.bucket},
+            held_out.train,
+            rows,
+        )
+        for regime, rows in regimes.items()
+    ]

@@ -1,19 +1,37 @@
-"""The most similar training queries of every test query, streamed."""
+"""The most similar training queries of every test query, streamed.
+
+Lists of the most similar training queries.
+
+The training query that shares most words with a test query.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.neighbours import Neighbours
-from beir_cocodr.resampling.query_embeddings import CHUNK, Array, Vectors
-from beir_cocodr.resampling.restrain import best_ranks
+from beir_cocodr.resampling.embeddings import CHUNK, Array, Vectors
 from beir_cocodr.retrieval.topk import search_chunks
+
+Rows = npt.NDArray[np.int64]
+
+
+class Neighbours(NamedTuple):
+    """The k most similar training queries of T test queries, best first.
+
+    Attributes:
+        scores: (T, k) float32 similarities.
+        rows: (T, k) int64 rows of training queries.
+    """
+
+    scores: npt.NDArray[np.float32]
+    rows: npt.NDArray[np.int64]
+
 
 METHODS = ("exact", "faiss")
 
@@ -131,3 +149,47 @@ def _unit(vectors: Array) -> Array:
         raise InputError("NaN or infinite embeddings of queries: encode in float32")
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.ascontiguousarray(vectors / np.where(norms == 0, 1, norms), np.float32)
+
+
+# Test queries whose overlaps with all training queries are held at a time.
+_BLOCK = 64
+
+
+def nearest_by_words(train: Any, test: Any) -> Neighbours:
+    """The training query of highest Jaccard similarity for every test query; the first of equal ones.
+
+    Args:
+        train: (N, V) sparse word sets.
+        test: (T, V) sparse word sets, of the same columns.
+
+    Returns:
+        scores (T, 1) in 0..1 and rows (T, 1); where no training query shares a word, 0 and -1.
+    """
+    scores, rows = np.zeros((test.shape[0], 1), np.float32), np.full((test.shape[0], 1), -1, np.int64)
+    by_word = train.T.tocsr()
+    train_sizes, test_sizes = np.diff(train.indptr), np.diff(test.indptr)
+    for start in range(0, test.shape[0], _BLOCK):
+        common = (test[start : start + _BLOCK] @ by_word).tocsr()
+        for i in range(common.shape[0]):
+            part = slice(common.indptr[i], common.indptr[i + 1])
+            columns, shared = common.indices[part], common.data[part]
+            if not len(columns):
+                continue
+            jaccard = shared / (test_sizes[start + i] + train_sizes[columns] - shared)
+            scores[start + i] = jaccard.max()
+            rows[start + i] = columns[jaccard == jaccard.max()].min()
+    return Neighbours(scores, rows)
+
+
+def best_ranks(lists: Rows, queries: int) -> Rows:
+    """The best rank of each training query in any list, (N,) int64 from 0; k where it is in none.
+
+    Args:
+        lists: (T, k) rows of training queries, best first, one list a test query.
+        queries: N, how many training queries there are.
+    """
+    ranks = np.full(queries, lists.shape[1], np.int64)
+    # From the last place to the first: what is written last is the best.
+    for place in reversed(range(lists.shape[1])):
+        ranks[lists[:, place]] = place
+    return ranks

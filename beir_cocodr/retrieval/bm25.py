@@ -10,7 +10,7 @@ import Stemmer
 from bm25s.tokenization import Tokenizer
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.ranking import Ranking, best_rows
 

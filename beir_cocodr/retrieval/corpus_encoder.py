@@ -1,9 +1,12 @@
-"""Documents to vectors: batches by token budget, halved where memory runs out, checked for NaN."""
+"""Documents to vectors: batches by token budget, halved where memory runs out, checked for NaN.
+
+Batches of texts of like length, as many as a budget of tokens holds.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -15,14 +18,45 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.token_batches import token_batches
+
+
+def token_batches(lengths: npt.NDArray[np.int64], budget: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Part texts into batches, longest texts first.
+
+    Neighbours in length are padded to nearly their own length, and a batch of short texts has more of them,
+    so that all batches are about as much work. The longest come first: what does not fit into memory is
+    known at once.
+
+    Args:
+        lengths: (n,) tokens of each text, after truncation.
+        budget: the most tokens of a batch, padding included; a text above it is a batch of its own.
+
+    Yields:
+        (b,) indices of texts; each text is in one batch.
+
+    Raises:
+        ValueError: a budget below 1.
+    """
+    if budget < 1:
+        raise ValueError(f"a token budget is at least 1, not {budget}")
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        longest = max(1, int(lengths[order[start]]))
+        size = max(1, budget // longest)
+        yield order[start : start + size]
+        start += size
+
 
 #: What the encoder computes in; queries are always encoded in its own type.
 Backend = Literal["fp32", "bf16"]
+
 #: Tokens of a batch where none are asked for, on the CPU and on anything else.
 CPU_BUDGET, DEVICE_BUDGET = 4_096, 32_768
+
 # Texts that are tokenised at a time to learn their lengths.
 _WINDOW = 1_024
+
 _NAMED = 5
 
 log = logging.getLogger(__name__)

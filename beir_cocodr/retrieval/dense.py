@@ -1,4 +1,7 @@
-"""A corpus encoded once, to a file, and searched exactly."""
+"""A corpus encoded once, to a file, and searched exactly.
+
+Dense search over a corpus that was encoded to a store before.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,13 @@ import torch.nn.functional as F
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
 _ENCODE_CHUNK = 20_000
+
 _SEARCH_CHUNK = 50_000
+
 #: Documents looked at to tell how many are truncated; a larger corpus is sampled evenly.
 TRUNCATION_SAMPLE = 10_000
 
@@ -123,3 +129,33 @@ class Dense:
     def _finish(self, encoded: torch.Tensor) -> torch.Tensor:
         vectors = encoded.detach().float().cpu()
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
+
+
+class StoredDense(Dense):
+    """:class:`Dense` whose vectors are those of a store, copied to its file shard by shard, as fusion and
+    feedback want rows in any order.
+
+    Args:
+        store: complete, of this model and corpus, not folded.
+        model, documents, file, batch_size, progress: as for :class:`Dense`.
+    """
+
+    def __init__(
+        self,
+        store: EmbeddingStore,
+        model: COCODR,
+        documents: Documents,
+        file: Path,
+        batch_size: int = 64,
+        progress: bool = False,
+    ) -> None:
+        super().__init__(model, documents, file, batch_size, progress)
+        self.store = store
+
+    def _encoded(self) -> Iterator[torch.Tensor]:
+        return self.store.chunks()
+
+    def describe(self) -> dict[str, Any]:
+        names = ("precision", "backend")
+        kept = {name: self.store.record.identity[name] for name in names}
+        return {**super().describe(), "store": {"key": self.store.record.key, **kept}}

@@ -12,6 +12,7 @@ from beir_cocodr.retrieval.ranking import Lexical, Ranking, best_rows, blocks
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
 _BLOCK_ELEMENTS = 2**23
+
 _RRF_DEPTH, _RRF_CONSTANT = 1000, 60
 
 

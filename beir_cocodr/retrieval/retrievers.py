@@ -1,25 +1,33 @@
-"""From the name of a model to something that ranks a corpus."""
+"""From the name of a model to something that ranks a corpus.
+
+Which store is whose: embeddings that are there are found by the encoder that made them.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from beir_cocodr import load_plugin
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.ranking import Lexical, Retriever
+from beir_cocodr.retrieval.store.encode import identity_of
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 if TYPE_CHECKING:
-    from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.retrieval.dense import Dense
-    from beir_cocodr.retrieval.store.choice import StoreChoice
 
 _FUSIONS = ("hybrid", "rrf", "feedback")
+
 # In front of bm25 and of fusions with it: by Lucene.
 _LUCENE = "lucene-"
 
@@ -88,11 +96,10 @@ class Retrievers:
         return made
 
     def _lucene(self) -> Lexical:
-        # By name: the plugins stand outside this folder in the source tree.
-        plugin: Any = import_module("beir_cocodr.plugins.pyserini_lucene")
         folder = self.folder / "lucene"
         made: Lexical = self._once(
-            "lucene", lambda: plugin.LuceneBM25(self.documents, folder, self._text_format(), self.analyzer)
+            "lucene",
+            lambda: load_plugin("lucene")(self.documents, folder, self._text_format(), self.analyzer),
         )
         return made
 
@@ -103,8 +110,7 @@ class Retrievers:
     def _dense(self, name: str) -> Dense:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
         from beir_cocodr.models.loading import load_encoder
-        from beir_cocodr.retrieval.dense import Dense
-        from beir_cocodr.retrieval.stored_dense import StoredDense
+        from beir_cocodr.retrieval.dense import Dense, StoredDense
 
         file = self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.npy"
 
@@ -119,7 +125,6 @@ class Retrievers:
         return made
 
     def _store_choice(self) -> StoreChoice:
-        from beir_cocodr.retrieval.store.choice import StoreChoice
 
         made: StoreChoice = self._once("stores", lambda: StoreChoice(self.stores, self.documents))
         return made
@@ -132,3 +137,57 @@ class Retrievers:
             return ReciprocalRank(dense, bm25)
         hybrid = Hybrid(dense, bm25)
         return hybrid if kind == "hybrid" else Feedback(hybrid)
+
+
+class StoreChoice:
+    """Stores of one corpus, each for the encoder that wrote it, whatever that is called now.
+
+    Args:
+        folders: of complete stores.
+        documents: the corpus.
+
+    Raises:
+        InputError: a folder without a complete store, or a store of folded vectors.
+    """
+
+    def __init__(self, folders: Iterable[str | Path], documents: Documents) -> None:
+        self.documents = documents
+        self.stores = [EmbeddingStore.open(folder) for folder in folders]
+        self._used: set[Path] = set()
+        for store in self.stores:
+            if store.record.prior:
+                precision = store.record.identity["precision"]
+                raise InputError(
+                    f"{store.folder} holds the vectors of an MRL in {precision}, folded for search alone: "
+                    "encode them in fp32, or leave this store out"
+                )
+
+    def of(self, model: COCODR) -> EmbeddingStore | None:
+        """The store that an encoder wrote; None where none is its own.
+
+        Raises:
+            InputError: its store holds another corpus, or was encoded with other lengths or prompts.
+        """
+        encoder = fingerprint(model)
+        for store in self.stores:
+            stored = store.record.identity
+            if all(stored[part] == value for part, value in encoder.items()):
+                options = EncodeOptions(precision=stored["precision"], backend=stored["backend"])
+                wanted = CorpusEncoder(model, self.documents, backend=options.backend)
+                store.record.refuse_other(identity_of(wanted, options, stored["shard_size"]), store.folder)
+                self._used.add(store.folder)
+                return store
+        return None
+
+    def refuse_unused(self) -> None:
+        """Raise where a store was asked for in vain.
+
+        Raises:
+            InputError: names it and the model that wrote it.
+        """
+        for store in self.stores:
+            if store.folder not in self._used:
+                raise InputError(
+                    f"{store.folder} was encoded by {store.record.model['name']!r}, and no model here needs "
+                    "it: name that model too, or leave this store out"
+                )

@@ -1,9 +1,14 @@
-"""Exact top-k over a stream of document embeddings."""
+"""Exact top-k over a stream of document embeddings.
+
+Scores and tie ranks as one integer each, so that every ranking has exactly one right order.
+
+The error of embeddings that give NaN or infinite scores.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy.typing as npt
@@ -12,20 +17,97 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.non_finite import NonFiniteScores as NonFiniteScores
-from beir_cocodr.retrieval.sort_keys import ranks_of, scores_of, to_keys
+
+_LOW_WORD = 0xFFFFFFFF
+
+_MAGNITUDE = 0x7FFFFFFF
+
+
+def to_keys(scores: Tensor, ranks: Tensor) -> Tensor:
+    """float32 scores and int64 tie ranks below 2³², of one shape, to int64 keys: larger is better.
+
+    The score stands above in an order-preserving form, the complement of the tie rank below.
+    """
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0, to which it is equal
+    ordered = bits ^ ((bits >> 31) & _MAGNITUDE)
+    return (ordered.to(torch.int64) << 32) | (_LOW_WORD - ranks)
+
+
+def scores_of(keys: Tensor) -> Tensor:
+    """int64 keys to the float32 scores in them."""
+    ordered = (keys >> 32).to(torch.int32)
+    return (ordered ^ ((ordered >> 31) & _MAGNITUDE)).view(torch.float32)
+
+
+def ranks_of(keys: Tensor) -> Tensor:
+    """int64 keys to the int64 tie ranks in them."""
+    return _LOW_WORD - (keys & _LOW_WORD)
+
+
+def merge_keys(parts: Sequence[Tensor], top_k: int) -> Tensor:
+    """The ``top_k`` largest keys of each query, descending, from (Q, k_i) keys of parts of one corpus.
+
+    Tie ranks count over the whole corpus, so no two keys of a query are equal: what comes out does not depend
+    on how the corpus was parted, nor on the order of the parts.
+    """
+    keys = torch.cat(list(parts), dim=1)
+    return keys.topk(min(top_k, keys.shape[1]), dim=1).values
+
+
+Names = Callable[[list[int]], Sequence[str]]
+
+_NAMED = 5
+
+
+class NonFiniteScores(InputError):
+    """Embeddings that give NaN or infinite scores; no ranking of them means anything.
+
+    Args:
+        documents: the documents at fault, rows or ids; empty when it is the query vectors alone.
+        queries: the queries at fault, rows or ids; empty when it is the document vectors alone. Where both
+            are named, each vector is finite and their products overflow.
+    """
+
+    def __init__(self, documents: Sequence[int | str], queries: Sequence[int | str]) -> None:
+        self.documents, self.queries = list(documents), list(queries)
+        at_fault = filter(None, (_listed("document", self.documents), _listed("query", self.queries)))
+        super().__init__(
+            f"NaN or infinite scores from the embeddings of {' with '.join(at_fault)}: look at their texts, "
+            "and encode in float32 if the model runs in half precision"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is otherwise made anew from its message when it comes back from another process.
+        return NonFiniteScores, (self.documents, self.queries)
+
+    def named(self, documents: Names, queries: Names) -> NonFiniteScores:
+        """The same error with ids in place of rows."""
+        rows = [int(row) for row in self.documents], [int(row) for row in self.queries]
+        return NonFiniteScores(documents(rows[0]), queries(rows[1]))
+
+
+def _listed(kind: str, names: Sequence[int | str]) -> str:
+    shown = ", ".join(repr(name) if isinstance(name, str) else f"row {name}" for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{kind} {shown}{more}" if names else ""
+
 
 Similarity = Literal["dot", "cosine"]
+
 Array = Tensor | npt.NDArray[Any]
 
 # A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product
 # down, fewer documents a tile mean more merges.
 QUERY_TILE = 1_024
+
 DOCUMENT_TILE = 16_384
+
 # Scores that are selected from at a time: their masks and keys are what selection needs beside the tile.
 _SELECTION = 1 << 21
+
 # Documents multiplied at a time by oneDNN, whose results then stay in the processor's cache until copied.
 _PANEL = 2_048
+
 # Where |q| |d| stays below this no partial sum of the product can leave float32 (maximum 3.4e38).
 _SAFE_PRODUCT = 1e38
 

@@ -1,31 +1,184 @@
-"""Adapt a base to a corpus: the stages in their right order, the ablation, and a recommendation."""
+"""Adapt a base to a corpus: the stages in their right order, the ablation, and a recommendation.
+
+The stages of an adaptation: what each is called, learns from, and takes as settings.
+
+The main job on a collection that every installation can make for itself.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.data.generation.options import GenerationOptions
-from beir_cocodr.data.generation.record import read_generation
-from beir_cocodr.data.query_generation import generate_queries
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.recommendation import recommend_label_free
+from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
-from beir_cocodr.evaluation.model_comparison import compare_models
-from beir_cocodr.evaluation.protocol import evaluate
 from beir_cocodr.evaluation.recommendation import BASE, MODES, ablation_families, recommend
-from beir_cocodr.files import output_folder, write_text
-from beir_cocodr.training.adapt_stages import ADAPT_STAGES, Data, adapt_options
-from beir_cocodr.training.options import TrainingOptions
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.shards import read_generation
+from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.training.distill import distill
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.options import (
+    DistillOptions,
+    FinetuneOptions,
+    PretrainOptions,
+    TrainingOptions,
+    stage_options,
+)
+from beir_cocodr.training.pretrain import pretrain
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the stages of one adaptation learn from.
+
+    Args:
+        corpus: the target.
+        source, source_split: a labelled collection, for ``finetune``.
+        queries: the folder of queries generated for the corpus, for the stages that need one.
+        teacher: a cross-encoder, for ``gpl``.
+    """
+
+    corpus: str
+    source: str | None
+    source_split: str
+    queries: str | None
+    teacher: str
+
+
+#: (data, start, output, options, resume, encoder overrides) to training.json.
+Train = Callable[[Data, str, Path, Any, bool, Mapping[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class AdaptStage:
+    """One stage.
+
+    Args:
+        name: in folders.
+        label: in tables.
+        train: trains it.
+        kind: class of its options.
+        settings: what differs from that class's defaults.
+        needs_source, needs_queries: what it cannot do without.
+    """
+
+    name: str
+    label: str
+    train: Train
+    kind: type[TrainingOptions]
+    settings: dict[str, Any] = field(default_factory=dict)
+    needs_source: bool = False
+    needs_queries: bool = False
+
+
+def _coco(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
+    return pretrain([data.corpus], start, output, options, resume, **encoder)
+
+
+def _contexts(
+    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any
+) -> dict[str, Any]:
+    return pretrain([data.corpus], start, output, options, resume, [str(data.queries)], **encoder)
+
+
+def _source(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
+    return finetune(str(data.source), start, output, options, data.source_split, resume, **encoder)
+
+
+def _qgen(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
+    return finetune(str(data.queries), start, output, options, "train", resume, **encoder)
+
+
+def _gpl(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
+    return distill(str(data.queries), start, data.teacher, output, options, "train", resume, **encoder)
+
+
+def _hybrid(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
+    return distill(str(data.queries), start, "hybrid", output, options, "train", resume, **encoder)
+
+
+# Held-out generated queries must not stop these or choose among their weights: they tell how well a query
+# finds the passage that it was made from, and not whether the retriever got better.
+_NOT_HELD_OUT: dict[str, Any] = {"held_out": 0.0, "warmup": 0.1}
+
+#: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training on a small
+#: corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), and pseudo labels of the target last.
+ADAPT_STAGES: dict[str, AdaptStage] = {
+    "coco": AdaptStage("coco", "COCO", _coco, PretrainOptions),
+    "cotmae": AdaptStage(
+        "cotmae", "CoT-MAE", _contexts, PretrainOptions, {"objective": "cotmae"}, needs_queries=True
+    ),
+    "qc": AdaptStage("qc", "QC", _contexts, PretrainOptions, {"objective": "qc"}, needs_queries=True),
+    "finetune": AdaptStage("source", "source", _source, FinetuneOptions, needs_source=True),
+    # Ma et al., 2021 (QGen): in-batch negatives alone.
+    "qgen": AdaptStage(
+        "qgen", "QGen", _qgen, FinetuneOptions, {"loss": "infonce", "negatives": 0}, needs_queries=True
+    ),
+    # Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps.
+    "gpl": AdaptStage(
+        "gpl",
+        "GPL",
+        _gpl,
+        DistillOptions,
+        _NOT_HELD_OUT
+        | {
+            "loss": "margin_mse",
+            "positives": 1,
+            "m_bm25": 0,
+            "m_hard": 1,
+            "candidates": 50,
+            "batch_size": 32,
+            "learning_rate": 2e-5,
+            "max_steps": 140_000,
+            "warmup": 1_000,
+            "refresh_steps": 140_000,
+        },
+        needs_queries=True,
+    ),
+    "hybrid-distill": AdaptStage(
+        "hybrid-distill",
+        "hybrid-distill",
+        _hybrid,
+        DistillOptions,
+        _NOT_HELD_OUT
+        | {
+            "loss": "kl",
+            "anchors": "fused",
+            "positives": 5,
+            "m_bm25": 3,
+            "m_hard": 3,
+            "candidates": 20,
+            "batch_size": 8,
+            "learning_rate": 3e-5,
+        },
+        needs_queries=True,
+    ),
+}
+
+
+def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> Any:
+    """A stage's options: its own settings, over them a preset, over it overrides that are not None."""
+    found = ADAPT_STAGES[stage]
+    given = {name: value for name, value in overrides.items() if value is not None}
+    key = {"coco": "pretrain"}.get(stage, stage)
+    return stage_options(found.kind, key, preset, defaults=found.settings, **given)
+
 
 log = logging.getLogger(__name__)
 
 #: What is done unless stages are named.
 DEFAULT_STAGES = ("coco", "finetune")
+
 #: The cross-encoder of GPL.
 GPL_TEACHER = "cross-encoder/ms-marco-MiniLM-L-6-v2"
 
@@ -57,7 +210,7 @@ def adapt(
     ``output/models/coco`` (base pre-trained on the corpus) and ``output/models/coco+source`` (both, in this
     order). If the corpus has labels in ``split``, base and trained models are each evaluated alone, with
     hybrid feedback and fused with BM25, beside BM25 itself; no label of the corpus is used in training. If it
-    has none, :func:`~beir_cocodr.evaluation.model_comparison.compare_models` compares the same methods
+    has none, :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods
     without: every encoder encodes the corpus once, and what stands for judged queries is drawn with a seed
     that no stage used. The base is recommended unless the rule finds something better, and how often the rule
     was right is told.
@@ -220,3 +373,40 @@ def _candidates(encoders: dict[str, str]) -> dict[str, str]:
     return {"bm25": "bm25"} | {
         label + mode: kinds[mode] + path for label, path in encoders.items() for mode in MODES
     }
+
+
+CORPUS, FAST_CORPUS = "apidocs/scipy+sklearn", "apidocs/sklearn"
+
+SOURCE, FAST_SOURCE = "apidocs/stdlib+numpy+pandas+torch", "apidocs/pandas"
+
+
+def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = False) -> dict[str, Any]:
+    """Adapt the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and torch, targets
+    scipy and scikit-learn.
+
+    Args:
+        output: folder for models and results.
+        fast: smaller collections and fewer steps, for a first look and for continuous integration.
+        seed: of the training.
+        resume: keep what is finished in ``output``.
+
+    Returns:
+        The content of adapt.json.
+    """
+    corpus, source = (FAST_CORPUS, FAST_SOURCE) if fast else (CORPUS, SOURCE)
+    steps, batch = (5, 16) if fast else (40, 32)
+    shared: dict[str, Any] = {"max_steps": steps, "batch_size": batch, "learning_rate": 2e-5, "seed": seed}
+    return adapt(
+        corpus,
+        source,
+        "minilm",
+        output,
+        options={
+            "coco": PretrainOptions(**shared),
+            "finetune": FinetuneOptions(**shared, negatives=0),
+        },
+        resume=resume,
+        queries=100 if fast else 300,
+        encoder={"document_length": 128},
+        progress=True,
+    )

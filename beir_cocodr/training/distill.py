@@ -16,24 +16,20 @@ from sentence_transformers.sentence_transformer import losses
 from transformers import set_seed
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.data.negatives import bm25_negatives
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
+from beir_cocodr.distributed import join_processes, on_main, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.ranks import world_size
+from beir_cocodr.provenance import seen
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
-from beir_cocodr.training.anchors import fused_anchors
-from beir_cocodr.training.claim import CHECKPOINTS, claim_output, started, training_plan
-from beir_cocodr.training.distill_options import DistillOptions
-from beir_cocodr.training.distill_rounds import Rounds
-from beir_cocodr.training.processes import join_processes, on_main
-from beir_cocodr.training.record import seen
-from beir_cocodr.training.run import Stage, run_stage
-from beir_cocodr.training.teacher_scores import TeacherScores
+from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
+from beir_cocodr.training.negatives import bm25_negatives
+from beir_cocodr.training.options import DistillOptions
+from beir_cocodr.training.outputs import CHECKPOINTS, claim_output, started, training_plan
 from beir_cocodr.training.teachers import (
     BM25Teacher,
     CrossEncoderTeacher,
@@ -41,7 +37,7 @@ from beir_cocodr.training.teachers import (
     HybridTeacher,
     Teacher,
 )
-from beir_cocodr.training.training_lists import EMPTY, round_queries
+from beir_cocodr.training.trainer import Stage, run_stage
 
 log = logging.getLogger(__name__)
 

@@ -1,19 +1,303 @@
-"""Supervised fine-tuning on labelled queries with hard negatives: in one go, in episodes or in two stages."""
+"""Supervised fine-tuning on labelled queries with hard negatives: in one go, in episodes or in two stages.
+
+One stage of fine-tuning: from one start, on one set of negatives and clusters.
+
+ANCE-style fine-tuning: negatives and clusters anew from the model itself, several times over.
+
+Two-stage fine-tuning: one retriever finds the hard negatives of the next.
+
+The clusters of the training queries, kept beside the model that they are for.
+
+Cluster weights, losses and sizes over the course of training.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beir_cocodr.data.collection import load_collection
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import TrainerCallback, set_seed
+
+from beir_cocodr.data.clusters import cluster_queries
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.distributed import join_processes, on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
-from beir_cocodr.training.episodes import finetune_in_episodes
-from beir_cocodr.training.finetune_options import FinetuneOptions
-from beir_cocodr.training.finetune_stage import finetune_stage
-from beir_cocodr.training.processes import join_processes
-from beir_cocodr.training.two_stages import finetune_in_two_stages
+from beir_cocodr.io import atomic_writer, write_text
+from beir_cocodr.losses.coco import infonce
+from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, IDROLoss
+from beir_cocodr.models.loading import load_encoder, weights_sha256
+from beir_cocodr.provenance import seen
+from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, mine_negatives
+from beir_cocodr.training.options import FinetuneOptions
+from beir_cocodr.training.outputs import (
+    CHECKPOINTS,
+    Judge,
+    claim_output,
+    finish_rounds,
+    started,
+    training_plan,
+)
+from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
+from beir_cocodr.training.trainer import Stage, run_stage
+
+
+def finetune_stage(
+    collection: Collection,
+    base: str,
+    output: Path,
+    options: FinetuneOptions,
+    resume: bool,
+    encoder: dict[str, Any],
+    episode: int = 0,
+    miner: str | None = None,
+) -> dict[str, Any]:
+    """Train ``base`` on negatives from BM25, or from episode 1 on mined ones, and save it to ``output``.
+
+    Args:
+        collection: with queries and qrels.
+        base, output, options, resume, encoder: as for :func:`~beir_cocodr.training.finetune.finetune`.
+        episode: which episode this is, from 0.
+        miner: the encoder that mines from episode 1 on; by default ``base`` as it is before training.
+
+    Returns:
+        The content of training.json.
+    """
+    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
+    model = load_encoder(base, **encoder)
+    plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
+    plan["episode"] = episode
+    if miner is not None:
+        plan["miner"] = miner
+    if (record := claim_output(output, resume, plan)) is not None:
+        return record
+    weighted = options.weighting != "erm"
+    with started(output, plan):
+        mined = _mine(collection, model, output, options, plan, encoder) if episode else None
+        pool = _pool(collection, model, options, mined)
+        pairs = TrainingPairs(collection, model.text_format, options, pool)
+        clusters = _clusters(pairs, model, output, options, mined) if weighted else None
+        loss = training_loss(model, options, clusters, len(pairs.positives))
+    log = [ClusterLog(loss, output / CLUSTER_LOG, options.log_clusters)] if weighted else []
+    stage = Stage(
+        plan=plan,
+        model=model,
+        loss=loss,
+        dataset=pairs.dataset(),
+        column_tasks={c: "query" if c == "query" else "document" for c in pairs.columns},
+        callbacks=[pairs.clock, *log],
+        batch_keys=BatchKeys(pairs) if options.trained_loss == "infonce" else None,
+        names=pairs.names,
+        extra=_counts(pairs, model, mined) | {"pairs_of_clusters": _sizes(clusters, options)},
+    )
+    return run_stage(stage, options, output, resume)
+
+
+def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor | None, pairs: int) -> Any:
+    """The loss that ``options`` name.
+
+    Args:
+        clusters: (pairs,) the clusters of the training examples; None for erm.
+    """
+    in_batch = options.trained_loss == "infonce"
+    if clusters is None and in_batch:
+        cached = options.batch_size // world_size() > options.mini_batch_size
+        return infonce(model, options.scale, options.mini_batch_size if cached else None)
+    shared: dict[str, Any] = {"scale": options.scale, "in_batch": in_batch}
+    if clusters is None:
+        return ClusterLoss(model, 1, torch.zeros(pairs, dtype=torch.int64), **shared)
+    shared |= {"n_clusters": options.clusters, "clusters": clusters}
+    if options.weighting == "groupdro":
+        return GroupDROLoss(model, eta=options.eta, **shared)
+    if options.weighting == "cvar":
+        return CVaRLoss(model, cvar_alpha=options.cvar_alpha, eps=options.eps, **shared)
+    names = ("alpha", "rho", "ema", "eps", "beta", "tau", "absent", "renormalize_present")
+    gradients = ("gram", "gradient_layers", "sketch_size", "seed")
+    settings = shared | {name: getattr(options, name) for name in names + gradients}
+    return IDROLoss(model, **settings | {"mode": options.idro_mode})
+
+
+def _counts(pairs: TrainingPairs, model: Any, mined: MinedNegatives | None) -> dict[str, Any]:
+    """How much is trained on, for the record."""
+    return {
+        "pairs": len(pairs.positives),
+        "pairs_without_document": pairs.unknown,
+        "pairs_without_negative": pairs.without_negative,
+        "truncated": pairs.truncated(model),
+        "mining": mined.counts if mined is not None else None,
+    }
+
+
+def _mine(
+    collection: Collection,
+    model: Any,
+    output: Path,
+    options: FinetuneOptions,
+    plan: dict[str, Any],
+    encoder: dict[str, Any],
+) -> MinedNegatives:
+    """Negatives of this episode, made on the first process and read by all."""
+    miner, key = model, {name: plan[name] for name in ("base_sha256", "encoder", "seen")}
+    if "miner" in plan:
+        miner = load_encoder(plan["miner"], **encoder)
+        key["base_sha256"] = weights_sha256(miner)
+
+    def mine() -> MinedNegatives:
+        return mine_negatives(
+            collection,
+            miner,
+            output / CHECKPOINTS,
+            options.mining_depth,
+            options.mining_keep,
+            options.seed,
+            plan["episode"],
+            options.filters,
+            progress=True,
+            key=key,
+        )
+
+    on_main(lambda: bool(mine()))
+    return mine()
+
+
+def _pool(
+    collection: Collection, model: Any, options: FinetuneOptions, mined: MinedNegatives | None
+) -> dict[str, np.ndarray] | None:
+    both = options.stages == 2 and options.stage2_negatives == "both"
+    if mined is not None and not both:
+        return mined.pools()
+    if not options.negatives:
+        return None
+    pool = on_main(lambda: bm25_negatives(collection, model.text_format, options.negative_depth))
+    if mined is not None:
+        for query, rows in mined.pools().items():
+            pool[query] = np.union1d(pool.get(query, rows), rows)
+    return pool
+
+
+def _clusters(
+    pairs: TrainingPairs, model: Any, output: Path, options: FinetuneOptions, mined: MinedNegatives | None
+) -> torch.Tensor:
+    """(pairs,) the cluster of each training pair."""
+    ids = list(dict.fromkeys(pairs.queries))
+
+    def cluster() -> dict[str, int]:
+        if mined is None:
+            texts = [pairs.collection.queries[query] for query in ids]
+            embeddings = model.encode_queries(texts, convert_to_numpy=True, show_progress_bar=False)
+        else:
+            row = {query: i for i, query in enumerate(mined.queries)}
+            embeddings = mined.embeddings[[row[query] for query in ids]]
+        normalize = model.similarity_fn_name == "cosine"
+        return training_clusters(ids, np.asarray(embeddings, np.float32), options, normalize, output)
+
+    found = on_main(cluster)
+    return torch.tensor([found[query] for query in pairs.queries])
+
+
+def _sizes(clusters: torch.Tensor | None, options: FinetuneOptions) -> list[int] | None:
+    if clusters is None:
+        return None
+    return [int(size) for size in clusters.bincount(minlength=options.clusters)]
+
+
+log = logging.getLogger(__name__)
+
+EPISODES = "episodes"
+
+
+def finetune_in_episodes(
+    collection: Collection,
+    base: str,
+    output: Path,
+    options: FinetuneOptions,
+    resume: bool,
+    targets: Sequence[str],
+    measures: str,
+    encoder: dict[str, Any],
+) -> dict[str, Any]:
+    """Warm up on BM25 negatives, then mine, cluster and train ``options.episodes`` times.
+
+    Each episode is a stage of its own in ``output/episodes/N``, with its own optimiser, schedule and cluster
+    weights, and starts from the model of the one before. The last model is also saved to ``output``, and
+    ``output/curves.json`` has the measures of the base and of every episode on every target.
+
+    Args, returns, raises: as for :func:`~beir_cocodr.training.finetune.finetune`.
+
+    Source: COCO-DR, section 4.2 and figures 4 and 6; ANCE (Xiong et al., 2021).
+    """
+    judge = Judge(output, targets, measures, encoder)
+    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
+    plan = training_plan(
+        "finetune",
+        base,
+        load_encoder(base, **encoder),
+        encoder,
+        options,
+        [seen(collection, queries=True)],
+    )
+    if (record := claim_output(output, resume, plan)) is not None:
+        return record
+    with started(output, plan):
+        judge(base, "base")
+        start, records = base, []
+        for episode in range(options.episodes + 1):
+            folder = output / EPISODES / str(episode)
+            log.info("episode %d of %d", episode, options.episodes)
+            settings = options.with_overrides(seed=options.seed + episode)
+            records.append(finetune_stage(collection, start, folder, settings, resume, encoder, episode))
+            start = str(folder)
+            judge(start, f"episode {episode}")
+    return finish_rounds(output, Path(start), plan, "episodes", records, judge.points)
+
+
+STAGES = "stages"
+
+
+def finetune_in_two_stages(
+    collection: Collection,
+    base: str,
+    output: Path,
+    options: FinetuneOptions,
+    resume: bool,
+    targets: Sequence[str],
+    measures: str,
+    encoder: dict[str, Any],
+) -> dict[str, Any]:
+    """Train retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines.
+
+    Both start from ``base``, with the same options and seed. They stand in ``output/stages/1`` and
+    ``output/stages/2``; the second is also saved to ``output``, and ``output/curves.json`` has the measures
+    of the base and of both on every target.
+
+    Args, returns, raises: as for :func:`~beir_cocodr.training.finetune.finetune`.
+
+    Source: query-as-context pre-training (Wu et al., 2023), section 3.2.
+    """
+    judge = Judge(output, targets, measures, encoder)
+    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
+    model = load_encoder(base, **encoder)
+    plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
+    if (record := claim_output(output, resume, plan)) is not None:
+        return record
+    first, second = (output / STAGES / str(number) for number in (1, 2))
+    with started(output, plan):
+        judge(base, "base")
+        log.info("retriever 1 of 2")
+        records = [finetune_stage(collection, base, first, options, resume, encoder)]
+        judge(str(first), "stage 1")
+        log.info("retriever 2 of 2")
+        records.append(
+            finetune_stage(collection, base, second, options, resume, encoder, 1, miner=str(first))
+        )
+        judge(str(second), "stage 2")
+    return finish_rounds(output, second, plan, STAGES, records, judge.points)
 
 
 def finetune(
@@ -71,3 +355,96 @@ def finetune(
             "targets are evaluated after every episode or stage: set episodes to 1 or more, or stages to 2"
         )
     return finetune_stage(collection, base, output, options, resume, encoder)
+
+
+CLUSTERS_FILE, CENTROIDS_FILE = "clusters.tsv", "cluster_centroids.npy"
+
+
+def training_clusters(
+    ids: list[str],
+    embeddings: npt.NDArray[np.float32],
+    options: FinetuneOptions,
+    normalize: bool,
+    folder: Path,
+) -> dict[str, int]:
+    """Query id to cluster: k-means over the queries, or what an interrupted run left in ``folder``.
+
+    Writes clusters.tsv (query id and cluster) last, and cluster_centroids.npy, (K, d).
+
+    Args:
+        ids: (Q,) of the training queries.
+        embeddings: (Q, d) by the model that is going to be trained.
+        options: number and least size of clusters, seed.
+        normalize: whether the model compares by cosine.
+
+    Raises:
+        InputError: more clusters than distinct queries, or a saved file that is not of these queries.
+    """
+    file = folder / CLUSTERS_FILE
+    if file.is_file():
+        saved = [line.rsplit("\t", 1) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+        if [query for query, _ in saved] != ids:
+            raise InputError(f"{file} has other queries than this run; delete it, or choose another --output")
+        return {query: int(cluster) for query, cluster in saved}
+    clusters = cluster_queries(
+        embeddings,
+        options.clusters,
+        options.seed,
+        normalize,
+        ids,
+        options.min_cluster_size,
+    )
+    np.save(folder / CENTROIDS_FILE, clusters.centroids)
+    with atomic_writer(file) as out:
+        out.write("query_id\tcluster\n")
+        out.writelines(f"{query}\t{label}\n" for query, label in zip(ids, clusters.labels, strict=True))
+    return dict(zip(ids, clusters.labels.tolist(), strict=True))
+
+
+CLUSTER_LOG = "cluster_weights.jsonl"
+
+
+class ClusterLog(TrainerCallback):
+    """Writes a line of JSON every ``every`` steps: ``step``, and for each cluster its ``weights`` then, and
+    since the line before the mean of its ``losses`` (null where it did not occur) and its ``examples``.
+
+    Args:
+        loss: whose clusters.
+        file: the file; going on with a run drops its lines after the checkpoint.
+        every: steps between lines.
+    """
+
+    def __init__(self, loss: ClusterLoss, file: Path, every: int) -> None:
+        self.loss, self.file, self.every = loss, file, every
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if rank() == 0:
+            lines = self.file.read_text().splitlines() if self.file.is_file() else []
+            write_text(self.file, "".join(f"{line}\n" for line in lines if _before(line, state.global_step)))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.loss.finish_step()
+        if state.global_step % self.every and state.global_step < state.max_steps:
+            return
+        loss = self.loss
+        steps = loss.steps_seen.tolist()
+        means = [total / n if n else None for total, n in zip(loss.loss_sums.tolist(), steps, strict=True)]
+        line = {
+            "step": state.global_step,
+            "weights": loss.weights.tolist(),
+            "losses": means,
+            "examples": loss.examples_seen.tolist(),
+        }
+        for since in (loss.loss_sums, loss.steps_seen, loss.examples_seen):
+            since.zero_()
+        if rank() == 0:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _before(line: str, step: int) -> bool:
+    """False for lines after ``step``, and for one that was being written when the run died."""
+    try:
+        return bool(json.loads(line)["step"] <= step)
+    except ValueError:
+        return False

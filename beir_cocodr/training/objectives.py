@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from beir_cocodr.data.views import SpannedText, damaged, inverse_cloze, span_pair, twice, window
+from beir_cocodr.data.spans import SpannedText, damaged, inverse_cloze, span_pair, twice, window
+from beir_cocodr.distributed import world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.losses.coco import COCOLoss
+from beir_cocodr.losses.coco import COCOLoss, infonce
 from beir_cocodr.losses.cotmae import CoTMAELoss
-from beir_cocodr.losses.infonce import infonce
 from beir_cocodr.losses.tsdae import TSDAELoss
 from beir_cocodr.models.condenser import build_head
 from beir_cocodr.models.cotmae import build_decoder
 from beir_cocodr.models.loading import model_source
-from beir_cocodr.ranks import world_size
-from beir_cocodr.training.pretrain_options import CONTRASTIVE, MASKED, PretrainOptions
+from beir_cocodr.training.options import CONTRASTIVE, MASKED, PretrainOptions
 
 View = Callable[[SpannedText, np.random.Generator], tuple[str, ...]]
 
@@ -52,7 +51,7 @@ def find_objective(options: PretrainOptions) -> Objective:
     - ``tsdae``: a decoder rebuilds a window from the embedding of what is left of it (Wang et al., 2021).
 
     The objectives ``qc`` and ``cotmae`` see passages and queries, see
-    :class:`~beir_cocodr.training.context_views.ContextViews`.
+    :class:`~beir_cocodr.training.pretrain_data.ContextViews`.
 
     Source: COCO-DR, Table 3.
     """

@@ -11,10 +11,10 @@ import numpy as np
 from datasets import Dataset
 
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.callbacks import EpochClock
-from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.options import FinetuneOptions
+from beir_cocodr.training.trainer import EpochClock
 
 log = logging.getLogger(__name__)
 

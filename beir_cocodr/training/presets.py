@@ -17,6 +17,7 @@ _COCO: dict[str, Any] = {
     "span_tokens": 30,
     "max_length": 128,
 }
+
 _IDRO: dict[str, Any] = {
     "loss": "triplet",
     "weighting": "idro",
@@ -33,6 +34,7 @@ _IDRO: dict[str, Any] = {
     "max_grad_norm": 1.0,
     "gradient_layers": 3,
 }
+
 # Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens.
 _QUERIES: dict[str, Any] = {
     "objective": "qc",
@@ -43,6 +45,7 @@ _QUERIES: dict[str, Any] = {
     "warmup": 0.1,
     "weight_decay": 0.01,
 }
+
 _COTMAE: dict[str, Any] = _QUERIES | {
     "objective": "cotmae",
     "max_steps": 50_000,
@@ -51,6 +54,7 @@ _COTMAE: dict[str, Any] = _QUERIES | {
     "mask_probability": 0.3,
     "decoder": "autoregressive",
 }
+
 _TWO_STAGES: dict[str, Any] = {
     "stages": 2,
     "loss": "infonce",
@@ -68,6 +72,7 @@ _TWO_STAGES: dict[str, Any] = {
 }
 
 _SMALL: dict[str, Any] = {"max_steps": 40, "learning_rate": 2e-5, "warmup": 0.1}
+
 _SMALL_PASSAGES: dict[str, Any] = _SMALL | {"batch_size": 32, "mini_batch_size": 16}
 
 #: Preset to stage to settings; what is not named keeps its default. Stages are the commands "pretrain" and

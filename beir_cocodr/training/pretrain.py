@@ -1,34 +1,78 @@
-"""COCO and its rivals: pre-training on target corpora, without labels."""
+"""COCO and its rivals: pre-training on target corpora, without labels.
+
+What pre-training is shown of generated queries.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
 
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError
+from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead
 from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder
 from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.training.claim import claim_output, training_plan
-from beir_cocodr.training.context_views import ContextViews
-from beir_cocodr.training.document_views import DocumentViews
-from beir_cocodr.training.objectives import (
-    attach_decoder,
-    attach_head,
-    build_loss,
-    find_objective,
-    is_masked,
-)
-from beir_cocodr.training.pretrain_options import QUERY_OBJECTIVES, PretrainOptions
-from beir_cocodr.training.processes import join_processes
-from beir_cocodr.training.record import seen
-from beir_cocodr.training.run import Stage, run_stage
-from beir_cocodr.training.seen_contexts import seen_contexts
+from beir_cocodr.provenance import seen
+from beir_cocodr.training.objectives import attach_decoder, attach_head, build_loss, find_objective, is_masked
+from beir_cocodr.training.options import QUERY_OBJECTIVES, PretrainOptions
+from beir_cocodr.training.outputs import claim_output, training_plan
+from beir_cocodr.training.pretrain_data import ContextViews, DocumentViews
+from beir_cocodr.training.trainer import Stage, run_stage
+
+
+def seen_contexts(folders: Sequence[str], collections: Sequence[Collection]) -> list[dict[str, Any]]:
+    """The records of folders with generated queries, by hashes and counts.
+
+    Args:
+        folders: made by ``generate-queries``; none is fine.
+        collections: the corpora that are trained on; each must have queries, and no folder another corpus.
+
+    Raises:
+        InputError: a folder is not finished, has the queries of another corpus, or a corpus has none.
+    """
+    corpora = {collection.documents.content_hash: collection.name for collection in collections}
+    found = []
+    for folder in folders:
+        record = read_generation(Path(folder))
+        corpus = record["dataset"]["corpus_sha256"]
+        if corpus not in corpora:
+            raise InputError(
+                f"{folder}: its queries were generated from another corpus than "
+                f"{', '.join(corpora.values())}; generate queries from that, or name their own corpus with "
+                "--dataset"
+            )
+        file = Path(folder) / "queries.jsonl"
+        if not file.is_file():
+            raise InputError(f"{file}: no such file; generate the queries again")
+        found.append(
+            {
+                "dataset": str(folder),
+                "corpus_sha256": corpus,
+                "queries_sha256": on_main(partial(_sha256, file)),
+                "generation": {name: record[name] for name in ("settings", "counts")},
+            }
+        )
+    asked = {record["corpus_sha256"] for record in found}
+    if folders and (missing := [name for sha256, name in corpora.items() if sha256 not in asked]):
+        raise InputError(
+            f"there are no queries for {', '.join(missing)}: name their folder with a further --queries, or "
+            "leave the corpus out"
+        )
+    return found
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def pretrain(

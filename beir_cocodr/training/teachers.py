@@ -1,4 +1,7 @@
-"""Who says which document suits a query better."""
+"""Who says which document suits a query better.
+
+Scores of a teacher, asked once and kept on disk.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 import torch
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from beir_cocodr.report.labelled_scatter import Panel, write_labelled_scatter
+from beir_cocodr.report.pictures import Panel, write_labelled_scatter
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 

@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.analysis.predictors import PREDICTORS, avg_idf, max_pmi, max_scq, max_var, scs
-from beir_cocodr.analysis.term_statistics import TermStatistics
+from beir_cocodr.analysis.qpp import (
+    PREDICTORS,
+    TermStatistics,
+    avg_idf,
+    max_pmi,
+    max_scq,
+    max_var,
+    scs,
+)
 from beir_cocodr.data.documents import Documents
 
 words = st.sampled_from("wing flow drag lift layer plate".split())

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from beir_cocodr.analysis.predictors import PREDICTORS
-from beir_cocodr.analysis.qpp import correlations, qpp, read_per_query
+from beir_cocodr.analysis.qpp import PREDICTORS, correlations, qpp, read_per_query
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.significance import holm
-from beir_cocodr.report.qpp_table import qpp_table
+from beir_cocodr.report.tables.analysis import qpp_table
 
 
 def by_id(numbers) -> dict[str, float]:

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.analysis.jaccard import weighted_jaccard
-from beir_cocodr.analysis.query_types import QUERY_TYPES, query_type, query_type_counts
+from beir_cocodr.analysis.shift import QUERY_TYPES, query_type, query_type_counts, weighted_jaccard
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,13 @@ from scipy.spatial.distance import pdist
 from scipy.special import i0
 
 from beir_cocodr import COCODR
-from beir_cocodr.analysis.alignment import alignment
 from beir_cocodr.analysis.representation import RepresentationOptions, representation
-from beir_cocodr.analysis.span_measures import measure_spans
-from beir_cocodr.analysis.span_pairs import SpanPairs, sample_span_pairs
-from beir_cocodr.analysis.uniformity import uniformity
-from beir_cocodr.cli import main
+from beir_cocodr.analysis.spans import SpanPairs, alignment, measure_spans, sample_span_pairs, uniformity
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.evaluation.evaluate import evaluate
 
 SMALL = RepresentationOptions(sample=24, batch_size=8, span_tokens=12)
 

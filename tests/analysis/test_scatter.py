@@ -8,7 +8,7 @@ import pytest
 
 from beir_cocodr.analysis.qpp import correlations, qpp
 from beir_cocodr.errors import InputError
-from beir_cocodr.report.scatter import write_scatter
+from beir_cocodr.report.pictures import write_scatter
 
 
 @pytest.mark.parametrize("panels", [1, 3, 4])

@@ -17,14 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from beir_cocodr.analysis import unigrams as unigrams_module
-from beir_cocodr.analysis.judged import read_judged
-from beir_cocodr.analysis.shift import shift
-from beir_cocodr.analysis.unigrams import Unigrams
-from beir_cocodr.cli import main
+from beir_cocodr.analysis import shift as unigrams_module
+from beir_cocodr.analysis.gains import read_judged
+from beir_cocodr.analysis.shift import Unigrams, shift
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.evaluation.evaluate import evaluate
 
 
 def collection(folder: Path, texts: list, queries: list[str] = (), split: str | None = "test") -> str:

@@ -14,16 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beir_cocodr import COCODR
-from beir_cocodr.analysis.cluster_similarities import cluster_similarities
-from beir_cocodr.analysis.nearest_queries import nearest_queries
-from beir_cocodr.analysis.source_clusters import SourceClusterOptions, source_clusters
-from beir_cocodr.analysis.source_losses import source_losses
-from beir_cocodr.analysis.source_triplets import SourceTriplets, sample_triplets
-from beir_cocodr.cli import main
+from beir_cocodr.analysis.source_clusters import (
+    SourceClusterOptions,
+    cluster_similarities,
+    nearest_queries,
+    source_clusters,
+)
+from beir_cocodr.analysis.source_losses import SourceTriplets, sample_triplets, source_losses
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.protocol import evaluate
+from beir_cocodr.evaluation.evaluate import evaluate
 
 SMALL = SourceClusterOptions(clusters=3, sample=14, negatives=2, cases=2)
 

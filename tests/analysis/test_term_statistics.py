@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.analysis.term_statistics import TermStatistics
+from beir_cocodr.analysis.qpp import TermStatistics
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 

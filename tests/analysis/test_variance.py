@@ -5,8 +5,8 @@ import json
 import pytest
 
 from beir_cocodr import MRL
-from beir_cocodr.analysis.variance import variance_predictors
-from beir_cocodr.cli import main
+from beir_cocodr.analysis.qpp import variance_predictors
+from beir_cocodr.cli.__main__ import main
 
 
 def test_an_mrl_brings_its_variance_and_others_nothing(beir_folder, tiny_bert, tmp_path, capsys):

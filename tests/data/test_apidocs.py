@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
 
-from beir_cocodr.data.apidocs import apidocs_folder
-from beir_cocodr.data.docstrings.statistics import describe_apidocs
+from beir_cocodr.data.apidocs import apidocs_folder, describe_apidocs
 from beir_cocodr.errors import InputError
 
 FILES = ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "statistics.json"]

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.files.id_index import IdIndex
+from beir_cocodr.data.documents import Documents, IdIndex
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 corpora = st.dictionaries(texts.filter(bool), st.tuples(texts, texts), max_size=12)

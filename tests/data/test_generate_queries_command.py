@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -6,7 +6,7 @@ from conftest import sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beir_cocodr.data.masking import IGNORED, WholeWordMasker
+from beir_cocodr.data.text import IGNORED, WholeWordMasker
 
 
 def words(tokenizer, ids: np.ndarray) -> list[list[int]]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.noise import delete_words
+from beir_cocodr.data.spans import delete_words
 
 rng = np.random.default_rng
 

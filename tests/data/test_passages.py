@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.data.passages import fitting_prefix, split_passages
-from beir_cocodr.data.token_counts import named_counter, token_counter, word_counter
+from beir_cocodr.data.text import token_counter, word_counter
 from beir_cocodr.errors import InputError
+from beir_cocodr.generation.generate import named_counter
 
 PIECES = [
     "wing ",

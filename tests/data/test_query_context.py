@@ -9,11 +9,11 @@ from collections import defaultdict
 import pytest
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.generation.options import GenerationOptions
-from beir_cocodr.data.query_context import load_query_context
-from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.query_context import load_query_context
 
 
 @pytest.fixture(scope="module")

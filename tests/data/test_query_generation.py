@@ -16,15 +16,13 @@ from pathlib import Path
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
 
-from beir_cocodr.data import query_generation
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.generation.options import GenerationOptions
-from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.text_format import TextFormat
-from beir_cocodr.data.token_counts import WORDS
+from beir_cocodr.data.text import WORDS, TextFormat, words
 from beir_cocodr.data.validation import validate
-from beir_cocodr.data.words import words
 from beir_cocodr.errors import InputError
+from beir_cocodr.generation import generate as query_generation
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.options import GenerationOptions
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
 SAMPLED = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
@@ -161,8 +159,8 @@ def test_a_folder_of_somebody_else_is_left_alone(beir_folder, tmp_path):
 _RUN = """
 import sys
 from pathlib import Path
-from beir_cocodr.data.query_generation import generate_queries
-from beir_cocodr.data.generation.options import GenerationOptions
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.options import GenerationOptions
 options = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
 generate_queries(sys.argv[1], sys.argv[2], Path(sys.argv[3]), options, device="cpu")
 """

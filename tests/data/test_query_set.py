@@ -6,7 +6,7 @@ import pytest
 from conftest import write_beir
 
 from beir_cocodr import load_collection
-from beir_cocodr.data.query_set import load_queries
+from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 
 

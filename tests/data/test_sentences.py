@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beir_cocodr.data import sentences
-from beir_cocodr.data.sentences import sentence_ranges
+from beir_cocodr.data import passages as sentences
+from beir_cocodr.data.passages import sentence_ranges
 
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
 TEXT = st.text(

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.spans import span_ranges
-from beir_cocodr.data.views import SpannedText, damaged, draw_window, inverse_cloze, span_pair, twice, window
+from beir_cocodr.data.spans import (
+    SpannedText,
+    damaged,
+    draw_window,
+    inverse_cloze,
+    span_pair,
+    span_ranges,
+    twice,
+    window,
+)
 
 
 def document(words: int, most: int, span_tokens: int = 5) -> SpannedText:

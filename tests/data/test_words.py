@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from beir_cocodr.data.words import count_units, words
+from beir_cocodr.data.text import count_units, words
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 from conftest import write_beir
 
 from beir_cocodr import MRL
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.protocol import evaluate
-from beir_cocodr.evaluation.trec_run import read_trec_run
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.retrieval.store.encode import encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
 
 
 @pytest.fixture(scope="module")

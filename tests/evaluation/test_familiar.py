@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.generation.options import GenerationOptions
-from beir_cocodr.data.query_generation import generate_queries
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.encoder_name import encoder_name
-from beir_cocodr.evaluation.label_free.crops import hold_out_crops
-from beir_cocodr.evaluation.label_free.familiar import familiar
-from beir_cocodr.evaluation.label_free.lexical import lexical_queries
-from beir_cocodr.training.record import seen, write_record
+from beir_cocodr.evaluation.label_free.evidence import familiar
+from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.provenance import seen, write_record
+from beir_cocodr.retrieval.model_spec import encoder_name
 
 
 @pytest.fixture(scope="module")

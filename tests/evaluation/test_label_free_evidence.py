@@ -10,12 +10,15 @@ import pytest
 from conftest import sentences
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.words import words
-from beir_cocodr.evaluation.label_free.agreement import fuse, overlap
-from beir_cocodr.evaluation.label_free.crops import CROP_WORDS, hold_out_crops
-from beir_cocodr.evaluation.label_free.held_out import HeldOutRetrievers
-from beir_cocodr.evaluation.label_free.lexical import lexical_queries
-from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries, verbatim_share
+from beir_cocodr.data.text import words
+from beir_cocodr.evaluation.label_free.evidence import HeldOutRetrievers, fuse, overlap
+from beir_cocodr.evaluation.label_free.pseudo_queries import (
+    CROP_WORDS,
+    PseudoQueries,
+    hold_out_crops,
+    lexical_queries,
+    verbatim_share,
+)
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 

@@ -11,12 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.calibration import (
-    DIFFERENT_KINDS,
-    SAME_KIND,
-    Calibration,
-    load_calibration,
-)
 from beir_cocodr.evaluation.label_free.estimates import (
     CROPS,
     ESTIMATORS,
@@ -34,7 +28,16 @@ from beir_cocodr.evaluation.label_free.fitting import (
     leave_one_out,
 )
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
-from beir_cocodr.evaluation.label_free.rule import choose, decide, features, probability
+from beir_cocodr.evaluation.label_free.verdict import (
+    DIFFERENT_KINDS,
+    SAME_KIND,
+    Calibration,
+    choose,
+    decide,
+    features,
+    load_calibration,
+    probability,
+)
 
 NOTHING = PseudoQueries([], np.zeros(0, np.int64), None, {})
 OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.evaluation.labels_wanted import COLUMNS, labels_wanted, write_labels_wanted
+from beir_cocodr.evaluation.recommendation import COLUMNS, labels_wanted, write_labels_wanted
 
 
 def ranked(*documents):

@@ -10,9 +10,9 @@ import pytest
 from graded import changed
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.calibration import Calibration
-from beir_cocodr.evaluation.model_comparison import compare_models
-from beir_cocodr.report.comparison_tables import verdict_tables
+from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.label_free.verdict import Calibration
+from beir_cocodr.report.tables.evaluation import verdict_tables
 from beir_cocodr.report.terminal import print_tables
 
 OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}
@@ -129,7 +129,7 @@ def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
 
 
 def test_a_calibration_decides_and_its_record_is_told(distinct, clean, damaged, monkeypatch):
-    from beir_cocodr.evaluation.label_free import comparison
+    from beir_cocodr.evaluation.label_free import verdict as comparison
 
     trust = {"models of one kind": {"right": 8, "wrong": 1, "cannot tell": 2, "claimed": 1, "silent": 3}}
     calibration = Calibration({"held-out crops": 9.0}, 0.8, ["c1", "c2", "c3"], [], trust, "2026-01-01")

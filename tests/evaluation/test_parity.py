@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation import parity as parity_module
-from beir_cocodr.evaluation.parity import parity
-from beir_cocodr.evaluation.parity_causes import ranked_documents
+from beir_cocodr.evaluation.parity import parity, ranked_documents
 
 ALL = "nDCG@3 nDCG AP AP@2 R@2 R_cap@2 P@3 RR@2 RR Success@1"
 
@@ -275,7 +274,7 @@ def test_what_no_cause_explains_is_said(tmp_path, monkeypatch):
     assert found["remaining"] == pytest.approx(0.001)
     from rich.console import Console
 
-    from beir_cocodr.report.parity_table import parity_tables
+    from beir_cocodr.report.tables.evaluation import parity_tables
 
     console = Console(width=160, record=True)
     for table in parity_tables(report):

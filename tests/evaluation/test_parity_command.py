@@ -7,7 +7,7 @@ import json
 import pytest
 from test_parity import everything, write
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 
 
 def command(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -6,7 +6,8 @@ import pytest
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.protocol import evaluate, identical_ids
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.runs import identical_ids
 
 
 @pytest.fixture(scope="module")

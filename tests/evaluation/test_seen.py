@@ -6,8 +6,7 @@ import pytest
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.seen import statement_of_seen
-from beir_cocodr.training.record import RECORD_FILE, seen, write_record
+from beir_cocodr.provenance import RECORD_FILE, seen, statement_of_seen, write_record
 
 TEXTS = {"d1": "wing drag", "d2": "heat flow", "d3": "library index", "d4": ""}
 QUERIES = {"q1": "what is drag", "q2": "what is heat", "q3": "what is a library"}
@@ -103,8 +102,8 @@ def test_models_without_a_record(evaluated, tiny_bert):
 
 
 def test_generated_queries_are_compared_too(evaluated, tmp_path):
-    from beir_cocodr.data.query_generation import generate_queries
-    from beir_cocodr.training.seen_contexts import seen_contexts
+    from beir_cocodr.generation.generate import generate_queries
+    from beir_cocodr.training.pretrain import seen_contexts
 
     corpus = folder(tmp_path / "other", {"x": "what is drag. heat flow on a plate"}, {"y": "none"})
     generate_queries(corpus, "lexical", tmp_path / "generated")
@@ -121,8 +120,8 @@ def test_generated_queries_are_compared_too(evaluated, tmp_path):
 
 
 def test_a_record_of_real_training_is_read(beir_folder, tiny_bert, tmp_path):
+    from beir_cocodr.training.options import PretrainOptions
     from beir_cocodr.training.pretrain import pretrain
-    from beir_cocodr.training.pretrain_options import PretrainOptions
 
     pretrain([str(beir_folder)], str(tiny_bert), tmp_path / "m", PretrainOptions(max_steps=1, batch_size=4))
     collection = load_collection(beir_folder)

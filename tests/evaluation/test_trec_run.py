@@ -5,8 +5,7 @@ import gzip
 import pytest
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import write_run
-from beir_cocodr.evaluation.trec_run import read_trec_run
+from beir_cocodr.evaluation.runs import read_trec_run, write_run
 
 
 def test_it_reads_what_is_written_in_the_order_of_the_file(tmp_path):

@@ -12,10 +12,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from torch import nn
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.losses import cluster_gram
-from beir_cocodr.losses.cluster_gram import gram_of, module_gram, sketched_gradients
-from beir_cocodr.losses.idro import IDROLoss
-from beir_cocodr.losses.selected_layers import selected_modules
+from beir_cocodr.losses import cluster_gradients as cluster_gram
+from beir_cocodr.losses.cluster_gradients import gram_of, module_gram, selected_modules, sketched_gradients
+from beir_cocodr.losses.dro import IDROLoss
 from beir_cocodr.models.cocodr import COCODR
 
 K = 6

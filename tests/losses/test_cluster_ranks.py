@@ -13,10 +13,7 @@ import torch.multiprocessing as multiprocessing
 from conftest import sentences
 from torch.nn.parallel import DistributedDataParallel
 
-from beir_cocodr.losses.cluster_loss import ClusterLoss
-from beir_cocodr.losses.cvar import CVaRLoss
-from beir_cocodr.losses.group_dro import GroupDROLoss
-from beir_cocodr.losses.idro import IDROLoss
+from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, IDROLoss
 from beir_cocodr.models.cocodr import COCODR
 
 RANKS, STEPS, K = 2, 3, 6

@@ -14,9 +14,7 @@ from sentence_transformers import util
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.losses.cluster_loss import ClusterLoss
-from beir_cocodr.losses.cvar import CVaRLoss, cvar_weights
-from beir_cocodr.losses.group_dro import GroupDROLoss, group_dro_weights
+from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, cvar_weights, group_dro_weights
 from beir_cocodr.models.cocodr import COCODR
 
 K = 5

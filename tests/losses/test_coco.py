@@ -10,7 +10,7 @@ from conftest import sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.masking import IGNORED, WholeWordMasker
+from beir_cocodr.data.text import IGNORED, WholeWordMasker
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import build_head

@@ -10,9 +10,8 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
-from beir_cocodr.data.masking import IGNORED
-from beir_cocodr.losses.coco import COCOLoss
-from beir_cocodr.losses.infonce import infonce
+from beir_cocodr.data.text import IGNORED
+from beir_cocodr.losses.coco import COCOLoss, infonce
 from beir_cocodr.losses.tsdae import TSDAELoss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import build_head

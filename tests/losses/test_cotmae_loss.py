@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from conftest import sentences
 from torch import nn
 
-from beir_cocodr.data.masking import WholeWordMasker
-from beir_cocodr.losses.accumulation import accumulated
-from beir_cocodr.losses.cotmae import CoTMAELoss, next_token_labels
+from beir_cocodr.data.text import WholeWordMasker
+from beir_cocodr.losses.cotmae import CoTMAELoss, accumulated, next_token_labels
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import build_head
 from beir_cocodr.models.cotmae import DECODERS, build_decoder

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.losses.idro import IDROLoss, idro_weights, idro_weights_in_closed_form
+from beir_cocodr.losses.dro import IDROLoss, idro_weights, idro_weights_in_closed_form
 from beir_cocodr.models.cocodr import COCODR
 
 K = 6

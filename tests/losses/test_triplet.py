@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.losses.triplet import in_batch_losses, triplet_losses
+from beir_cocodr.losses.coco import in_batch_losses, triplet_losses
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,8 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from beir_cocodr import COCODR, MRL
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.fingerprint import fingerprint
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.loading import fingerprint, load_encoder
 
 
 def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import ir_datasets
 import pytest
-from beir_cocodr.plugins.irds import IrdsSource, available_splits, is_registered, suggestion
 from ir_datasets.datasets.beir import BeirDocs, BeirQrels, BeirQueries, BeirTitleDoc
 from ir_datasets.formats import GenericQuery, JsonlDocs, TrecQrels, TsvDocs, TsvQueries
 from ir_datasets.util import Download, LocalDownload, RequestsDownload
 
-from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.resolve import resolve_source
+from beir_cocodr.data.collection import load_collection, resolve_source
+from beir_cocodr.data.irds import IrdsSource, available_splits, is_registered, suggestion
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
 

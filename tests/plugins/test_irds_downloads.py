@@ -19,7 +19,7 @@ from ir_datasets.datasets.beir import BeirDocs, BeirQrels, BeirQueries, BeirTitl
 from ir_datasets.formats import GenericQuery
 from ir_datasets.util import Cache, Download, RequestsDownload, ZipExtract, ZipExtractCache
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 

@@ -18,11 +18,11 @@ from ir_datasets.datasets.beir import BeirTitleDoc
 from ir_datasets.formats import GenericQuery, JsonlDocs, TrecQrel, TrecQrels, TsvQueries
 from ir_datasets.util import LocalDownload, MetadataComponent, MetadataProvider
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.resample_restrain import resample_restrain
-from beir_cocodr.resampling.resample_resttest import resample_resttest
+from beir_cocodr.resampling.restrain import resample_restrain
+from beir_cocodr.resampling.resttest import resample_resttest
 
 numbers = itertools.count()
 

@@ -18,14 +18,14 @@ from beir_cocodr.plugins.pyserini_java import find_java, import_pyserini
 from conftest import COMMON, write_beir
 
 from beir_cocodr import COCODR, MRL, load_collection
-from beir_cocodr.data.query_set import load_queries
+from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.protocol import evaluate
-from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.runs import search
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.encode import encode
 from beir_cocodr.retrieval.retrievers import Retrievers
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.retrieval.store.encode import encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
 
 pytest.importorskip("pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
 pytestmark = pytest.mark.java

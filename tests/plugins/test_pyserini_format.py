@@ -14,15 +14,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from beir_cocodr.plugins.pyserini import encode_index, write_encoded_queries, write_index
-from beir_cocodr.plugins.pyserini_folder import write_index_folder
+from beir_cocodr.plugins.pyserini import encode_index, write_encoded_queries, write_index, write_index_folder
 
 from beir_cocodr import COCODR, MRL, load_collection
-from beir_cocodr.data.query_set import load_queries
+from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.retrieval.encode import encode, encode_documents
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.retrieval.store.encode import encode, encode_documents
+from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.search import search_store
 
 

@@ -15,16 +15,15 @@ from typing import Any
 import psutil
 import pytest
 from beir_cocodr.plugins import ray as plugin
-from beir_cocodr.plugins.ray_pool import RayPool
+from beir_cocodr.plugins.ray import RayPool
 from conftest import write_beir
 
 from beir_cocodr import load_collection
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.store_run import search
-from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.store.options import EncodeOptions
-from beir_cocodr.retrieval.store.shard_job import ShardJob
+from beir_cocodr.evaluation.runs import search
+from beir_cocodr.retrieval.store.encode import ShardJob, encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'beir-cocodr[ray]'")
 

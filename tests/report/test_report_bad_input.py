@@ -10,11 +10,11 @@ import pytest
 from conftest import write_beir
 from page_reader import Page
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.model_comparison import compare_models
-from beir_cocodr.evaluation.protocol import evaluate
-from beir_cocodr.report.html.write_report import write_report
+from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.report.html.page import write_report
 
 
 def copied(source: Path, tmp_path: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from beir_cocodr.report.html.write_report import write_report
+from beir_cocodr.report.html.page import write_report
 
 pytestmark = pytest.mark.browser
 NAMES = ("two_models", "nine_models", "adapted", "adapted_without_labels")

@@ -11,10 +11,10 @@ import pytest
 from page_reader import Page
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.evaluation.label_free.calibration import load_calibration
-from beir_cocodr.evaluation.ranked_run import ranked_run
+from beir_cocodr.evaluation.label_free.verdict import load_calibration
 from beir_cocodr.evaluation.recommendation import verdict
-from beir_cocodr.report.html.write_report import write_report
+from beir_cocodr.evaluation.runs import ranked_run
+from beir_cocodr.report.html.page import write_report
 
 
 def page(folder: Path, tmp_path: Path, **options) -> Page:

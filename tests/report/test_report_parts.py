@@ -11,16 +11,12 @@ from hypothesis import strategies as st
 
 from beir_cocodr.evaluation.recommendation import TRAINING, USE
 from beir_cocodr.evaluation.significance import compare
-from beir_cocodr.report.html.chosen_queries import chosen_queries, list_spread, score_spread
-from beir_cocodr.report.html.cluster_pictures import cluster_pictures
-from beir_cocodr.report.html.collection_name import collection_name
-from beir_cocodr.report.html.figures import p_value, signed, span
-from beir_cocodr.report.html.judgement import Judgement
-from beir_cocodr.report.html.label_free_headline import label_free_headline
+from beir_cocodr.report.html.outputs import Judgement, run_tops
 from beir_cocodr.report.html.page import page
-from beir_cocodr.report.html.picture import picture, plain
-from beir_cocodr.report.html.run_tops import run_tops
-from beir_cocodr.report.html.short_names import short_names
+from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain
+from beir_cocodr.report.html.sections import chosen_queries, list_spread, score_spread
+from beir_cocodr.report.html.text import collection_name, p_value, short_names, signed, span
+from beir_cocodr.report.html.verdict import label_free_headline
 
 
 @given(st.lists(st.floats(0, 1), max_size=60), st.integers(0, 70))
@@ -168,7 +164,7 @@ def test_packaged_published_figures_are_those_of_the_benchmarks():
     from importlib import resources
     from pathlib import Path
 
-    from beir_cocodr.report.html.published_table import PACKAGE
+    from beir_cocodr.report.html.tables import PACKAGE
 
     folder = Path(__file__).parents[2] / "benchmarks" / "published"
     for file in folder.glob("*.json"):

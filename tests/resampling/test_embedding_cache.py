@@ -9,8 +9,7 @@ import pytest
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.resampling.embedding_cache import query_embeddings
-from beir_cocodr.resampling.query_encoder import QueryEncoder
+from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
 
 QUERIES = {"q1": "wing flow", "q2": "library index of the journal", "q3": "treaty", "q4": "diode noise"}
 
@@ -61,7 +60,7 @@ def test_an_mrl_is_taken_by_its_means(tiny_cosine, tmp_path):
 
 
 def test_encoded_in_chunks_and_only_once(tiny_cosine, own_cache, monkeypatch):
-    from beir_cocodr.resampling import embedding_cache
+    from beir_cocodr.resampling import embeddings as embedding_cache
 
     monkeypatch.setattr(embedding_cache, "_CHUNK", 3)
     encoder = QueryEncoder(str(tiny_cosine))
@@ -114,7 +113,7 @@ def test_another_dimension_or_number_than_the_cache_is_refused(tiny_cosine):
 
 
 def test_dying_in_the_middle_leaves_nothing(tiny_cosine, own_cache, monkeypatch):
-    from beir_cocodr.resampling import embedding_cache
+    from beir_cocodr.resampling import embeddings as embedding_cache
 
     monkeypatch.setattr(embedding_cache, "_CHUNK", 2)
     encoder = QueryEncoder(str(tiny_cosine))

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.duplicates import duplicate_queries
+from beir_cocodr.resampling.inputs import duplicate_queries, word_sets
 from beir_cocodr.resampling.overlap import label_overlap
-from beir_cocodr.resampling.query_words import word_sets
-from beir_cocodr.resampling.word_similarity import nearest_by_words
+from beir_cocodr.resampling.similarity import nearest_by_words
 
 TRAIN = {"t1": {"a": 1, "b": 1}, "t2": {"c": 2, "x": 0}, "t3": {"d": 1}}
 TEST = {

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.overlap_report import overlap
-from beir_cocodr.versions import versions
+from beir_cocodr.records import versions
+from beir_cocodr.resampling.overlap import overlap
 
 CORPUS = [{"_id": id, "text": f"passage {id}"} for id in "abcd"]
 QUERIES = {
@@ -138,7 +138,7 @@ def test_bad_input_is_status_2_and_one_line(folder, capsys, tmp_path):
 
 def test_words_do_not_need_torch(folder):
     program = (
-        "import sys\nfrom beir_cocodr.cli import main\n"
+        "import sys\nfrom beir_cocodr.cli.__main__ import main\n"
         f"try:\n    main(['overlap', '--train', {folder!r}, '--test', {folder!r}])\n"
         "except SystemExit as status:\n    assert status.code == 0, status.code\n"
         "print('torch' in sys.modules)"

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling import similarity
-from beir_cocodr.resampling.query_embeddings import QueryEmbeddings
-from beir_cocodr.resampling.restrain import best_ranks
-from beir_cocodr.resampling.similarity import nearest, nearest_ranks
+from beir_cocodr.resampling.embeddings import QueryEmbeddings
+from beir_cocodr.resampling.similarity import best_ranks, nearest, nearest_ranks
 
 METHODS = ["exact", "faiss"]
 

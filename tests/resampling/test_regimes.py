@@ -13,18 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.protocol import evaluate
-from beir_cocodr.resampling.regimes.evaluate_regimes import evaluate_regimes
-from beir_cocodr.resampling.regimes.gap import gap
-from beir_cocodr.resampling.regimes.ood_alignment import ood_alignment
-from beir_cocodr.resampling.regimes.pooling import pooled_score
-from beir_cocodr.resampling.regimes.recipe import Recipe
-from beir_cocodr.resampling.regimes.regime_rows import regime_points, regime_rows
-from beir_cocodr.resampling.resample_restrain import resample_restrain
-from beir_cocodr.resampling.resample_resttest import resample_resttest
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.resampling.regimes.host_training import Recipe
+from beir_cocodr.resampling.regimes.regimes import (
+    evaluate_regimes,
+    gap,
+    ood_alignment,
+    pooled_score,
+    regime_points,
+    regime_rows,
+)
+from beir_cocodr.resampling.restrain import resample_restrain
+from beir_cocodr.resampling.resttest import resample_resttest
 
 MEASURE = "nDCG@10"
 
@@ -201,7 +204,7 @@ def recipe(tiny_cosine) -> Recipe:
 
 
 def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path, monkeypatch):
-    from beir_cocodr.resampling.regimes.dense import DenseArchitecture
+    from beir_cocodr.resampling.regimes.architectures import DenseArchitecture
 
     output, trained = tmp_path / "o", []
     train = DenseArchitecture.train

@@ -12,11 +12,9 @@ import torch
 from conftest import write_beir
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.resampling.regimes.architectures import NAMES, find_architectures
-from beir_cocodr.resampling.regimes.load_retriever import load_retriever
-from beir_cocodr.resampling.regimes.mlm_head import masked_language_model
-from beir_cocodr.resampling.regimes.recipe import Recipe
-from beir_cocodr.resampling.regimes.tuned_bm25 import K1, B
+from beir_cocodr.resampling.regimes.architectures import K1, NAMES, B, find_architectures
+from beir_cocodr.resampling.regimes.host_training import Recipe, masked_language_model
+from beir_cocodr.resampling.regimes.retrievers import load_retriever
 from beir_cocodr.retrieval.bm25 import BM25
 
 TOP = 15
@@ -120,7 +118,7 @@ def test_late_interaction(models, folder, recipe, texts, tmp_path):
 
 
 def test_late_interaction_in_pieces(models, folder, recipe, tmp_path, monkeypatch):
-    from beir_cocodr.resampling.regimes import late_retriever
+    from beir_cocodr.resampling.regimes import retrievers as late_retriever
 
     whole = ranked(models["late-interaction"], folder, recipe, tmp_path)
     monkeypatch.setattr(late_retriever, "_CHUNK", 7)

@@ -15,8 +15,8 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.overlap import label_overlap
-from beir_cocodr.resampling.resample_restrain import resample_restrain
-from beir_cocodr.resampling.resample_resttest import resample_resttest
+from beir_cocodr.resampling.restrain import resample_restrain
+from beir_cocodr.resampling.resttest import resample_resttest
 
 TRAIN, TEST = 80, 8
 
@@ -89,7 +89,7 @@ def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
 
 
 def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
-    from beir_cocodr.training.record import seen
+    from beir_cocodr.provenance import seen
 
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
     assert manifest["encoder"]["dimensions"] == 32

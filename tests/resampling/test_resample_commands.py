@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import write_beir
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_the_command_line_end_to_end(folder, tiny_cosine, tmp_path, capsys):
 
 def test_help_loads_nothing_heavy():
     program = (
-        "import sys\nfrom beir_cocodr.cli import main\n"
+        "import sys\nfrom beir_cocodr.cli.__main__ import main\n"
         "try:\n    main(['resample', 'restrain', '--help'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('torch', 'transformers', 'faiss', 'scipy') if name in sys.modules])"
     )

@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.restrain import best_ranks, restrain
+from beir_cocodr.resampling.restrain import restrain
+from beir_cocodr.resampling.similarity import best_ranks
 
 
 @dataclass

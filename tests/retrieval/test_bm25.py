@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.cpu_cores import available_cores, warn_if_crowded
-from beir_cocodr.retrieval.device_list import device_list
+from beir_cocodr.retrieval.pool import available_cores, device_list, warn_if_crowded
 
 
 def test_gpus_are_taken_in_turn_unless_one_is_named(monkeypatch):

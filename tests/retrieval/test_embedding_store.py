@@ -14,10 +14,10 @@ from conftest import write_beir
 
 from beir_cocodr import COCODR, load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.embedding_store import EmbeddingStore
-from beir_cocodr.retrieval.encode import encode, encode_documents
-from beir_cocodr.retrieval.store.files import sole_writer
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.io import sole_writer
+from beir_cocodr.retrieval.store.encode import encode, encode_documents
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 DOCUMENTS = 70
 SIZE = 16  # five shards, the last of them with 6 documents

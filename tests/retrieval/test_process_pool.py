@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.non_finite import NonFiniteScores
-from beir_cocodr.retrieval.process_pool import share_out
+from beir_cocodr.retrieval.pool import share_out
+from beir_cocodr.retrieval.topk import NonFiniteScores
 
 
 def squares(folder: Path, device: str) -> Callable[[int], tuple[int, str, int]]:
@@ -94,7 +94,7 @@ from functools import partial
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_process_pool import slow
-from beir_cocodr.retrieval.process_pool import share_out
+from beir_cocodr.retrieval.pool import share_out
 if __name__ == "__main__":
     list(share_out(range(100), partial(slow, Path({folder!r})), ["cpu", "cpu"]))
 """

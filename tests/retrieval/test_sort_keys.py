@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beir_cocodr.retrieval.sort_keys import merge_keys, ranks_of, scores_of, to_keys
-from beir_cocodr.retrieval.topk import search_chunks, search_keys
+from beir_cocodr.retrieval.topk import merge_keys, ranks_of, scores_of, search_chunks, search_keys, to_keys
 
 hits = st.lists(
     st.tuples(st.floats(width=32, allow_nan=False), st.integers(0, 2**32 - 1)), min_size=1, max_size=60

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.retrieval.token_batches import token_batches
+from beir_cocodr.retrieval.corpus_encoder import token_batches
 
 
 @given(st.lists(st.integers(1, 600), max_size=300), st.integers(1, 5_000))

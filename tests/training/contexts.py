@@ -10,8 +10,8 @@ from conftest import sentences
 
 from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.training.context_views import ContextViews
-from beir_cocodr.training.pretrain_options import PretrainOptions
+from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.pretrain_data import ContextViews
 
 STEPS = {"max_steps": 6, "batch_size": 16, "mini_batch_size": 6, "learning_rate": 1e-3, "save_steps": 2}
 DOCUMENTS, QUERIES = 24, 4

@@ -15,10 +15,8 @@ from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.recommendation import COCO, STAGE, ablation_families, recommend
 from beir_cocodr.evaluation.significance import compare
-from beir_cocodr.training.adapt import adapt
-from beir_cocodr.training.adapt_stages import adapt_options
-from beir_cocodr.training.finetune_options import FinetuneOptions
-from beir_cocodr.training.pretrain_options import PretrainOptions
+from beir_cocodr.training.adapt import adapt, adapt_options
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 
 OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 SETTINGS = {

@@ -10,21 +10,19 @@ import shutil
 import pytest
 from conftest import write_beir
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.generation.options import GenerationOptions
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free import comparison as label_free
-from beir_cocodr.evaluation.label_free.calibration import NOT_CALIBRATED, Calibration
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
-from beir_cocodr.evaluation.label_free.recommendation import recommend_label_free
-from beir_cocodr.evaluation.protocol import evaluate
-from beir_cocodr.report.comparison_tables import verdict_tables
+from beir_cocodr.evaluation.label_free.verdict import NOT_CALIBRATED, Calibration, recommend_label_free
+from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.provenance import seen, write_record
+from beir_cocodr.report.tables.evaluation import verdict_tables
 from beir_cocodr.report.terminal import print_adaptation
-from beir_cocodr.training.adapt import adapt
-from beir_cocodr.training.adapt_stages import ADAPT_STAGES, adapt_options
-from beir_cocodr.training.pretrain_options import PretrainOptions
-from beir_cocodr.training.record import seen, write_record
+from beir_cocodr.training.adapt import ADAPT_STAGES, adapt, adapt_options
+from beir_cocodr.training.options import PretrainOptions
 
 SMALL = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 VERDICTS = {"better", "worse", "cannot tell"}
@@ -225,7 +223,7 @@ def test_labels_of_another_split_are_refused_and_not_read(distinct, clean, tmp_p
 
 
 def label_free_pick(corpus, encoder, output):
-    from beir_cocodr.evaluation.model_comparison import compare_models
+    from beir_cocodr.evaluation.compare import compare_models
 
     return compare_models(["bm25", encoder], str(corpus), output, samples=20)
 

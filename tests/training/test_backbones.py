@@ -13,8 +13,8 @@ from test_objectives import settings
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
+from beir_cocodr.training.options import MASKED
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import MASKED
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from beir_cocodr.losses.cvar import CVaRLoss
-from beir_cocodr.losses.idro import IDROLoss
+from beir_cocodr.losses.dro import CVaRLoss, IDROLoss
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.training import run
-from beir_cocodr.training.cluster_log import CLUSTER_LOG, ClusterLog
-from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
-from beir_cocodr.training.loss_state import LOSS_FILE, LossState
-from beir_cocodr.training.query_clusters import CENTROIDS_FILE, CLUSTERS_FILE
+from beir_cocodr.training import trainer as run
+from beir_cocodr.training.finetune import CENTROIDS_FILE, CLUSTER_LOG, CLUSTERS_FILE, ClusterLog, finetune
+from beir_cocodr.training.options import FinetuneOptions
+from beir_cocodr.training.trainer import LOSS_FILE, LossState
 
 # Lines of the log at steps 4, 8 and 9, checkpoints at 3, 6 and 9: sums of the log have to survive as well.
 OPTIONS = FinetuneOptions(

@@ -12,7 +12,7 @@ import torch
 from contexts import DOCUMENTS, KINDS, QUERIES, passages_of, settings, views, write_context
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.masking import IGNORED
+from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError
 
 

@@ -9,15 +9,14 @@ import pytest
 from safetensors.torch import load_file
 
 from beir_cocodr import MRL, load_encoder
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill import distill
-from beir_cocodr.training.distill_options import DistillOptions
-from beir_cocodr.training.distill_rounds import Rounds
-from beir_cocodr.training.training_lists import EMPTY, draw_list
+from beir_cocodr.training.distill_lists import EMPTY, Rounds, draw_list
+from beir_cocodr.training.options import DistillOptions
 
 SMALL = DistillOptions(
     max_steps=6,

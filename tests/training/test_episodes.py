@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.options import FinetuneOptions
 
 SMALL = FinetuneOptions(
     max_steps=4,

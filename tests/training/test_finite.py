@@ -10,14 +10,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.training import run
+from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
-from beir_cocodr.training.finite import FiniteGuard, NonFiniteTraining
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import PretrainOptions
+from beir_cocodr.training.trainer import FiniteGuard, NonFiniteTraining
 
 OPTIONS = FinetuneOptions(
     max_steps=5, batch_size=8, learning_rate=1e-3, clusters=3, min_cluster_size=1, save_steps=1

@@ -15,9 +15,8 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.topk import NonFiniteScores
-from beir_cocodr.training import mining
-from beir_cocodr.training.mining import mine_negatives
-from beir_cocodr.training.negative_filters import NegativeFilters
+from beir_cocodr.training import negatives as mining
+from beir_cocodr.training.negatives import NegativeFilters, mine_negatives
 
 KEY = {"weights": "one", "options": [1, 2]}
 DEPTH = 20

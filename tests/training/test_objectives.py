@@ -16,11 +16,11 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
-from beir_cocodr.training import run
-from beir_cocodr.training.document_views import DocumentViews
+from beir_cocodr.training import trainer as run
 from beir_cocodr.training.objectives import find_objective, is_masked
+from beir_cocodr.training.options import CONTRASTIVE, MASKED, OBJECTIVES, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import CONTRASTIVE, MASKED, OBJECTIVES, PretrainOptions
+from beir_cocodr.training.pretrain_data import DocumentViews
 
 # 48 documents make epochs of 3 steps: the stop lies in a later epoch, one step after a checkpoint.
 STEPS = {"max_steps": 6, "batch_size": 16, "mini_batch_size": 6, "learning_rate": 1e-3, "save_steps": 2}

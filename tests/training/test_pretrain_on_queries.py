@@ -18,15 +18,14 @@ from test_backbones import backbones  # noqa: F401 - a fixture
 from test_torchrun import without_dropout  # noqa: F401 - a fixture
 
 from beir_cocodr import COCODR
-from beir_cocodr.data.query_generation import generate_queries
 from beir_cocodr.errors import InputError
+from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.models.cotmae import DECODER_FOLDER
-from beir_cocodr.training import run
+from beir_cocodr.training import trainer as run
 from beir_cocodr.training.objectives import attach_head, build_loss
+from beir_cocodr.training.options import OBJECTIVES, QUERY_OBJECTIVES, PretrainOptions, stage_options
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import OBJECTIVES, QUERY_OBJECTIVES, PretrainOptions
-from beir_cocodr.training.settings import stage_options
 
 
 @pytest.fixture(scope="module")

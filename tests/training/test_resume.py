@@ -14,12 +14,11 @@ from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
-from beir_cocodr.training import run
+from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_options import PretrainOptions
 
 STEPS = {"max_steps": 9, "batch_size": 12, "mini_batch_size": 5, "learning_rate": 1e-3, "save_steps": 2}
 # 48 documents and 24 pairs make epochs of 4 and at most 6 steps: the stop lies in a later epoch.
@@ -119,8 +118,8 @@ def test_content_decides_not_paths(beir_folder, tiny_mlm, tmp_path):
 
 def test_no_document_of_a_batch_is_relevant_to_another_query_of_it(beir_folder, wordpiece):
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.data.negatives import bm25_negatives
-    from beir_cocodr.data.text_format import TextFormat
+    from beir_cocodr.data.text import TextFormat
+    from beir_cocodr.training.negatives import bm25_negatives
 
     collection = load_collection(beir_folder, "train")
     pool = bm25_negatives(collection, TextFormat())

@@ -5,11 +5,9 @@ from dataclasses import asdict
 import pytest
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.adapt_stages import ADAPT_STAGES, adapt_options
-from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.adapt import ADAPT_STAGES, adapt_options
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, stage_options
 from beir_cocodr.training.presets import PRESETS
-from beir_cocodr.training.pretrain_options import PretrainOptions
-from beir_cocodr.training.settings import stage_options
 
 KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions}
 

@@ -8,16 +8,15 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from beir_cocodr import load_collection, load_encoder
-from beir_cocodr.data.text_format import TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill import distill
-from beir_cocodr.training.distill_options import DistillOptions
-from beir_cocodr.training.teacher_scores import TeacherScores
+from beir_cocodr.training.distill_lists import EMPTY, TeacherScores, count_lists
+from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.teachers import BM25Teacher, CrossEncoderTeacher, FileTeacher, HybridTeacher
-from beir_cocodr.training.training_lists import EMPTY, count_lists
 
 OPTIONS = DistillOptions(max_steps=1, batch_size=4, candidates=10, m_bm25=2, m_hard=2, positives=2)
 

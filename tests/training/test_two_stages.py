@@ -11,13 +11,12 @@ from safetensors.torch import load_file
 
 from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.negatives import bm25_negatives
 from beir_cocodr.errors import InputError
-from beir_cocodr.training import finetune_stage
+from beir_cocodr.training import finetune as finetune_stage
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.negatives import bm25_negatives
+from beir_cocodr.training.options import FinetuneOptions, stage_options
 from beir_cocodr.training.pairs import TrainingPairs
-from beir_cocodr.training.settings import stage_options
 
 # All 12 best documents are kept, so that the pools are the retriever's own answer.
 SMALL = FinetuneOptions(

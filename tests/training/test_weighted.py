@@ -7,7 +7,7 @@ import json
 import pytest
 
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.finetune_options import FinetuneOptions
+from beir_cocodr.training.options import FinetuneOptions
 
 SMALL = FinetuneOptions(
     max_steps=4, batch_size=6, learning_rate=1e-3, clusters=3, min_cluster_size=1, log_clusters=2

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.evaluation.label_free.agreement import fuse, overlap
-from beir_cocodr.evaluation.label_free.evidence import BM25, Evidence
+from beir_cocodr.evaluation.label_free.evidence import BM25, Evidence, fuse, overlap
 from beir_cocodr.evaluation.significance import interval
 
 CROPS, GENERATED = "held-out crops", "generated queries"
+
 WITH_BM25, WITH_FUSION = "agreement with BM25", "agreement with the fusion"
+
 ESTIMATORS = (CROPS, GENERATED, WITH_BM25, WITH_FUSION)
+
 #: From fewer queries nothing is concluded.
 FEWEST_QUERIES = 10
+
 # Beyond two standard deviations a larger effect says no more; one without any variance is infinite.
 _LARGEST_EFFECT = 2.0
 

@@ -1,29 +1,218 @@
-"""What can be seen of models on a collection without looking at its labels."""
+"""What can be seen of models on a collection without looking at its labels.
+
+What models were trained on of the corpus that they are judged on without labels.
+
+Retrievers over a corpus of which a few documents were changed.
+
+How far ranked lists agree.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.documents import Documents
-from beir_cocodr.evaluation.label_free.agreement import Rows
-from beir_cocodr.evaluation.label_free.crops import hold_out_crops
-from beir_cocodr.evaluation.label_free.familiar import Familiar, familiar
-from beir_cocodr.evaluation.label_free.held_out import HeldOutRetrievers
-from beir_cocodr.evaluation.label_free.lexical import lexical_queries
-from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQueries
+from beir_cocodr.data.documents import Documents, hashes_of
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.label_free.pseudo_queries import (
+    DEPTH,
+    PseudoQueries,
+    hold_out_crops,
+    lexical_queries,
+)
+from beir_cocodr.generation.shards import GENERATION_FILE
+from beir_cocodr.provenance import ancestors
+from beir_cocodr.retrieval.model_spec import encoder_name
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.retrievers import Retrievers
+
+if TYPE_CHECKING:
+    from beir_cocodr.retrieval.dense import Dense
+
+#: Objectives that learn to find the rest of a document by a part of it.
+_SPANS = ("coco", "cocondenser", "ict")
+
+
+@dataclass(frozen=True)
+class Familiar:
+    """What models were trained on that pseudo-queries of a corpus resemble.
+
+    Attributes:
+        spans: models that learned to find documents of this very corpus by spans of them.
+        generated: models that were trained on queries generated from this very corpus.
+        hashes: (n,) sorted hashes of those queries, of all models; see :meth:`has`.
+    """
+
+    spans: frozenset[str] = frozenset()
+    generated: frozenset[str] = frozenset()
+    hashes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def has(self, text: str) -> bool:
+        """Whether some model was trained on this generated query, apart from case and white space."""
+        place = int(np.searchsorted(self.hashes, value := hash(_plain(text))))
+        return place < len(self.hashes) and int(self.hashes[place]) == value
+
+
+def familiar(models: Sequence[str], corpus_sha256: str) -> Familiar:
+    """Read from the training.json of models, and of all their ancestors, what they know of a corpus.
+
+    A folder of generated queries is looked at where it was when it was trained on; that one is gone is said.
+
+    Args:
+        models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
+        corpus_sha256: content hash of the corpus.
+
+    Raises:
+        InputError: a training.json or generated queries cannot be read.
+    """
+    spans, generated, folders = set(), set(), dict[str, None]()
+    for model in models:
+        for record in ancestors(encoder_name(model)):
+            own = [shown for shown in record.get("seen", []) if shown.get("corpus_sha256") == corpus_sha256]
+            if own and _finds_by_spans(record):
+                spans.add(model)
+            for shown in filter(_is_generated, own):
+                generated.add(model)
+                folders[str(shown["dataset"])] = None
+    hashes = [hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders]
+    return Familiar(
+        frozenset(spans), frozenset(generated), np.unique(np.concatenate([Familiar().hashes, *hashes]))
+    )
+
+
+def _finds_by_spans(record: Mapping[str, Any]) -> bool:
+    mixed = record["stage"] == "qc" and record["options"]["mix"] > 0  # passages find their neighbours
+    return mixed or record["stage"] in _SPANS
+
+
+def _is_generated(shown: Mapping[str, Any]) -> bool:
+    return "generation" in shown or (Path(str(shown.get("dataset"))) / GENERATION_FILE).is_file()
+
+
+def _queries(folder: Path) -> Iterator[str]:
+    file = folder / "queries.jsonl"
+    if not file.is_file():
+        log.warning(
+            "%s is gone: queries that models were trained on may be among those that judge them", file
+        )
+        return
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield str(json.loads(line)["text"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"{file}:{number} is no query ({error!r}); generate the queries again"
+                ) from error
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+class HeldOutRetrievers(Retrievers):
+    """The retrievers of another corpus over a changed copy of it; only changed documents are encoded.
+
+    Args:
+        whole: over the corpus as it was; its encoders and embeddings are used again.
+        documents: the changed corpus, row by row the same documents.
+        rows: (S,) rows that were changed.
+        folder: where embeddings are written, another than that of ``whole``.
+    """
+
+    def __init__(
+        self, whole: Retrievers, documents: Documents, rows: npt.NDArray[np.int64], folder: Path
+    ) -> None:
+        super().__init__(documents, folder, whole.analyzer, whole.batch_size, whole.progress, **whole.encoder)
+        self.whole, self.rows = whole, rows
+
+    def _dense(self, name: str) -> Dense:
+        from beir_cocodr.retrieval.dense import Dense
+
+        original = self.whole._dense(name)
+        rows = self.rows
+
+        class Changed(Dense):
+            """Embeddings of the original corpus, those of changed documents made anew."""
+
+            def _encode_corpus(self) -> np.ndarray:
+                target: np.memmap[Any, np.dtype[np.float32]] = np.lib.format.open_memmap(
+                    self.file, mode="w+", dtype=np.float32, shape=original.embeddings.shape
+                )
+                start = 0
+                for chunk in original.chunks():
+                    target[start : start + len(chunk)] = chunk.numpy()
+                    start += len(chunk)
+                if len(rows):
+                    encoded = self.model.encode_corpus(
+                        self.documents.take(rows),
+                        batch_size=self.batch_size,
+                        convert_to_tensor=True,
+                        show_progress_bar=False,
+                    )
+                    target[rows] = self._finish(encoded).numpy()
+                target.flush()
+                return target
+
+        file = self.folder / original.file.name
+
+        def make() -> Dense:
+            return Changed(original.model, self.documents, file, self.batch_size, self.progress)
+
+        made: Dense = self._once(f"dense {name}", make)
+        return made
+
+
+Rows = npt.NDArray[np.int64]
+
+_RRF_CONSTANT = 60
+
+
+def overlap(found: Rows, reference: Rows, depth: int = 10) -> npt.NDArray[np.float64]:
+    """(Q,) share of the reference's best ``depth`` documents that are among the best ``depth`` found.
+
+    Args:
+        found, reference: (Q, k) corpus rows, best first, -1 for no result.
+        depth: documents looked at; where the reference has fewer, the share is of those, and 0 of none.
+    """
+    shares = np.zeros(len(found))
+    for i, (mine, theirs) in enumerate(zip(found[:, :depth], reference[:, :depth], strict=True)):
+        wanted = theirs[theirs >= 0]
+        if len(wanted):
+            shares[i] = np.isin(wanted, mine).mean()
+    return shares
+
+
+def fuse(lists: Sequence[Rows], depth: int = 10) -> Rows:
+    """(Q, depth) rows by reciprocal rank fusion of (Q, k) lists, -1 for no result; ties to the smaller row.
+
+    Source: Cormack et al., 2009.
+    """
+    count = len(lists[0])
+    fused = np.full((count, depth), -1, np.int64)
+    for i in range(count):
+        ranked = [rows[i][rows[i] >= 0] for rows in lists]
+        candidates = np.unique(np.concatenate(ranked))
+        scores = np.zeros(len(candidates))
+        for rows in ranked:
+            scores[np.searchsorted(candidates, rows)] += 1 / (_RRF_CONSTANT + 1 + np.arange(len(rows)))
+        # Rounded, as sums of the same ranks in another order differ in their last bits.
+        best = np.argsort(-np.round(scores, 12), kind="stable")[:depth]
+        fused[i, : len(best)] = candidates[best]
+    return fused
+
 
 log = logging.getLogger(__name__)
 
 BM25 = "bm25"
+
 #: Documents of a list that is fused, and of a run.
 LIST_DEPTH = 100
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 from scipy import optimize, special
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.calibration import DIFFERENT_KINDS, SAME_KIND
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS, kind
-from beir_cocodr.evaluation.label_free.rule import probability
+from beir_cocodr.evaluation.label_free.verdict import DIFFERENT_KINDS, SAME_KIND, probability
 
 #: The share of wrong ones among decided pairs that a threshold is chosen for.
 ERROR_ALLOWED = 0.1
+
 _THRESHOLDS = tuple(np.round(np.arange(0.55, 1.0, 0.01), 2).tolist())
 
 
@@ -28,7 +28,7 @@ class LabelledPair:
     Attributes:
         collection: its name.
         a, b: the models.
-        features: of :func:`~beir_cocodr.evaluation.label_free.rule.features`.
+        features: of :func:`~beir_cocodr.evaluation.label_free.verdict.features`.
         difference: mean of b − a by labels.
         truth: "better", "worse" or "cannot tell", b against a, by a test on labels.
     """

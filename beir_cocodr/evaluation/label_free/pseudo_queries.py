@@ -1,18 +1,31 @@
-"""Queries whose answer is known because they were made from it."""
+"""Queries whose answer is known because they were made from it.
+
+Spans cut out of documents, as queries for what is left of them.
+
+Queries generated without a model, as queries for the documents that they were made from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import regex
 
-from beir_cocodr.data.words import words
+from beir_cocodr.data.documents import CorpusWriter, Documents, open_corpus
+from beir_cocodr.data.passages import PassageReader
+from beir_cocodr.data.spans import Range, span_ranges
+from beir_cocodr.data.text import TextFormat, word_counter, words
+from beir_cocodr.generation.lexical import LexicalGenerator
+from beir_cocodr.generation.shards import Passage
 
 #: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its rank).
 DEPTH = 10
+
 #: The count of pseudo-queries left out because a model was trained on them.
 TRAINED_ON = "queries_trained_on"
 
@@ -58,3 +71,163 @@ def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | 
         if (asked := set(words(query)))
     ]
     return float(np.mean(shares)) if shares else None
+
+
+#: The most words of a crop, and the fewest.
+CROP_WORDS, _FEWEST = 16, 3
+
+_CROP_CHUNK = 1_000
+
+# Documents looked at for each crop that is wanted, so that a corpus of titles is not read to its end.
+_LOOKS = 20
+
+# A character of a script that puts no space between words, or a run of other characters.
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+
+_UNIT = regex.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Crops, and the corpus that they have to be found in.
+
+    Attributes:
+        queries: the crops.
+        documents: the corpus, row by row, with each crop taken out of its document.
+    """
+
+    queries: PseudoQueries
+    documents: Documents
+
+
+def hold_out_crops(
+    documents: Documents,
+    folder: Path,
+    size: int = 300,
+    seed: int = 42,
+    trained_on: Callable[[str], bool] | None = None,
+) -> Crops:
+    """Cut a span out of each of ``size`` random documents: the span must find the rest of its document.
+
+    The span is taken out of the index, so that no exact copy of the query is there to be found; what its
+    document repeats of its words still helps, and ``verbatim`` says how much. A span is a run of whole
+    sentences of at most 16 words, or a part of a longer sentence; titles are left alone. Documents of fewer
+    than two spans give none and are counted.
+
+    Args:
+        documents: the corpus.
+        folder: where the changed corpus is written; the caller removes it.
+        size: crops wanted.
+        seed: of documents and spans.
+        trained_on: tells the crops that a model was trained on, which are left out and counted.
+
+    Source: the inverse cloze task of Lee et al., 2019, section 3, used to measure instead of to train.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(documents))[: _LOOKS * size]
+    texts: list[str] = []
+    rests: dict[int, str] = {}
+    whole: list[str] = []
+    looked = known = 0
+    for start in range(0, len(order), _CROP_CHUNK):
+        rows = order[start : start + _CROP_CHUNK]
+        for row, document in zip(rows.tolist(), documents.take(rows), strict=True):
+            if len(texts) == size:
+                break
+            looked += 1
+            cut = _cut(document["text"], rng)
+            if cut is not None and trained_on is not None and trained_on(cut[0]):
+                known += 1
+            elif cut is not None:
+                texts.append(cut[0])
+                rests[row] = cut[1]
+                whole.append(TextFormat().document({"title": document["title"], "text": cut[1]}))
+    counts = {"documents_looked_at": looked, "documents_without_two_spans": looked - known - len(texts)}
+    counts |= {TRAINED_ON: known} if known else {}
+    queries = PseudoQueries(
+        texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts
+    )
+    path = folder / "held_out.arrow"
+    CorpusWriter(path).write(_changed(documents, rests), {})
+    return Crops(queries, open_corpus(path).documents)
+
+
+def _cut(text: str, rng: np.random.Generator) -> tuple[str, str] | None:
+    """A span of a text, and the text without it; None where there are no two spans."""
+    offsets: list[Range] = [match.span() for match in _UNIT.finditer(text)]
+    ranges = span_ranges(text, offsets, CROP_WORDS)
+    if len(ranges) < 2:
+        return None
+    long = [(first, last) for first, last in ranges if last - first >= _FEWEST]
+    if not long:
+        return None
+    first, last = long[int(rng.integers(len(long)))]
+    start, end = offsets[first][0], offsets[last - 1][1]
+    crop, rest = text[start:end], f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
+    return (crop, rest) if words(crop) and words(rest) else None
+
+
+def _changed(documents: Documents, rests: dict[int, str]) -> Iterator[tuple[int, str, str, str]]:
+    row = 0
+    for chunk in documents.chunks(_CROP_CHUNK):
+        for document in chunk:
+            yield row, document["_id"], document["title"], rests.get(row, document["text"])
+            row += 1
+
+
+_PASSAGE_WORDS = 144
+
+_CHUNK = 256
+
+
+def lexical_queries(
+    documents: Documents,
+    folder: Path,
+    size: int = 300,
+    seed: int = 42,
+    trained_on: Callable[[str], bool] | None = None,
+) -> PseudoQueries:
+    """One query of :class:`LexicalGenerator` for each of ``size`` random documents.
+
+    A query is the title, a sentence or some terms of a passage of its document, so nearly all of its words
+    stand there: it leaks, and models that match words do better on it than on real queries.
+
+    Args:
+        documents: the corpus; read once for document frequencies.
+        folder: for what the generator keeps; the caller removes it.
+        size: queries wanted.
+        seed: of documents, passages and queries.
+        trained_on: tells the queries that a model was trained on, which are left out and counted.
+    """
+    rng = np.random.default_rng(seed)
+    text_format = TextFormat()
+    reader = PassageReader(documents, text_format, word_counter().count, _PASSAGE_WORDS, "en")
+    generator = LexicalGenerator(documents, text_format, per_passage=1, seed=seed)
+    generator.prepare(folder)
+    order = rng.permutation(len(documents))[: _LOOKS * size]
+    texts: list[str] = []
+    rows: list[int] = []
+    looked = known = 0
+    for start in range(0, len(order), _CHUNK):
+        if len(texts) == size:
+            break
+        taken = order[start : start + min(_CHUNK, size - len(texts))]
+        looked += len(taken)
+        passages = _one_a_document(reader.read(taken.tolist())[0], rng)
+        for passage, made in zip(passages, generator.generate(passages, 0).queries, strict=True):
+            if made and trained_on is not None and trained_on(made[0].text):
+                known += 1
+            elif made and made[0].text.strip():
+                texts.append(made[0].text)
+                rows.append(passage.row)
+    found = [text_format.document(document) for document in documents.take(rows)]
+    counts = {"documents_looked_at": looked, "documents_without_query": looked - known - len(texts)}
+    counts |= {TRAINED_ON: known} if known else {}
+    return PseudoQueries(texts, np.array(rows, np.int64), verbatim_share(texts, found), counts)
+
+
+def _one_a_document(passages: list[Passage], rng: np.random.Generator) -> list[Passage]:
+    of_row: dict[int, list[Passage]] = {}
+    for passage in passages:
+        of_row.setdefault(passage.row, []).append(passage)
+    return [found[int(rng.integers(len(found)))] for found in of_row.values()]

@@ -1,25 +1,182 @@
-"""Training by the trainers of sentence-transformers' other model classes."""
+"""Training by the trainers of sentence-transformers' other model classes.
+
+The transformer of any dense encoder, for architectures that put something else on top.
+
+A masked-language-model head for an encoder that has none.
+
+How the models of all architectures are trained, on equal budgets.
+
+What is trained once, and which test queries then judge it.
+
+What is judged: an architecture that is trained on every set, or models that are given.
+"""
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.regimes.recipe import Recipe
-from beir_cocodr.training.callbacks import StderrProgress
-from beir_cocodr.training.finite import FiniteGuard
-from beir_cocodr.training.record import read_record, write_record
-from beir_cocodr.versions import versions
+from beir_cocodr.io import draft_folder
+from beir_cocodr.models.condenser import mlm_layers
+from beir_cocodr.models.loading import load_encoder, model_source
+from beir_cocodr.provenance import read_record, write_record
+from beir_cocodr.records import versions
+from beir_cocodr.training.trainer import FiniteGuard, StderrProgress
+
+#: What changes where and how fast a number is computed, not the number.
+_UNTOLD = ("device", "encode_batch_size")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One start, one number of steps and one batch size for every architecture.
+
+    Args:
+        start: encoder that all architectures start from: minilm, a folder or a hub name.
+        max_steps: optimiser steps; -1 trains for ``epochs``.
+        epochs: passes over the training pairs.
+        batch_size: training queries a step.
+        learning_rate: peak of a linear schedule.
+        warmup: share of the steps that the schedule rises.
+        negatives: BM25 negatives a query, of hard negatives and of the cross-encoder; all others learn from
+            the other documents of the batch alone, as the paper's base setting.
+        negative_depth: BM25 results that they are drawn from, known positives removed.
+        hard_negatives: "bm25", or "mined" by a first retriever that is trained on BM25's (twice the budget).
+        teacher: of the distilled encoder: "hybrid" (BM25 and the start), "cross-encoder" (the one that is
+            trained on the same set), or what `distill` takes.
+        list_size: documents a query in distillation, one of them relevant, the others BM25's.
+        query_length, document_length: tokens that texts are cut to; None means the start's own.
+        mlm_steps: of masked language modelling on the corpus, before SPLADE, where the start has no head.
+        mlm_learning_rate: of these steps.
+        document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers' defaults).
+        rerank: documents of the first stage that the cross-encoder reranks (paper: 1,000).
+        first_stage: "bm25", or an encoder.
+        encode_batch_size: texts encoded at a time.
+        device: of all models.
+
+    Raises:
+        InputError: a number that makes no training.
+
+    Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2.
+    """
+
+    start: str = "minilm"
+    max_steps: int = -1
+    epochs: float = 1
+    batch_size: int = 32
+    learning_rate: float = 2e-5
+    warmup: float = 0.1
+    negatives: int = 4
+    negative_depth: int = 30
+    hard_negatives: str = "bm25"
+    teacher: str = "hybrid"
+    list_size: int = 8
+    query_length: int | None = None
+    document_length: int | None = None
+    mlm_steps: int = 200
+    mlm_learning_rate: float = 5e-4
+    document_flops: float = 3e-5
+    query_flops: float = 5e-5
+    rerank: int = 100
+    first_stage: str = "bm25"
+    encode_batch_size: int = 64
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_steps == 0 or self.max_steps < -1:
+            raise InputError(f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}")
+        for name in ("epochs", "learning_rate", "mlm_learning_rate"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in ("negatives", "negative_depth", "rerank", "encode_batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("warmup", "mlm_steps", "document_flops", "query_flops"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative, it is {getattr(self, name)}")
+        if self.batch_size < 2 or self.list_size < 2:
+            raise InputError(
+                f"batch_size {self.batch_size} and list_size {self.list_size} must be at least 2, as a "
+                "document is learned against others"
+            )
+        if self.hard_negatives not in ("bm25", "mined"):
+            raise InputError(f"hard_negatives is bm25 or mined, not {self.hard_negatives!r}")
+
+    def told(self) -> dict[str, Any]:
+        """What a number depends on."""
+        return {name: value for name, value in asdict(self).items() if name not in _UNTOLD}
+
+    @property
+    def encoder(self) -> dict[str, Any]:
+        """What every encoder is loaded with."""
+        return {
+            "query_length": self.query_length,
+            "document_length": self.document_length,
+            "device": self.device,
+        }
+
+
+REGIMES = ("interpolation", "extrapolation")
+
+
+@dataclass(frozen=True)
+class TrainingUnit:
+    """One training set with its test sets.
+
+    Attributes:
+        name: of the set, as a path below the output of `resample`.
+        group: what is put together in one row: a size or k of ReSTrain, all buckets of ReSTTest.
+        train: folder with the split "train".
+        tests: regime to the folder with the split "test" that judges in it.
+    """
+
+    name: str
+    group: str
+    train: Path
+    tests: dict[str, Path]
+
+
+def training_units(folder: Path, manifest: dict[str, Any]) -> list[TrainingUnit]:
+    """The units of an output of `resample`: every set of ReSTrain, every bucket of ReSTTest.
+
+    Both regimes of a bucket have the same training queries and are one unit.
+
+    Args:
+        folder: the output.
+        manifest: its content, see `read_manifest`.
+    """
+    buckets = manifest["method"] == "resttest"
+    found: dict[str, TrainingUnit] = {}
+    for record in manifest["sets"]:
+        name = f"bucket-{record['bucket']}" if buckets else record["folder"]
+        group = f"{manifest['parameters']['buckets']} buckets" if buckets else record["label"]
+        unit = found.setdefault(name, TrainingUnit(name, group, folder / record["train"]["folder"], {}))
+        unit.tests[record["regime"]] = folder / record["test"]["folder"]
+    return list(found.values())
 
 
 class GuardedTrainer(BaseTrainer):
@@ -156,3 +313,114 @@ def _arguments(run: HostRun, folder: Path, recipe: Recipe, seed: int) -> Any:
         report_to="none",
         disable_tqdm=False,
     )
+
+
+def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
+    """Save transformer and tokenizer of the recipe's start as a bare folder.
+
+    Pooling, similarity and prompts of the start are the dense encoder's and stay behind.
+
+    Args:
+        recipe: with start and lengths.
+        seed: of layers that the start lacks.
+        folder: for the transformer.
+
+    Returns:
+        Separator and lengths in force.
+
+    Raises:
+        InputError: there is no such start.
+    """
+    set_seed(seed)
+    model = load_encoder(recipe.start, **recipe.encoder)
+    transformer: Any = model.transformers_model
+    transformer.save_pretrained(str(folder))
+    model.tokenizer.save_pretrained(str(folder))
+    found = model.text_format
+    return TextFormat(
+        title_separator=found.title_separator,
+        query_length=found.query_length,
+        document_length=found.document_length,
+    )
+
+
+log = logging.getLogger(__name__)
+
+_MASKED = 0.15
+
+
+def masked_language_model(
+    collection: Collection, recipe: Recipe, seed: int, shared: Path
+) -> tuple[str, TextFormat]:
+    """A masked language model around the recipe's start.
+
+    A start that is saved with its head stays as it is. Any other gets the host's head for its kind of
+    transformer, tied to the input embeddings, and some steps of masked language modelling on the documents.
+    Neither depends on training queries, so it is made once for a corpus and a seed.
+
+    Args:
+        collection: its documents are trained on.
+        recipe, seed: the start, ``mlm_steps`` and so on.
+        shared: folder that the model is kept in.
+
+    Returns:
+        Its folder or name, and separator and lengths of the start.
+
+    Source: BERT (Devlin et al., 2019); SPLADE (Formal et al., 2021) needs such a head.
+    """
+    name = f"mlm-{collection.documents.content_hash[:12]}-{seed}"
+    bare = shared / f"{name}-start"
+    text_format = save_start(recipe, seed, bare)
+    source = model_source(recipe.start)
+    try:
+        if mlm_layers(source) is not None:
+            return source, text_format
+        folder = shared / name
+        if not folder.is_dir():
+            _train(bare, folder, collection, text_format, recipe, seed)
+        return str(folder), text_format
+    finally:
+        shutil.rmtree(bare)
+
+
+def _train(
+    bare: Path, folder: Path, collection: Collection, text_format: TextFormat, recipe: Recipe, seed: int
+) -> None:
+    set_seed(seed)
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(bare), AutoTokenizer.from_pretrained(bare)
+
+    def tokens(batch: dict[str, list[int]]) -> dict[str, Any]:
+        texts = [text_format.document(found) for found in collection.documents.take(batch["row"])]
+        encoded: dict[str, Any] = tokenizer(texts, truncation=True, max_length=text_format.document_length)
+        return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
+
+    with draft_folder(folder) as draft:
+        if recipe.mlm_steps:
+            log.info("%s has no head: %d steps of masked language modelling", recipe.start, recipe.mlm_steps)
+            cuda = torch.cuda.is_available() and not str(recipe.device).startswith("cpu")
+            trainer = Trainer(
+                model=model,
+                args=TrainingArguments(
+                    output_dir=str(draft / "trainer"),
+                    max_steps=recipe.mlm_steps,
+                    per_device_train_batch_size=recipe.batch_size,
+                    learning_rate=recipe.mlm_learning_rate,
+                    warmup_steps=recipe.warmup,
+                    seed=seed,
+                    use_cpu=not cuda,
+                    save_strategy="no",
+                    report_to="none",
+                    remove_unused_columns=False,
+                    dataloader_pin_memory=cuda,
+                    disable_tqdm=True,
+                ),
+                train_dataset=Dataset.from_dict({"row": range(len(collection.documents))}).with_transform(
+                    tokens
+                ),
+                data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=_MASKED),
+            )
+            trainer.remove_callback(ProgressCallback)
+            trainer.train()
+            shutil.rmtree(draft / "trainer", ignore_errors=True)
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)

@@ -15,13 +15,15 @@ import torch
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.retrieval.cpu_cores import available_cores
-from beir_cocodr.retrieval.store.precision import Precision, bytes_per_vector
+from beir_cocodr.retrieval.pool import available_cores
+from beir_cocodr.retrieval.store.shard import Precision, bytes_per_vector
 
 #: Documents of the timed sample, and those that are encoded before it to warm up.
 SAMPLE, _WARM_UP = 64, 4
+
 # Ids and the two tie orders.
 _BYTES_PER_ID = 24
+
 _GIB = 1 << 30
 
 

@@ -1,4 +1,7 @@
-"""What a store says of itself: what its vectors depend on, who made them, and how they are laid out."""
+"""What a store says of itself: what its vectors depend on, who made them, and how they are laid out.
+
+Settings of an embedding store.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.store.files import placed
+from beir_cocodr.io import placed
+from beir_cocodr.retrieval.corpus_encoder import Backend
+from beir_cocodr.retrieval.store.shard import Precision
 
 _FILE = "store.json"
+
 # Raise it when the same inputs give other files.
 _FORMAT = 1
+
 _ENCODER = ("weights", "tokenizer", "architecture")
 
 
@@ -124,3 +131,40 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 def _short(value: Any) -> str:
     is_hash = isinstance(value, str) and len(value) == 64
     return value[:16] if is_hash else json.dumps(value, ensure_ascii=False)
+
+
+#: Documents of a shard where nothing else is said: one tile of search, 48 MiB of 768 float32 dimensions.
+SHARD_SIZE = 16_384
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """How a corpus is encoded and kept.
+
+    Args:
+        shard_size: documents of a shard, all that a process which is killed loses; an existing store's own by
+            default, else 16,384.
+        precision: on disk, see :data:`~beir_cocodr.retrieval.store.shard.Precision` (default "fp32").
+        backend: what the encoder computes in, "fp32" (as it was loaded, default) or "bf16" (autocast).
+        token_budget: tokens of a batch, padding included; see
+            :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
+
+    Raises:
+        InputError: a size below 1 or an unknown name.
+    """
+
+    shard_size: int | None = None
+    precision: Precision = "fp32"
+    backend: Backend = "fp32"
+    token_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("shard_size", "token_budget"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name.replace('_', ' ')} is {value}; give at least 1")
+        for name, kind in (("precision", Precision), ("backend", Backend)):
+            if getattr(self, name) not in get_args(kind):
+                raise InputError(
+                    f"unknown {name} {getattr(self, name)!r}; there are {', '.join(get_args(kind))}"
+                )

@@ -1,25 +1,114 @@
-"""One shard of a store: a safetensors file with the vectors of consecutive documents."""
+"""One shard of a store: a safetensors file with the vectors of consecutive documents.
+
+How vectors lie on disk: float32, float16, bfloat16 values, or int8 with a scale for each vector.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.store.files import placed
-from beir_cocodr.retrieval.store.precision import Arrays, unpack
+from beir_cocodr.io import placed
+
+#: "fp32": as they are. "fp16": half the size, relative error up to 2⁻¹¹. "bf16": bfloat16 values, relative
+#: error up to 2⁻⁸, in float16 files, as numpy and most tools know no bfloat16. "int8": a quarter of the size,
+#: absolute error up to 1/254 of the vector's largest number.
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_VECTORS, _SCALES, _PRIORS = "vectors", "scales", "priors"
+
+_LEVELS = 127
+
+
+class OutOfRange(Exception):
+    """Vectors with numbers that a precision cannot hold.
+
+    Args:
+        rows: which of the given vectors.
+    """
+
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+
+def pack(vectors: npt.NDArray[np.float32], precision: Precision, prior: bool = False) -> Arrays:
+    """Finite (n, w) vectors to the arrays of a shard.
+
+    int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127: a vector
+    depends on no other, so that shards can be written before the corpus has been seen.
+
+    Args:
+        vectors: (n, w) float32.
+        precision: of ``vectors`` in the result.
+        prior: the first number of each vector stays float32, in ``priors`` (n,), and the rest is packed
+            without it. For MRL, whose γ is far larger than all else; not with fp32, where nothing is lost.
+
+    Returns:
+        ``vectors`` (n, w), or (n, w − 1) with ``priors``; int8 has ``scales`` (n,) as well.
+
+    Raises:
+        OutOfRange: fp16 or bf16, and a number beyond ±65,504.
+    """
+    arrays: Arrays = {}
+    if prior and precision != "fp32":
+        arrays[_PRIORS] = np.ascontiguousarray(vectors[:, 0])
+        vectors = vectors[:, 1:]
+    if precision == "fp32":
+        return {_VECTORS: np.ascontiguousarray(vectors)}
+    if precision == "int8":
+        scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(_LEVELS)
+        divisors = np.where(scales > 0, scales, np.float32(1))[:, None]
+        codes = np.rint(vectors / divisors).clip(-_LEVELS, _LEVELS).astype(np.int8)
+        return arrays | {_VECTORS: codes, _SCALES: scales.astype(np.float32)}
+    if precision == "bf16":
+        vectors = torch.from_numpy(np.ascontiguousarray(vectors)).bfloat16().float().numpy()
+    with np.errstate(over="ignore"):  # said below, with the rows
+        halves = vectors.astype(np.float16)
+    if len(wrong := np.flatnonzero(~np.isfinite(halves).all(axis=1))):
+        raise OutOfRange(wrong.tolist())
+    return arrays | {_VECTORS: halves}
+
+
+def unpack(arrays: Mapping[str, npt.NDArray[Any]]) -> torch.Tensor:
+    """The arrays of :func:`pack` to (n, w) float32, in memory of their own."""
+    stored, priors = arrays[_VECTORS], arrays.get(_PRIORS)
+    first = 0 if priors is None else 1
+    # PyTorch's own memory is aligned alike in every process, and the last bits of products may depend on it.
+    vectors = torch.empty(len(stored), stored.shape[1] + first, dtype=torch.float32)
+    target = vectors.numpy()
+    if priors is not None:
+        target[:, 0] = priors
+    target[:, first:] = stored
+    if _SCALES in arrays:
+        target[:, first:] *= arrays[_SCALES][:, None]
+    return vectors
+
+
+def bytes_per_vector(width: int, precision: Precision, prior: bool = False) -> int:
+    """What a vector of ``width`` numbers takes on disk."""
+    if precision == "fp32":
+        return 4 * width
+    packed = width - 1 if prior else width
+    return (packed + 4 if precision == "int8" else 2 * packed) + (4 if prior else 0)
+
 
 # A single entry, because safetensors does not promise an order among several.
 _ENTRY = "shard"
+
 _TYPES = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
 
 
@@ -42,7 +131,7 @@ class Shard:
         return self.stop - self.start
 
     def write(self, arrays: Arrays) -> None:
-        """Put the arrays of :func:`~beir_cocodr.retrieval.store.precision.pack` in place, in one step."""
+        """Put the arrays of :func:`~beir_cocodr.retrieval.store.shard.pack` in place, in one step."""
         with placed(self.path) as temporary:
             save_file(arrays, temporary, metadata={_ENTRY: json.dumps(self._label)})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beir_cocodr.data.docstrings.packages import PackageDocs, package_docstrings
+from beir_cocodr.data.apidocs.packages import PackageDocs, package_docstrings
 
 FILES = {
     "__init__.py": """

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.docstrings.literals import NotLiteral, evaluate
-from beir_cocodr.data.docstrings.source_file import Docstring, ModuleSource, read_docstrings
+from beir_cocodr.data.apidocs.docstrings import Docstring, ModuleSource, NotLiteral, evaluate, read_docstrings
 
 
 def _read(folder: Path, source: str | bytes, module: str = "pkg.mod") -> ModuleSource | None:

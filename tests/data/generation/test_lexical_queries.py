@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.document_frequencies import DocumentFrequencies, count_document_frequencies
-from beir_cocodr.data.generation.generated import Passage
-from beir_cocodr.data.generation.lexical_queries import LexicalGenerator
-from beir_cocodr.data.sentences import sentence_ranges
-from beir_cocodr.data.text_format import TextFormat
-from beir_cocodr.data.words import words
+from beir_cocodr.data.passages import sentence_ranges
+from beir_cocodr.data.text import TextFormat, words
+from beir_cocodr.generation.lexical import DocumentFrequencies, LexicalGenerator, count_document_frequencies
+from beir_cocodr.generation.shards import Passage
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +143,7 @@ def test_long_queries_are_cut_and_say_so():
 
 _RUN = """
 import sys
-from beir_cocodr.cli import main
+from beir_cocodr.cli.__main__ import main
 try:
     main(sys.argv[1:])
 except SystemExit as status:

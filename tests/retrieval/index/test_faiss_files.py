@@ -10,8 +10,8 @@ import pytest
 from mrl_vectors import mrl_like
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.faiss_index import FaissIndex
-from beir_cocodr.retrieval.index.options import FaissOptions
+from beir_cocodr.retrieval.faiss.index import FaissIndex
+from beir_cocodr.retrieval.faiss.transform import FaissOptions
 
 faiss = pytest.importorskip("faiss")
 KEY = {"model": "tiny", "corpus": "c0ffee", "lengths": [64, 128]}

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from mrl_vectors import exact_top, mrl_like, overlap
 
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.retrieval.faiss_index import FaissIndex
-from beir_cocodr.retrieval.index import vectors as corpus_vectors
-from beir_cocodr.retrieval.index.options import FaissOptions
-from beir_cocodr.retrieval.index.recall import recall_against_exact
+from beir_cocodr.retrieval.faiss import build as corpus_vectors
+from beir_cocodr.retrieval.faiss.index import FaissIndex, recall_against_exact
+from beir_cocodr.retrieval.faiss.transform import FaissOptions
 
 faiss = pytest.importorskip("faiss")
 KINDS = ["flat", "hnsw", "ivfpq", "sq8"]

@@ -9,11 +9,8 @@ from mrl_vectors import exact_top, mrl_like, overlap
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.kl import flatten_document, flatten_query
-from beir_cocodr.retrieval.faiss_index import FaissIndex
-from beir_cocodr.retrieval.index.folding import Folding
-from beir_cocodr.retrieval.index.layout import Layout
-from beir_cocodr.retrieval.index.options import FaissOptions
-from beir_cocodr.retrieval.index.transform import documents_as_queries
+from beir_cocodr.retrieval.faiss.index import FaissIndex
+from beir_cocodr.retrieval.faiss.transform import FaissOptions, Folding, Layout, documents_as_queries
 
 faiss = pytest.importorskip("faiss")
 QUIET = {"recall_queries": 0}

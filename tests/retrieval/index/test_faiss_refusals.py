@@ -10,9 +10,8 @@ import pytest
 from mrl_vectors import mrl_like
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.faiss_index import FaissIndex
-from beir_cocodr.retrieval.index.options import FaissOptions
-from beir_cocodr.retrieval.index.recall import recall_against_exact
+from beir_cocodr.retrieval.faiss.index import FaissIndex, recall_against_exact
+from beir_cocodr.retrieval.faiss.transform import FaissOptions
 
 pytest.importorskip("faiss")
 QUIET = {"recall_queries": 0}
@@ -70,6 +69,6 @@ def test_where_faiss_is_absent_the_extra_is_named(monkeypatch):
 
 
 def test_importing_the_module_does_not_import_faiss():
-    code = "import beir_cocodr.retrieval.faiss_index, sys; print(*sys.modules)"
+    code = "import beir_cocodr.retrieval.faiss.index, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert not {"faiss", "transformers", "sentence_transformers"} & set(done.stdout.split())

@@ -6,7 +6,7 @@ import torch
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.kl import flatten_document, flatten_query
-from beir_cocodr.retrieval.index.folding import Folding
+from beir_cocodr.retrieval.faiss.transform import Folding
 
 K, DOCUMENTS, QUERIES = 48, 3000, 40
 

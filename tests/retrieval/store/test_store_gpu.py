@@ -10,11 +10,10 @@ import pytest
 import torch
 from conftest import write_beir
 
-from beir_cocodr.evaluation.store_run import search
-from beir_cocodr.evaluation.trec_run import read_trec_run
-from beir_cocodr.retrieval.embedding_store import EmbeddingStore
-from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.evaluation.runs import read_trec_run, search
+from beir_cocodr.retrieval.store.encode import encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,10 +10,10 @@ from conftest import write_beir
 
 from beir_cocodr import MRL
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.store_run import search
-from beir_cocodr.retrieval.embedding_store import EmbeddingStore
-from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.evaluation.runs import search
+from beir_cocodr.retrieval.store.encode import encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 pytest.importorskip("faiss")
 

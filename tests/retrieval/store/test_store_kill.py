@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from conftest import write_beir
 
-from beir_cocodr.retrieval.encode import encode
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.retrieval.store.encode import encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
 
 KILLS, DOCUMENTS, SIZE = 10, 300, 8
 
@@ -48,7 +48,7 @@ def complete(folder: Path) -> dict[Path, int]:
 
 
 def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path):
-    CONTEXT.set_forkserver_preload(["beir_cocodr.retrieval.encode", "pytest", "conftest"])
+    CONTEXT.set_forkserver_preload(["beir_cocodr.retrieval.store.encode", "pytest", "conftest"])
     whole = tmp_path / "whole"
     started(folder, tiny_bert, whole, "fp32").join()  # warms up
     begun = time.monotonic()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from beir_cocodr.retrieval.store.precision import OutOfRange, bytes_per_vector, pack, unpack
+from beir_cocodr.retrieval.store.shard import OutOfRange, bytes_per_vector, pack, unpack
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 # Half of the distance between neighbours, relative to the number: 11 and 8 binary places.

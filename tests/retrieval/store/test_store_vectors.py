@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 
 from beir_cocodr import COCODR, MRL, load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.embedding_store import EmbeddingStore
-from beir_cocodr.retrieval.encode import encode, encode_documents
-from beir_cocodr.retrieval.index.folding import Folding
-from beir_cocodr.retrieval.store.options import EncodeOptions
+from beir_cocodr.retrieval.faiss.transform import Folding
+from beir_cocodr.retrieval.store.encode import encode, encode_documents
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 SIZE = 16
 

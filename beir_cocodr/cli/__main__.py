@@ -1,0 +1,186 @@
+"""The command line: one thin command per function, results on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beir_cocodr.cli import options
+from beir_cocodr.cli.analysis import qpp, representation, shift, source_clusters
+from beir_cocodr.cli.data import doctor, generate_queries
+from beir_cocodr.cli.evaluation import compare, report
+from beir_cocodr.cli.resampling import add_resampling
+from beir_cocodr.cli.search import add_search
+from beir_cocodr.cli.training import adapt, distill, finetune, pretrain
+from beir_cocodr.errors import InputError
+from beir_cocodr.report.terminal import print_adaptation, print_json, print_tables
+
+app = typer.Typer(
+    help="Adapt a dense retriever to a corpus without labels, and learn honestly whether it got better.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command: exit status 0 on success, 2 with one line on stderr on bad input."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(
+        lambda record: record.name.startswith("beir_cocodr") or record.levelno >= logging.WARNING
+    )
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        status = typer.main.get_command(app).main(
+            args=arguments or ["--help"], prog_name="beir-cocodr", standalone_mode=False
+        )
+    except InputError as error:
+        status = _fail(str(error))
+    except KeyboardInterrupt:
+        status = 130
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not a usage error of the host
+            raise
+        status = _fail(error.format_message())
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+@app.command()
+def validate(
+    dataset: options.Dataset,
+    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
+    as_json: options.Json = False,
+    most: Annotated[int, typer.Option(help="Defects of a kind that are listed; all are counted.")] = 20,
+) -> None:
+    """List all defects of a collection at once, with file, line and id."""
+    from beir_cocodr.data.validation import summarize
+    from beir_cocodr.data.validation import validate as find_defects
+
+    defects = find_defects(dataset, split)
+    errors = sum(defect.severity == "error" for defect in defects)
+    if as_json:
+        print_json([asdict(defect) for defect in defects])
+    else:
+        from beir_cocodr.report.tables.evaluation import defect_lines
+
+        for line in defect_lines(defects, most):
+            print(line)
+        counts = ", ".join(f"{kind}: {count}" for kind, count in summarize(defects).items())
+        print(
+            f"{dataset}: {errors} errors, {len(defects) - errors} warnings"
+            + (f" ({counts})" if counts else "")
+        )
+    if errors:
+        raise InputError(f"{dataset} has {errors} errors, and would be refused when loading")
+
+
+@app.command()
+def evaluate(
+    dataset: options.Dataset,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            help="minilm, bm25, lucene-bm25, hybrid:M, rrf:M, feedback:M, a folder or a hub name; repeat."
+        ),
+    ],
+    output: options.Output,
+    measures: options.Measures = "nDCG@10 R@100",
+    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
+    top_k: Annotated[
+        int | None, typer.Option(help="Documents a query in the run; default: what the measures need.")
+    ] = None,
+    identical_ids: options.Policy = "auto",
+    bm25_analyzer: options.Analyzer = "english",
+    query_length: options.QueryLength = None,
+    document_length: options.DocumentLength = None,
+    title_separator: options.Separator = None,
+    encode_batch_size: options.EncodeBatch = 64,
+    store: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat."
+        ),
+    ] = None,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Search a labelled collection with one or more models, measure, and test their differences."""
+    from beir_cocodr.evaluation.evaluate import evaluate as run
+    from beir_cocodr.report.tables.evaluation import comparison_table, evaluation_table
+
+    report = run(
+        dataset,
+        model,
+        output,
+        measures,
+        split,
+        identical_ids,
+        top_k,
+        analyzer=bm25_analyzer,
+        query_length=query_length,
+        document_length=document_length,
+        title_separator=title_separator,
+        batch_size=encode_batch_size,
+        stores=store or (),
+        device=device,
+        progress=True,
+    )
+    if as_json:
+        print_json(report)
+    else:
+        print_tables(evaluation_table(report), *([comparison_table(report)] if report["comparisons"] else []))
+
+
+@app.command()
+def quickstart(
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for models and results; default: runs/quickstart[-fast].")
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="A smaller run, under two minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the whole run.")] = 42,
+    resume: options.Resume = False,
+    as_json: options.Json = False,
+) -> None:
+    """The main job on an embedded default: adapt MiniLM to the documentation of scipy and scikit-learn."""
+    from beir_cocodr.training.adapt import quickstart as run
+
+    output = output or Path("runs/quickstart-fast" if fast else "runs/quickstart")
+    print_adaptation(run(output, fast, seed, resume), as_json)
+
+
+for _command in (
+    generate_queries,
+    pretrain,
+    finetune,
+    distill,
+    adapt,
+    qpp,
+    shift,
+    representation,
+    source_clusters,
+    compare,
+    report,
+    doctor,
+):
+    app.command()(_command)
+
+add_search(app)
+
+add_resampling(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""The commands that look at results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from beir_cocodr.cli import options
+from beir_cocodr.report.terminal import print_json, print_tables
+
+_Picture = Annotated[
+    bool | None,
+    typer.Option("--picture/--no-picture", help="Scatter picture; default: where matplotlib is there."),
+]
+
+_Results = Annotated[
+    list[Path] | None, typer.Option(help="A results.json of evaluate on one of the collections; repeat.")
+]
+
+_ResultsMeasure = Annotated[str, typer.Option(help="The measure of the results.")]
+
+
+def qpp(
+    dataset: options.Dataset,
+    model: Annotated[
+        str, typer.Option(help="Whose quality is predicted; names as for evaluate.", show_default=False)
+    ],
+    output: options.Output,
+    per_query: Annotated[
+        Path | None, typer.Option(help="A NAME.per_query.tsv of evaluate, instead of searching.")
+    ] = None,
+    measure: Annotated[str, typer.Option(help="One measure that ir-measures knows.")] = "nDCG@10",
+    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
+    picture: _Picture = None,
+    identical_ids: options.Policy = "auto",
+    bm25_analyzer: options.Analyzer = "english",
+    query_length: options.QueryLength = None,
+    document_length: options.DocumentLength = None,
+    title_separator: options.Separator = None,
+    encode_batch_size: options.EncodeBatch = 64,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Correlate predictors of query performance, an MRL's variance among them, with per-query quality."""
+    from beir_cocodr.analysis.qpp import qpp as run
+    from beir_cocodr.analysis.qpp import variance_predictors
+    from beir_cocodr.report.tables.analysis import qpp_table
+
+    encoder: dict[str, Any] = {
+        "query_length": query_length,
+        "document_length": document_length,
+        "title_separator": title_separator,
+        "device": device,
+    }
+    report = run(
+        dataset,
+        model,
+        output,
+        per_query,
+        measure,
+        split,
+        extra=variance_predictors(model, dataset, split, **encoder),
+        picture=picture,
+        analyzer=bm25_analyzer,
+        policy=identical_ids,
+        batch_size=encode_batch_size,
+        progress=True,
+        **encoder,
+    )
+    if as_json:
+        print_json(report)
+    else:
+        print_tables(qpp_table(report))
+
+
+def shift(
+    source: Annotated[
+        str, typer.Option(help="Collection a model is trained on, named as for evaluate.", show_default=False)
+    ],
+    target: Annotated[
+        list[str], typer.Option(help="Collection to compare with it; repeat for several.", show_default=False)
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="Split of the targets' queries; default: test, or all if none.")
+    ] = None,
+    source_split: Annotated[
+        str | None, typer.Option(help="Split of the source's queries; default: train, or all.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for shift.json and shift.png.")] = None,
+    results: _Results = None,
+    measure: _ResultsMeasure = "nDCG@10",
+    baseline: Annotated[
+        str | None, typer.Option(help="A model in the results, such as bm25: scores are differences to it.")
+    ] = None,
+    picture: _Picture = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare targets with a source: words of documents and types of queries, by weighted Jaccard."""
+    from beir_cocodr.analysis.shift import shift as run
+    from beir_cocodr.report.tables.analysis import shift_tables
+
+    report = run(source, target, split, source_split, output, results or (), measure, baseline, picture)
+    if as_json:
+        print_json(report)
+    else:
+        print_tables(*shift_tables(report))
+
+
+def representation(
+    dataset: Annotated[
+        list[str], typer.Option(help="Corpus, named as for evaluate; repeat for several.", show_default=False)
+    ],
+    model: Annotated[
+        list[str],
+        typer.Option(help="An encoder, and optionally a second: before and after.", show_default=False),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for representation.json and representation.png.")
+    ] = None,
+    sample: Annotated[int, typer.Option(help="Most documents of a corpus, a pair of spans of each.")] = 1024,
+    batch_size: Annotated[int, typer.Option(help="Documents contrasted with each other in the loss.")] = 128,
+    temperature: Annotated[float, typer.Option(help="Temperature of uniformity.")] = 2.0,
+    span_tokens: Annotated[int, typer.Option(help="Most tokens of a span.")] = 30,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and the spans.")] = 42,
+    results: _Results = None,
+    measure: _ResultsMeasure = "nDCG@10",
+    picture: _Picture = None,
+    document_length: options.DocumentLength = None,
+    title_separator: options.Separator = None,
+    encode_batch_size: options.EncodeBatch = 64,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Alignment, uniformity and contrastive loss of an encoder on corpora, or of two: before and after."""
+    from beir_cocodr.analysis.representation import RepresentationOptions
+    from beir_cocodr.analysis.representation import representation as run
+    from beir_cocodr.report.tables.analysis import representation_tables
+
+    report = run(
+        dataset,
+        model,
+        RepresentationOptions(sample, batch_size, temperature, span_tokens, seed),
+        output,
+        results or (),
+        measure,
+        picture,
+        encode_batch_size,
+        progress=True,
+        document_length=document_length,
+        title_separator=title_separator,
+        device=device,
+    )
+    if as_json:
+        print_json(report)
+    else:
+        print_tables(*representation_tables(report))
+
+
+def source_clusters(
+    source: Annotated[
+        str, typer.Option(help="Labelled collection that the models were trained on.", show_default=False)
+    ],
+    target: Annotated[
+        list[str], typer.Option(help="Collection with queries; repeat for several.", show_default=False)
+    ],
+    before: Annotated[str, typer.Option(help="An encoder, such as one without iDRO.", show_default=False)],
+    after: Annotated[str, typer.Option(help="An encoder, such as one with iDRO.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for source_clusters.json and source_clusters.png.")
+    ] = None,
+    clusters: Annotated[int, typer.Option(help="Clusters of source queries.")] = 50,
+    sample: Annotated[int, typer.Option(help="Most source queries.")] = 1000,
+    negatives: Annotated[int, typer.Option(help="BM25 negatives a source query.")] = 4,
+    cases: Annotated[int, typer.Option(help="Target queries shown with their nearest source queries.")] = 5,
+    nearest: Annotated[int, typer.Option(help="Source queries shown for each.")] = 1,
+    query: Annotated[
+        list[str] | None, typer.Option(help="Id of a target query to show instead; repeat.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample, the negatives and the clusters.")] = 42,
+    source_split: Annotated[str, typer.Option(help="Split of the source's qrels.")] = "train",
+    split: Annotated[str, typer.Option(help="Split of the targets' queries.")] = "test",
+    results: _Results = None,
+    measure: _ResultsMeasure = "nDCG@10",
+    picture: _Picture = None,
+    query_length: options.QueryLength = None,
+    document_length: options.DocumentLength = None,
+    title_separator: options.Separator = None,
+    encode_batch_size: options.EncodeBatch = 64,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Which source queries resemble a target, and whether training helped on both."""
+    from beir_cocodr.analysis.source_clusters import SourceClusterOptions
+    from beir_cocodr.analysis.source_clusters import source_clusters as run
+    from beir_cocodr.report.tables.analysis import source_clusters_tables
+
+    report = run(
+        source,
+        target,
+        before,
+        after,
+        SourceClusterOptions(clusters, sample, negatives, cases, nearest, seed),
+        output,
+        results or (),
+        measure,
+        query or (),
+        source_split,
+        split,
+        picture,
+        encode_batch_size,
+        progress=True,
+        query_length=query_length,
+        document_length=document_length,
+        title_separator=title_separator,
+        device=device,
+    )
+    if as_json:
+        print_json(report)
+    else:
+        print_tables(*source_clusters_tables(report))

@@ -1,0 +1,144 @@
+"""The command that compares: two models on a collection, or three tools on a run.
+
+The command that writes a page about a run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beir_cocodr.cli import options
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.report.terminal import print_json, print_tables
+
+
+def compare(
+    dataset: options.Dataset,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Models to compare, named as for evaluate.", show_default=False)
+    ] = None,
+    parity: Annotated[
+        Path | None,
+        typer.Option(
+            "--parity",
+            metavar="RUN",
+            help="A TREC run to score by BEIR, ir-measures and pytrec_eval, instead of models.",
+        ),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for results.")] = None,
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            help="Separated by spaces; default: nDCG@10 R@100, or nDCG@10 AP@100 R@100 R_cap@100 RR@10 with "
+            "--parity."
+        ),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
+    labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--labels/--no-labels", help="Judge models with labels; default: where the split has some."
+        ),
+    ] = None,
+    identical_ids: options.Policy = "auto",
+    samples: Annotated[int, typer.Option(help="Crops and generated queries, without labels.")] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 42,
+    wanted: Annotated[int, typer.Option(help="Query-document pairs proposed for labelling.")] = 50,
+    bm25_analyzer: options.Analyzer = "english",
+    query_length: options.QueryLength = None,
+    document_length: options.DocumentLength = None,
+    title_separator: options.Separator = None,
+    encode_batch_size: options.EncodeBatch = 64,
+    device: options.Device = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare models on a collection, or with --parity what three evaluation tools say of one run."""
+    if (parity is not None) == bool(models):
+        raise InputError("name models to compare, or a run with --parity, and not both")
+    if parity is not None:
+        _parity(parity, dataset, output, split, measures, as_json)
+        return
+    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
+    from beir_cocodr.report.tables.evaluation import verdict_tables
+
+    report = compare_models(
+        models or [],
+        dataset,
+        output,
+        split,
+        measures or DEFAULT_MEASURES,
+        labels,
+        identical_ids,
+        samples=samples,
+        seed=seed,
+        wanted=wanted,
+        analyzer=bm25_analyzer,
+        query_length=query_length,
+        document_length=document_length,
+        title_separator=title_separator,
+        batch_size=encode_batch_size,
+        device=device,
+        progress=True,
+    )
+    if as_json:
+        print_json(report)
+    else:
+        print_tables(*verdict_tables(report))
+
+
+def _parity(
+    run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool
+) -> None:
+    from beir_cocodr.evaluation.parity import parity
+    from beir_cocodr.evaluation.parity_tools import PARITY_MEASURES
+    from beir_cocodr.report.tables.evaluation import parity_tables
+
+    report = parity(run, dataset, split, measures or PARITY_MEASURES)
+    if output is not None:
+        write_text(output_folder(output) / "parity.json", json.dumps(report, indent=2, ensure_ascii=False))
+    if as_json:
+        print_json(report)
+    else:
+        print_tables(*parity_tables(report))
+
+
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Output of evaluate, compare, adapt, quickstart or a training command.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="The page; default: report.html in the folder.", show_default=False)
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="The collection, for titles and texts, if the one on record is not at hand.",
+            show_default=False,
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of its qrels; default: the one on record.")] = None,
+    queries: Annotated[int, typer.Option(help="Queries shown one by one, at most.", min=0)] = 50,
+    published: Annotated[
+        list[Path] | None,
+        typer.Option(help="File of published figures, instead of the packaged ones; repeat."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write one HTML page about a run: the verdict, tables, single queries, pictures. It needs no network."""
+    from beir_cocodr.report.html.page import write_report
+
+    told = write_report(folder, output, dataset, split, queries, published or ())
+    if as_json:
+        print_json(told)
+    else:
+        print(told["sentence"])
+        print(told["path"])

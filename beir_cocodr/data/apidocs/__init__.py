@@ -1,0 +1,273 @@
+"""The embedded collection: documentation of installed packages as queries and passages.
+
+Say what an ``apidocs`` folder holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import platform
+import shutil
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import cache_root
+
+
+def describe_apidocs(folder: Path) -> str:
+    """The key and the counts of a folder from ``apidocs_folder``, as text for a terminal.
+
+    Args:
+        folder: the folder; its ``statistics.json`` is read.
+
+    Returns:
+        One line with the key, then per domain one line with what was kept and one with what was left out.
+    """
+    statistics = json.loads((folder / "statistics.json").read_text(encoding="utf-8"))
+    key = statistics["key"]
+    packages = {"Python": key["python"], **key["packages"]}
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    lines = [f"{folder.name}: {versions}, format {key['format']}, split seed {key['split_seed']}"]
+    for domain, counts in statistics["domains"].items():
+        left_out = ", ".join(f"{reason} {count:,}" for reason, count in counts["left_out"].items())
+        modules = ", ".join(f"{count:,} {state}" for state, count in counts["modules"].items())
+        lines += [
+            f"  {domain}: {counts['kept']:,} of {counts['docstrings']:,} texts kept,"
+            f" {counts['train_queries']:,} train and {counts['test_queries']:,} test queries;"
+            f" words per query {counts['query_words']:.1f}, per passage {counts['passage_words']:.1f}",
+            f"    modules: {modules}; left out: {left_out or 'nothing'}",
+        ]
+    return "\n".join(lines)
+
+
+# Domain -> the distribution whose version stands for its sources ("" for the running Python).
+DOMAINS = {
+    "stdlib": "",
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "torch": "torch",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+}
+
+FORMAT_VERSION = 1  # raise it with every change of what is extracted from the same sources
+
+SPLIT_SEED = 0
+
+TEST_SHARE = 0.3
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    id: str
+    query: str
+    passage: str
+
+    @property
+    def split(self) -> str:
+        digest = hashlib.sha256(f"{SPLIT_SEED}:{self.id}".encode()).digest()
+        return "test" if int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64 else "train"
+
+
+@dataclass
+class _Extraction:
+    """Pairs of one domain by id, and what was left out."""
+
+    modules: Counter[str]
+    seen: int = 0
+    pairs: list[_Pair] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
+    """A BEIR folder made of the documentation of installed packages, read with ``ast``.
+
+    A query is the summary line of a public function or class (methods are functions), its one relevant
+    passage is the rest of that text. Titles are empty: the only title that there is, the name of the
+    object, often says the summary again (``solve_banded``: "Solve the equation ... banded matrix") and
+    would turn the task into matching names. Texts that exist only in compiled code (numpy's ufuncs) are
+    not found; what is found but left out is counted by reason. The corpus holds every passage; queries are
+    split 70 to 30 into train and test by a seeded hash of the document id, so that a pair is in the same
+    split in every union.
+
+    Args:
+        domain: ``stdlib``, ``numpy``, ``pandas``, ``torch``, ``scipy``, ``sklearn``, or several joined by
+            ``+`` in any order. In a union, pairs repeated across domains are kept once, in the domain
+            that comes first by name.
+        cache_dir: root of the cache; default the environment's ``BEIR_COCODR_CACHE``, else the user's
+            cache directory for ``beir-cocodr``. The folder lies under ``apidocs/`` in it.
+
+    Returns:
+        The folder, with ``corpus.jsonl``, ``queries.jsonl``, ``qrels/train.tsv``, ``qrels/test.tsv`` and
+        ``statistics.json`` (key and counts per domain). It is made once per Python version, package
+        versions and format version, in some seconds; the same key gives the same bytes.
+
+    Raises:
+        InputError: an unknown domain, a package that is not installed or has no sources, or a cache that
+            cannot be written.
+    """
+    domains = _domains(domain)
+    key = _key(domains)
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
+    folder = _cache_root(cache_dir) / "apidocs" / f"{'+'.join(domains)}-{digest}"
+    if not (folder / "statistics.json").is_file():
+        extractions = {name: _extract(name) for name in domains}
+        _drop_repeated(extractions)
+        try:
+            _write(folder, extractions, key)
+        except OSError as error:
+            raise InputError(
+                f"apidocs: cannot write {folder} ({error.strerror}); set BEIR_COCODR_CACHE to another folder"
+            ) from error
+        log.info("%s", describe_apidocs(folder))
+    return folder
+
+
+def _domains(domain: str) -> list[str]:
+    names = sorted(set(domain.split("+")))
+    for name in names:
+        if name not in DOMAINS:
+            raise InputError(f"apidocs: unknown domain {name!r}; {_choices()}")
+    return names
+
+
+def _choices() -> str:
+    return f"choose from {', '.join(DOMAINS)}, or several joined by '+'"
+
+
+def _cache_root(cache_dir: Path | None) -> Path:
+    return cache_root() if cache_dir is None else cache_dir.expanduser()
+
+
+def _key(domains: Iterable[str]) -> dict[str, Any]:
+    return {
+        "domains": list(domains),
+        "format": FORMAT_VERSION,
+        "packages": {DOMAINS[name]: _version(name) for name in domains if DOMAINS[name]},
+        "python": platform.python_version(),
+        "split_seed": SPLIT_SEED,
+        "test_share": TEST_SHARE,
+    }
+
+
+def _version(domain: str) -> str:
+    try:
+        return importlib.metadata.version(DOMAINS[domain])
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InputError(
+            f"apidocs: package {DOMAINS[domain]!r} is not installed; install it, or {_choices()}"
+        ) from error
+
+
+def _source_root(domain: str) -> Path:
+    if not DOMAINS[domain]:
+        return Path(sysconfig.get_path("stdlib"))
+    spec = importlib.util.find_spec(domain)  # of a top-level name: finds, does not import
+    if spec is None or spec.origin is None:
+        raise InputError(f"apidocs: package {domain!r} is not installed; install it, or {_choices()}")
+    return Path(spec.origin).parent
+
+
+def _extract(domain: str) -> _Extraction:
+    root = _source_root(domain)
+    docs = package_docstrings(root, domain if DOMAINS[domain] else "")
+    extraction = _Extraction(docs.modules, len(docs.docstrings))
+    pairs: dict[str, _Pair] = {}
+    for name, docstring in docs.docstrings:
+        if docstring.text is None:
+            outcome: tuple[str, str] | str = "computed text"
+        elif name is None:
+            outcome = "private name"
+        elif docstring.deprecated:
+            outcome = "deprecated"
+        else:
+            outcome = split_docstring(docstring.text)
+        if isinstance(outcome, str):
+            extraction.left_out[outcome] += 1
+        elif f"{domain}:{name}" in pairs:
+            extraction.left_out["same name"] += 1
+        else:
+            pairs[f"{domain}:{name}"] = _Pair(f"{domain}:{name}", *outcome)
+    if not pairs:
+        raise InputError(f"apidocs: no documentation found in the sources under {root}; {_choices()}")
+    extraction.pairs = [pairs[id_] for id_ in sorted(pairs)]
+    return extraction
+
+
+def _drop_repeated(extractions: dict[str, _Extraction]) -> None:
+    """Keep the first pair, by id, of those with equal queries or equal passages."""
+    queries: set[str] = set()
+    passages: set[str] = set()
+    for extraction in extractions.values():
+        kept = []
+        for pair in extraction.pairs:
+            query, passage = fold(pair.query), fold(pair.passage)
+            if query in queries or passage in passages:
+                extraction.left_out["same query" if query in queries else "same passage"] += 1
+                continue
+            queries.add(query)
+            passages.add(passage)
+            kept.append(pair)
+        extraction.pairs = kept
+
+
+def _write(folder: Path, extractions: dict[str, _Extraction], key: dict[str, Any]) -> None:
+    """Write into a folder beside the final one and rename it, which of two processes one does first."""
+    pairs = [pair for extraction in extractions.values() for pair in extraction.pairs]
+    statistics = {"key": key, "domains": {name: _statistics(found) for name, found in extractions.items()}}
+    draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    try:
+        (draft / "qrels").mkdir(parents=True)
+        _write_jsonl(draft / "corpus.jsonl", ({"_id": p.id, "title": "", "text": p.passage} for p in pairs))
+        _write_jsonl(draft / "queries.jsonl", ({"_id": f"query:{p.id}", "text": p.query} for p in pairs))
+        for split in ("train", "test"):
+            rows = [f"query:{pair.id}\t{pair.id}\t1\n" for pair in pairs if pair.split == split]
+            header = "query-id\tcorpus-id\tscore\n"
+            (draft / "qrels" / f"{split}.tsv").write_text("".join([header, *rows]), encoding="utf-8")
+        (draft / "statistics.json").write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+        try:
+            draft.rename(folder)
+        except OSError:
+            # A folder that is there already was written by another process from the same key.
+            if not (folder / "statistics.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write_jsonl(path: Path, records: Iterable[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _statistics(extraction: _Extraction) -> dict[str, Any]:
+    pairs = extraction.pairs
+    splits = Counter(pair.split for pair in pairs)
+    return {
+        "modules": dict(sorted(extraction.modules.items())),
+        "docstrings": extraction.seen,
+        "kept": len(pairs),
+        "left_out": dict(sorted(extraction.left_out.items())),
+        "train_queries": splits["train"],
+        "test_queries": splits["test"],
+        "query_words": _mean(len(pair.query.split()) for pair in pairs),
+        "passage_words": _mean(len(pair.passage.split()) for pair in pairs),
+    }
+
+
+def _mean(values: Iterable[int]) -> float:
+    numbers = list(values)
+    return round(sum(numbers) / len(numbers), 2) if numbers else 0.0

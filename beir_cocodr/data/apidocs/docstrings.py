@@ -1,0 +1,372 @@
+"""Read one Python source file with ``ast``: what it documents, defines, imports and exports.
+
+Evaluate the string expressions that documentation is written in, without running the module.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import string
+import textwrap
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_STRING_METHODS = frozenset({"strip", "lstrip", "rstrip", "replace", "lower", "upper", "title", "expandtabs"})
+
+_TEXT_FUNCTIONS = {"dedent": textwrap.dedent, "cleandoc": inspect.cleandoc}
+
+
+class NotLiteral(Exception):
+    """The expression needs values that only exist when the module runs."""
+
+
+def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of an expression of string constants, as far as the source alone gives it.
+
+    Understood: constants, tuples, dictionaries, ``+``, ``%``, f-strings, ``str.format``, the plain string
+    methods, ``dedent`` and ``cleandoc``, and names in ``names``. A replacement field of an f-string or of
+    ``format`` whose value is not known this way is left empty, as those fields carry boilerplate (a list
+    of common arguments); everything else that is not known raises ``NotLiteral``.
+
+    Args:
+        node: the expression.
+        names: module-level names with their values.
+
+    Raises:
+        NotLiteral: a value is needed that the source does not give.
+    """
+    match node:
+        case ast.Constant(value=str() | int() | float() as value):
+            return value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Tuple(elts=elements):
+            return tuple(evaluate(element, names) for element in elements)
+        case ast.Dict():
+            return _dictionary(node, names)
+        case ast.JoinedStr(values=values):
+            return "".join(_piece(value, names) for value in values)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Mod() as operator, right=right):
+            return _binary(evaluate(left, names), operator, evaluate(right, names))
+        case ast.Call():
+            return _call(node, names)
+    raise NotLiteral(ast.dump(node)[:60])
+
+
+def _dictionary(node: ast.Dict, names: Mapping[str, Any]) -> dict[Any, Any]:
+    result: dict[Any, Any] = {}
+    for key, value in zip(node.keys, node.values, strict=True):
+        if key is None:
+            result.update(_mapping(value, names))
+        else:
+            result[evaluate(key, names)] = evaluate(value, names)
+    return result
+
+
+def _mapping(node: ast.expr, names: Mapping[str, Any]) -> dict[Any, Any]:
+    value = evaluate(node, names)
+    if not isinstance(value, dict):
+        raise NotLiteral("not a dictionary")
+    return value
+
+
+def _piece(node: ast.expr, names: Mapping[str, Any]) -> str:
+    if not isinstance(node, ast.FormattedValue):
+        return str(evaluate(node, names))
+    if node.conversion != -1 or node.format_spec is not None:
+        return ""
+    try:
+        return str(evaluate(node.value, names))
+    except NotLiteral:
+        return ""
+
+
+def _binary(left: Any, operator: ast.operator, right: Any) -> Any:
+    if not isinstance(left, str):
+        raise NotLiteral("not a string")
+    try:
+        return left + right if isinstance(operator, ast.Add) else left % right
+    except (TypeError, ValueError, KeyError) as error:
+        raise NotLiteral(str(error)) from error
+
+
+def _call(node: ast.Call, names: Mapping[str, Any]) -> str:
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name in _TEXT_FUNCTIONS and len(node.args) == 1:
+        return _TEXT_FUNCTIONS[name](_text(node.args[0], names))
+    if isinstance(function, ast.Attribute) and name == "format":
+        return _format(_text(function.value, names), node, names)
+    if isinstance(function, ast.Attribute) and name in _STRING_METHODS and not node.keywords:
+        arguments = [evaluate(argument, names) for argument in node.args]
+        try:
+            return str(getattr(_text(function.value, names), name)(*arguments))
+        except (TypeError, ValueError) as error:
+            raise NotLiteral(str(error)) from error
+    raise NotLiteral(f"call of {name or 'an expression'}")
+
+
+def _text(node: ast.expr, names: Mapping[str, Any]) -> str:
+    value = evaluate(node, names)
+    if not isinstance(value, str):
+        raise NotLiteral("not a string")
+    return value
+
+
+def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
+    known: dict[str, Any] = {}
+    for position, argument in enumerate(node.args):
+        known.update(_known(str(position), argument, names))
+    for keyword in node.keywords:
+        known.update(_known(keyword.arg, keyword.value, names))
+    pieces: list[str] = []
+    automatic = 0
+    try:
+        for literal, field, _, _ in string.Formatter().parse(template):
+            pieces.append(literal)
+            if field == "":
+                field, automatic = str(automatic), automatic + 1
+            if field is not None:
+                pieces.append(str(known.get(field, "")))
+    except ValueError as error:
+        raise NotLiteral(str(error)) from error
+    return "".join(pieces)
+
+
+def _known(name: str | None, node: ast.expr, names: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return _mapping(node, names) if name is None else {name: evaluate(node, names)}
+    except NotLiteral:
+        return {}
+
+
+# Functions that hang a text on an object written in C. numpy's takes (place, object, text) or
+# (place, object, (attribute, text)), scipy.special's (object, text), torch's (object, text).
+_ADDERS = frozenset({"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"})
+
+# torch hangs these texts through a helper; the file says which class they belong to only when it runs.
+_HELPER_CLASSES = {"_tensor_docs": "Tensor", "_storage_docs": "Storage", "_size_docs": "Size"}
+
+_DEPRECATED = frozenset({"deprecated", "deprecate", "_deprecated"})
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """One documented object.
+
+    Attributes:
+        module: dotted name of the module that it is found under.
+        name: dotted name inside the module, ``Class.method``.
+        text: the text as written; None where it, or the name (then "?"), is computed when the module runs.
+        deprecated: whether the object is decorated as deprecated.
+        placed: whether a call names the object (C code), so that ``module`` is where users find it.
+    """
+
+    module: str
+    name: str
+    text: str | None
+    deprecated: bool = False
+    placed: bool = False
+
+
+@dataclass
+class ModuleSource:
+    """What one file says about itself.
+
+    Attributes:
+        name: dotted name of the module.
+        is_package: whether the file is an ``__init__.py``.
+        docstrings: documented functions and classes in source order, nested classes and methods included.
+        definitions: names bound at the top level by ``def``, ``class`` or assignment.
+        calls: name -> what is called, for ``name = function_or_class(...)`` at the top level.
+        imports: local name -> (module, name there), for ``from module import name``.
+        stars: modules imported with ``*``, in source order.
+        exports: ``__all__`` where it is a plain list, else None.
+    """
+
+    name: str
+    is_package: bool
+    docstrings: list[Docstring] = field(default_factory=list)
+    definitions: set[str] = field(default_factory=set)
+    calls: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+    exports: list[str] | None = None
+
+
+def read_docstrings(path: Path, module: str) -> ModuleSource | None:
+    """Parse one source file; nothing in it is executed or imported.
+
+    Args:
+        path: the file; its encoding is the one that it declares, UTF-8 by default.
+        module: dotted name of the module.
+
+    Returns:
+        What the file documents, or None where Python cannot parse it.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    source = ModuleSource(module, path.name == "__init__.py")
+    reader = _Reader(source)
+    reader.body(tree.body, "")
+    return source
+
+
+class _Reader:
+    def __init__(self, source: ModuleSource) -> None:
+        self.source = source
+        self.names: dict[str, Any] = {}
+
+    def body(self, statements: Sequence[ast.stmt], owner: str) -> None:
+        for statement in _unfolded(statements):
+            match statement:
+                case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self.definition(statement, owner)
+                case ast.Assign() | ast.AnnAssign():
+                    self.assignment(statement, owner)
+                case ast.Expr(value=ast.Call() as call):
+                    self.added(call, None)
+                case ast.ImportFrom() if not owner:
+                    self.imported(statement)
+                case ast.AugAssign(target=ast.Name(id="__all__"), value=value) if not owner:
+                    more, exports = _strings(value), self.source.exports
+                    self.source.exports = None if more is None or exports is None else [*exports, *more]
+
+    def definition(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, owner: str) -> None:
+        name = f"{owner}.{node.name}" if owner else node.name
+        if not owner:
+            self.source.definitions.add(node.name)
+        text = ast.get_docstring(node, clean=False)
+        if text is not None:
+            deprecated = any(_called(decorator) in _DEPRECATED for decorator in node.decorator_list)
+            self.source.docstrings.append(Docstring(self.source.name, name, text, deprecated))
+        if isinstance(node, ast.ClassDef):
+            self.body(node.body, name)
+
+    def assignment(self, node: ast.Assign | ast.AnnAssign, owner: str) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if node.value is None:
+            return
+        match targets:
+            case [ast.Name(id="__doc__")] if owner:
+                self.documented(owner, node.value)
+            case [ast.Attribute(attr="__doc__", value=documented)]:
+                name = ast.unparse(documented)
+                self.documented(f"{owner}.{name}" if owner else name, node.value)
+            case [ast.Name(id="__all__")] if not owner:
+                self.source.exports = _strings(node.value)
+            case [ast.Name(id=name)] if not owner:
+                self.bound(name, node.value)
+
+    def bound(self, name: str, value: ast.expr) -> None:
+        self.source.definitions.add(name)
+        if isinstance(value, ast.Call):
+            if self.added(value, name):
+                return
+            self.source.calls[name] = _called(value)
+        try:
+            evaluated = evaluate(value, self.names)
+        except NotLiteral:
+            self.names.pop(name, None)
+        else:
+            self.names[name] = evaluated
+
+    def documented(self, name: str, value: ast.expr) -> None:
+        """A text assigned to ``__doc__``; one copied from another object is that object's text."""
+        constants = (part.value for part in ast.walk(value) if isinstance(part, ast.Constant))
+        if not any(isinstance(constant, str) for constant in constants):
+            return
+        self.record(self.source.name, name, value)
+
+    def record(self, place: str, name: str, text: ast.expr, *, placed: bool = False) -> None:
+        if all(part.isidentifier() for part in f"{place}.{name}".split(".")):
+            docstring = Docstring(place, name, self.text(text), placed=placed)
+        else:
+            docstring = Docstring(self.source.name, "?", None, placed=placed)
+        self.source.docstrings.append(docstring)
+
+    def text(self, node: ast.expr) -> str | None:
+        try:
+            value = evaluate(node, self.names)
+        except NotLiteral:
+            return None
+        return value if isinstance(value, str) else None
+
+    def added(self, call: ast.Call, target: str | None) -> bool:
+        """Record the text of an ``add_newdoc``-like call; False where ``call`` is none."""
+        if _called(call) not in _ADDERS or not 2 <= len(call.args) <= 3:
+            return False
+        place, name = self.place(call, target)
+        text: ast.expr = call.args[-1]
+        if isinstance(text, ast.Tuple) and len(text.elts) == 2:
+            name, text = f"{name}.{self.text(text.elts[0]) or '?'}", text.elts[1]
+        self.record(place, name, text, placed=True)
+        return True
+
+    def place(self, call: ast.Call, target: str | None) -> tuple[str, str]:
+        """Module and name of the object that a call documents; the name is "?" where it is computed."""
+        here = self.source.name
+        if len(call.args) == 3:
+            return self.text(call.args[0]) or here, self.text(call.args[1]) or "?"
+        if target is not None:
+            return here, target
+        first = call.args[0]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            helper = here.rpartition(".")[2] if _called(call) == "add_docstr_all" else ""
+            owner = f"{_HELPER_CLASSES[helper]}." if helper in _HELPER_CLASSES else ""
+            return here, f"{owner}{first.value}"
+        top = here.partition(".")[0]
+        dotted = ast.unparse(first) if isinstance(first, ast.Attribute) else "?"
+        return (top, dotted.removeprefix(f"{top}.")) if dotted.startswith(f"{top}.") else (here, "?")
+
+    def imported(self, node: ast.ImportFrom) -> None:
+        home = _absolute(self.source, node)
+        for alias in node.names:
+            if alias.name == "*":
+                self.source.stars.append(home)
+            else:
+                self.source.imports[alias.asname or alias.name] = (home, alias.name)
+
+
+def _unfolded(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements in source order, with the branches of ``if``, ``try``, ``with`` and loops laid flat."""
+    for statement in statements:
+        match statement:
+            case ast.If() | ast.For() | ast.While():
+                yield from _unfolded([*statement.body, *statement.orelse])
+            case ast.With():
+                yield from _unfolded(statement.body)
+            case ast.Try():
+                handlers = [inner for handler in statement.handlers for inner in handler.body]
+                yield from _unfolded([*statement.body, *handlers, *statement.orelse, *statement.finalbody])
+            case _:
+                yield statement
+
+
+def _called(node: ast.expr) -> str:
+    function = node.func if isinstance(node, ast.Call) else node
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _strings(node: ast.expr) -> list[str] | None:
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return None
+    return [str(name) for name in value] if isinstance(value, list | tuple | set) else None
+
+
+def _absolute(source: ModuleSource, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = source.name.split(".")
+    keep = len(parts) - node.level + (1 if source.is_package else 0)
+    return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])

@@ -1,0 +1,177 @@
+"""What is wrong with a collection, as data: the reader reports, the caller decides what to do about it.
+
+How loading takes defects: it refuses errors and counts the rest.
+
+Finding ids that stand twice, without keeping the ids.
+
+Counting lines of one kind, to be reported once a file.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from beir_cocodr.errors import InputError
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One defect of a collection.
+
+    Attributes:
+        severity: ``"error"`` is what loading refuses, ``"warning"`` what it accepts and counts.
+        kind: the category, the same words as the keys of ``Collection.counts``.
+        file: the file it stands in, or ``irds:ID``.
+        line: line in that file from 1 (the record's number for ir_datasets), None if it is the whole file.
+        id: the id of the query or document at fault, None where there is none.
+        message: one line, what is wrong and the way out.
+        times: how many lines this one defect stands for (CRLF, absent titles, ... are reported once a file).
+    """
+
+    severity: Severity
+    kind: str
+    file: str
+    line: int | None
+    id: str | None
+    message: str
+    times: int = 1
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.message}"
+
+
+class Report(Protocol):
+    """Receives the fields of a `Defect`, so that a caller that only counts makes no objects."""
+
+    def __call__(
+        self,
+        severity: Severity,
+        kind: str,
+        file: str,
+        line: int | None,
+        id: str | None,
+        message: str,
+        times: int = 1,
+    ) -> None: ...
+
+
+def ignore(
+    severity: Severity,
+    kind: str,
+    file: str,
+    line: int | None,
+    id: str | None,
+    message: str,
+    times: int = 1,
+) -> None:
+    """A `Report` for reading a file again whose defects are already known."""
+
+
+class StrictReport:
+    """A `Report` that raises `InputError` at the first error and counts warnings by kind in ``counts``.
+
+    Args:
+        dataset: the collection as the user gave it, for the way to a full list.
+    """
+
+    def __init__(self, dataset: str) -> None:
+        self.dataset = dataset
+        self.counts: Counter[str] = Counter()
+
+    def __call__(
+        self,
+        severity: Severity,
+        kind: str,
+        file: str,
+        line: int | None,
+        id: str | None,
+        message: str,
+        times: int = 1,
+    ) -> None:
+        if severity == "error":
+            defect = Defect(severity, kind, file, line, id, message, times)
+            raise InputError(f"{defect} (all defects: beir-cocodr validate --dataset {self.dataset})")
+        self.counts[kind] += times
+
+
+class Duplicate(NamedTuple):
+    """An id that has stood before."""
+
+    line: int
+    id: str
+    first_line: int
+
+
+class DuplicateIds:
+    """Collects ids as 8-byte hashes; ids whose hashes meet are read again and compared themselves."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+
+    def add(self, ids: Iterable[str]) -> None:
+        self._hashes.extend(map(hash, ids))
+
+    def find(self, read_again: Callable[[], Iterable[tuple[int, str]]]) -> Iterator[Duplicate]:
+        """Stream the duplicates in the order of their lines.
+
+        Args:
+            read_again: gives the (line, id) pairs a second time. Not called if there are no duplicates.
+        """
+        hashes = np.sort(np.asarray(self._hashes, dtype=np.int64))
+        suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        if not suspects:
+            return
+        first_lines: dict[str, int] = {}
+        for line, id in read_again():
+            if hash(id) in suspects:
+                first_line = first_lines.setdefault(id, line)
+                if first_line != line:
+                    yield Duplicate(line, id, first_line)
+
+
+def report_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
+    """Report every duplicate as an error of its own."""
+    for line, id, first_line in duplicates:
+        message = f"id {id!r} already stands on line {first_line}; give every record an id of its own"
+        report("error", "duplicate ids", file, line, id, message)
+
+
+def refuse_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
+    """Report the first three duplicates, if there are any, as one error: for a caller that stops there."""
+    first = list(islice(duplicates, 4))
+    if first:
+        places = [f"id {id!r} on lines {first_line} and {line}" for line, id, first_line in first[:3]]
+        more = ", and more" if len(first) > 3 else ""
+        message = f"duplicate ids: {', '.join(places)}{more}; give every record an id of its own"
+        report("error", "duplicate ids", file, first[0].line, first[0].id, message)
+
+
+class LineTally:
+    """Counts lines of one kind and reports them as a single warning, at the first of them.
+
+    For what may be true of every line (CRLF, no title): ten million equal warnings help nobody.
+    """
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.first: int | None = None
+
+    def add(self, line: int) -> None:
+        self.times += 1
+        if self.first is None:
+            self.first = line
+
+    def report(self, report: Report, kind: str, file: str, message: str) -> None:
+        """Report the count, if there is one; ``{}`` in the message stands for it."""
+        if self.times:
+            report("warning", kind, file, self.first, None, message.format(self.times), self.times)

@@ -1,1 +1,0 @@
-"""Documentation of installed packages, read from their source without running it."""

@@ -1,1 +1,0 @@
-"""Corpora, queries and judgements in files: read, checked, converted, linked and remembered."""

@@ -1,1 +1,0 @@
-"""What query generation is made of: generators, shards that survive a kill, cleaning, filter and output."""

@@ -1,0 +1,259 @@
+"""Collections from ir_datasets: any id, documents streamed, grades as integers.
+
+ir_datasets downloads, checks and caches; nothing here repeats it. What it raises becomes one line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from beir_cocodr import load_plugin
+from beir_cocodr.data.defects import LineTally, Report
+from beir_cocodr.data.readers import Document, Judgement, Query, RecordChecker, integer_grade
+from beir_cocodr.data.sources import Labels, splits_that_exist
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import file_state
+
+#: How the ids of resampled collections begin.
+OWN_IDS = "cocodr/"
+
+_SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
+
+
+class IrdsSource:
+    """A `Source` over an ir_datasets id.
+
+    ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is taken at
+    its word, whatever split is asked for, with one exception: ``train`` is never served with the judgements
+    of another split.
+
+    Args:
+        name: the collection as the user gave it.
+        dataset_id: the id in ir_datasets, such as ``beir/scifact`` or ``beir/scifact/test``.
+        split: the split asked for.
+
+    Raises:
+        InputError: if ir_datasets does not know the id.
+    """
+
+    def __init__(self, name: str, dataset_id: str, split: str) -> None:
+        self.name = name
+        self.dataset_id = dataset_id
+        self.wanted_split = split
+        if dataset_id.startswith(OWN_IDS):
+            load_plugin("irds")()
+        nested = f"{dataset_id}/{split}"
+        if is_registered(nested) and _load(nested).has_qrels():
+            self.dataset_id = nested
+        elif not is_registered(dataset_id):
+            raise InputError(f"ir_datasets does not know the id {dataset_id!r}{suggestion(dataset_id)}")
+        self._dataset = _load(self.dataset_id)
+        self._own_split = _split_of(self.dataset_id)
+        self._has_qrels = self._dataset.has_qrels() and self._serves(split, is_short_name=":" not in name)
+
+    @property
+    def split(self) -> str | None:
+        """The split whose judgements are read; the id itself where its name does not tell one."""
+        return (self._own_split or self.dataset_id) if self._has_qrels else None
+
+    @property
+    def documents_file(self) -> str:
+        return f"irds:{self.dataset_id}"
+
+    @property
+    def queries_file(self) -> str | None:
+        return f"irds:{self.dataset_id}" if self._dataset.has_queries() else None
+
+    @property
+    def judgements_file(self) -> str | None:
+        return f"irds:{self.dataset_id}" if self._has_qrels else None
+
+    def key(self) -> tuple[str, ...] | None:
+        import ir_datasets
+
+        # What ir_datasets ships is hash-checked, so its id and version say what the documents are. Splits
+        # share them, and an id that somebody else composed may have them from a shipped one.
+        handler = self._dataset.docs_handler()
+        for identifier in (ir_datasets.docs_parent_id(self.dataset_id), _namespace(handler)):
+            if identifier and is_registered(identifier):
+                known = _load(identifier)
+                if known.has_docs() and known.docs_handler() == handler and known.docs_metadata():
+                    return "ir_datasets", identifier, str(ir_datasets.__version__)
+        return _file_state(handler)
+
+    def missing(self, report: Report, labels: Labels) -> None:
+        if not self._dataset.has_docs():
+            message = "has no documents; choose an id that has them"
+            report("error", "missing file", self.documents_file, None, None, message)
+        if labels != "required":
+            return
+        if not self._dataset.has_queries():
+            message = "has no queries; choose an id that has them"
+            report("error", "missing file", self.documents_file, None, None, message)
+        if not self._has_qrels:
+            message = f"no split {self.wanted_split!r} ({self._way_to_a_split()})"
+            report("error", "missing split", self.documents_file, None, None, message)
+
+    def documents(self, report: Report) -> Iterator[Document]:
+        """Stream (number, id, title, text).
+
+        The fields title and text where the id has a text; else the text that ir_datasets itself composes
+        (``default_text()``) with an empty title; else, as for codesearchnet, the title and all other fields
+        that are strings, which is reported as "texts joined from fields".
+        """
+        checker = RecordChecker(self.documents_file, report)
+        joined = LineTally()
+        number = 0
+        if self._dataset.has_docs():
+            for number, document in self._records("docs", report):
+                title = getattr(document, "title", "")
+                if hasattr(document, "text"):
+                    text = document.text
+                elif hasattr(document, "default_text"):
+                    title, text = "", document.default_text()
+                else:
+                    text = _joined_fields(document)
+                    joined.add(number)
+                checked = checker.document(number, document.doc_id, title, text)
+                if checked is not None:
+                    yield checked
+            checker.finish()
+            message = "{} documents have no text of their own: all their fields that are strings were joined"
+            joined.report(report, "texts joined from fields", self.documents_file, message)
+            if not number:
+                message = "empty: no document can be read from it; it needs at least one"
+                report("error", "empty corpus", self.documents_file, None, None, message)
+
+    def queries(self, report: Report) -> Iterator[Query]:
+        """Stream (number, id, text), the text as ir_datasets composes it (``default_text()``)."""
+        checker = RecordChecker(self.documents_file, report)
+        if self._dataset.has_queries():
+            for number, query in self._records("queries", report):
+                if not hasattr(query, "default_text") and not hasattr(query, "text"):
+                    message = "its queries have no text (such as a document as the query); choose another id"
+                    report("error", "no text field", self.documents_file, number, query.query_id, message)
+                    return
+                text = query.default_text() if hasattr(query, "default_text") else query.text
+                checked = checker.query(number, query.query_id, text)
+                if checked is not None:
+                    yield checked
+            checker.finish()
+
+    def judgements(self, report: Report) -> Iterator[Judgement]:
+        """Stream (number, query id, document id, grade)."""
+        checker = RecordChecker(self.documents_file, report)
+        if self._has_qrels:
+            for number, qrel in self._records("qrels", report):
+                grade = integer_grade(str(qrel.relevance))
+                if grade is None:
+                    message = f"grade {qrel.relevance!r} is not an integer; choose an id with integer grades"
+                    report("error", "non-integer grades", self.documents_file, number, qrel.query_id, message)
+                    continue
+                query = checker.identifier(number, qrel.query_id)
+                document = checker.identifier(number, qrel.doc_id)
+                if query is not None and document is not None:
+                    yield number, query, document, grade
+
+    def _records(self, part: str, report: Report) -> Iterator[tuple[int, Any]]:
+        """Number the records of a part from 1; what the host raises (no network, broken file) is reported."""
+        number = 0
+        try:
+            for number, record in enumerate(getattr(self._dataset, f"{part}_iter")(), 1):
+                yield number, record
+        # The host documents no exceptions: downloads, archives and parsers each raise their own.
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            message = (
+                f"ir_datasets cannot read its {part} after record {number} ({reason}); check the network "
+                "and IR_DATASETS_HOME, or give a local BEIR folder"
+            )
+            report("error", "unreadable file", self.documents_file, number or None, None, message)
+
+    def _way_to_a_split(self) -> str:
+        if self._dataset.has_qrels():
+            return f"this id holds the split {self._own_split!r}: ask for that"
+        return splits_that_exist(available_splits(self.dataset_id))
+
+    def _serves(self, split: str, is_short_name: bool) -> bool:
+        if self._own_split is None or self._own_split == split:
+            return True
+        return split != "train" and not is_short_name
+
+
+def is_registered(dataset_id: str) -> bool:
+    """Whether ir_datasets knows the id, patterns included. Touches no network."""
+    import ir_datasets
+
+    try:
+        ir_datasets.load(dataset_id)
+    except KeyError:
+        return False
+    return True
+
+
+def available_splits(dataset_id: str) -> list[str]:
+    """The splits of an id: every ``ID/SPLIT`` that has qrels, sorted. Touches no network."""
+    import ir_datasets
+
+    prefix = f"{dataset_id}/"
+    below = [known for known in ir_datasets.registry if known.startswith(prefix)]
+    return sorted(known.removeprefix(prefix) for known in below if _load(known).has_qrels())
+
+
+def suggestion(dataset_id: str, below: str = "") -> str:
+    """The end of a message about an unknown id: the known ids nearest to it, else where all are listed.
+
+    With ``below``, only ids that start with it are considered, and it is left out of their names.
+    """
+    import ir_datasets
+
+    known = [known_id for known_id in ir_datasets.registry if known_id.startswith(below)]
+    close = [known_id for known_id in known if known_id.startswith(f"{dataset_id}/")][:3]
+    close = close or difflib.get_close_matches(dataset_id, known, n=3, cutoff=0.7)
+    names = " or ".join(known_id.removeprefix(below) for known_id in close)
+    return f"; did you mean {names}?" if close else "; ir-datasets.com lists the ids"
+
+
+def _load(dataset_id: str) -> Any:
+    import ir_datasets
+
+    return ir_datasets.load(dataset_id)
+
+
+def _split_of(dataset_id: str) -> str | None:
+    last = dataset_id.rpartition("/")[2]
+    if last in _SPLIT_NAMES:
+        return last
+    # BEIR's collections with a single set of judgements carry it without a name; it is always the test split.
+    return "test" if dataset_id.startswith("beir/") else None
+
+
+def _joined_fields(document: Any) -> str:
+    values = (getattr(document, name) for name in document._fields if name not in ("doc_id", "title"))
+    return " ".join(value for value in values if isinstance(value, str))
+
+
+def _namespace(handler: Any) -> str | None:
+    try:
+        namespace = handler.docs_namespace()
+    # Shipped handlers raise here in 0.6.3: vaswani's lacks self, argsme's asserts what does not hold.
+    except Exception:
+        return None
+    return namespace if isinstance(namespace, str) else None
+
+
+def _file_state(handler: Any) -> tuple[str, ...] | None:
+    """Path, size and time of the file behind documents that a user registered; None where there is none."""
+    import ir_datasets
+
+    try:
+        path = Path(handler.docs_path(force=False)).resolve()
+    # A handler need not have a path at all, and what it raises instead is its own.
+    except Exception:
+        return None
+    if not path.is_file() or path.is_relative_to(ir_datasets.util.tmp_path().resolve()):
+        return None
+    return "ir_datasets file", *file_state(path)

@@ -1,0 +1,154 @@
+"""Where a collection is read from.
+
+BEIR folders and lone corpus files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from beir_cocodr.data.defects import Report
+from beir_cocodr.data.readers import Document, Judgement, Query, read_documents, read_judgements, read_queries
+from beir_cocodr.io import file_state
+
+Labels = Literal["required", "optional", "none"]
+
+
+class Source(Protocol):
+    """The parts of a collection as streams. Every defect goes to ``report``; a stream never stops at one.
+
+    Attributes:
+        name: the collection as the user gave it.
+        split: the split whose judgements are read, None if there are none.
+        documents_file, queries_file, judgements_file: what reports name; None where the part is absent.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def split(self) -> str | None: ...
+
+    @property
+    def documents_file(self) -> str: ...
+
+    @property
+    def queries_file(self) -> str | None: ...
+
+    @property
+    def judgements_file(self) -> str | None: ...
+
+    def key(self) -> tuple[str, ...] | None:
+        """What identifies the documents: a converted corpus is used again only under the same key.
+
+        None where nothing outside the documents tells whether they have changed.
+        """
+
+    def missing(self, report: Report, labels: Labels) -> None:
+        """Report the errors "missing file" and "missing split" for parts that must be there and are not."""
+
+    def documents(self, report: Report) -> Iterator[Document]:
+        """Stream (line, id, title, text)."""
+
+    def queries(self, report: Report) -> Iterator[Query]:
+        """Stream (line, id, text); nothing where there are none."""
+
+    def judgements(self, report: Report) -> Iterator[Judgement]:
+        """Stream (line, query id, document id, grade); nothing where there are none."""
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A `Source` over files.
+
+    Attributes:
+        name: as the user gave it.
+        corpus: the corpus file; where it does not exist, `missing` says so.
+        folder: the BEIR folder, None for a lone corpus file.
+        wanted_split: the split asked for.
+    """
+
+    name: str
+    corpus: Path
+    folder: Path | None = None
+    wanted_split: str = "test"
+
+    @classmethod
+    def of_folder(cls, name: str, folder: Path, split: str) -> FileSource:
+        """A BEIR folder; of a plain file and its ``.gz`` the plain one is read."""
+        corpus = _plain_or_gz(folder / "corpus.jsonl") or folder / "corpus.jsonl"
+        return cls(name, corpus, folder, split)
+
+    @property
+    def split(self) -> str | None:
+        return self.wanted_split if self._qrels else None
+
+    @property
+    def documents_file(self) -> str:
+        return str(self.corpus)
+
+    @property
+    def queries_file(self) -> str | None:
+        return str(self._queries) if self._queries else None
+
+    @property
+    def judgements_file(self) -> str | None:
+        return str(self._qrels) if self._qrels else None
+
+    def key(self) -> tuple[str, ...]:
+        return file_state(self.corpus)
+
+    def missing(self, report: Report, labels: Labels) -> None:
+        if not self.corpus.is_file():
+            message = "no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
+            report("error", "missing file", str(self.corpus), None, None, message)
+        if labels != "required":
+            return
+        if self.folder is None:
+            message = "a lone corpus file has no queries or qrels; give a BEIR folder or an irds: id"
+            report("error", "missing file", str(self.corpus), None, None, message)
+            return
+        if self._queries is None:
+            message = "no such file; a BEIR folder with labels holds queries.jsonl or queries.jsonl.gz"
+            report("error", "missing file", str(self.folder / "queries.jsonl"), None, None, message)
+        if self._qrels is None:
+            path = self.folder / "qrels" / f"{self.wanted_split}.tsv"
+            message = f"no split {self.wanted_split!r} ({splits_that_exist(self.splits())})"
+            report("error", "missing split", str(path), None, None, message)
+
+    def splits(self) -> list[str]:
+        """The splits of the folder, sorted."""
+        if self.folder is None:
+            return []
+        paths = [*self.folder.glob("qrels/*.tsv"), *self.folder.glob("qrels/*.tsv.gz")]
+        return sorted({path.name.removesuffix(".gz").removesuffix(".tsv") for path in paths})
+
+    def documents(self, report: Report) -> Iterator[Document]:
+        return read_documents(self.corpus, report) if self.corpus.is_file() else iter(())
+
+    def queries(self, report: Report) -> Iterator[Query]:
+        return read_queries(self._queries, report) if self._queries else iter(())
+
+    def judgements(self, report: Report) -> Iterator[Judgement]:
+        return read_judgements(self._qrels, report) if self._qrels else iter(())
+
+    @property
+    def _queries(self) -> Path | None:
+        return _plain_or_gz(self.folder / "queries.jsonl") if self.folder else None
+
+    @property
+    def _qrels(self) -> Path | None:
+        return _plain_or_gz(self.folder / "qrels" / f"{self.wanted_split}.tsv") if self.folder else None
+
+
+def splits_that_exist(splits: list[str]) -> str:
+    """The way out of a missing split."""
+    return f"choose one of: {', '.join(splits)}" if splits else "there are no qrels at all"
+
+
+def _plain_or_gz(path: Path) -> Path | None:
+    candidates = (path, path.with_name(path.name + ".gz"))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)

@@ -1,0 +1,216 @@
+"""How a query or a document becomes the text that an encoder reads.
+
+The words of a text in any language, without a dictionary.
+
+Loading a tokenizer that has a vocabulary.
+
+How long texts are for a tokenizer.
+
+Whole-word masking for masked language modelling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import regex
+from transformers import AutoTokenizer
+
+from beir_cocodr.errors import InputError
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """One text format for training, mining, encoding and evaluation.
+
+    Args:
+        title_separator: stands between title and text (default one space, as in BEIR).
+        query_prompt: put before every query.
+        document_prompt: put before every document.
+        query_length: tokens a query is cut to, special tokens and prompt included; None means the
+            encoder's own maximum.
+        document_length: the same for documents.
+
+    Source: COCO-DR, section 5 (title and text joined, 64 and 128 tokens).
+    """
+
+    title_separator: str = " "
+    query_prompt: str = ""
+    document_prompt: str = ""
+    query_length: int | None = None
+    document_length: int | None = None
+
+    def document(self, document: Mapping[str, str | None]) -> str:
+        """Title and text of one document as one string, without the prompt.
+
+        An empty or absent part leaves no separator behind.
+        """
+        title = (document.get("title") or "").strip()
+        text = (document.get("text") or "").strip()
+        return f"{title}{self.title_separator}{text}" if title and text else title or text
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# Scripts that put no space between words.
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+
+_RUN = regex.compile(rf"[{_UNSPACED}]+|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+", regex.VERSION1)
+
+_IS_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
+
+_UNIT = regex.compile(rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|[^\s]", regex.VERSION1)
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, lowercased, in order, as often as they stand there.
+
+    A word is a run of letters, marks and digits. In scripts that put no space between words (Chinese,
+    Japanese but for katakana, Thai, Lao, Khmer, Burmese) it is every pair of neighbouring characters, as in
+    Lucene's CJK analysis.
+    """
+    found: list[str] = []
+    for run in _RUN.findall(text.lower()):
+        if len(run) > 2 and _IS_UNSPACED.match(run):
+            found += [run[i : i + 2] for i in range(len(run) - 1)]
+        else:
+            found.append(run)
+    return found
+
+
+def count_units(text: str) -> int:
+    """How many words, characters of scripts without spaces, and punctuation marks a text has.
+
+    About what a subword tokenizer makes of it, without one: from below, as long words count once.
+    """
+    return len(_UNIT.findall(text))
+
+
+def load_tokenizer(name: str) -> Any:
+    """Load a tokenizer by a hub name or folder.
+
+    For a model folder without tokenizer files the host makes one that knows special tokens only, and reads
+    every text as unknown; that is refused here.
+
+    Raises:
+        InputError: there is no tokenizer, or it is such a one.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unreadable")
+        raise InputError(f"the tokenizer of {name!r} cannot be loaded ({reason})") from error
+    if len(tokenizer) - len(tokenizer.all_special_ids) < 2:
+        raise InputError(
+            f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model"
+        )
+    return tokenizer
+
+
+Count = Callable[[Sequence[str]], list[int]]
+
+"""The lengths of texts in tokens, what the tokenizer adds to every text included."""
+
+#: The name of the tokenizer that needs no model: words, as :func:`count_units` counts them.
+WORDS = "words"
+
+
+@dataclass(frozen=True)
+class TokenCounter:
+    """A way to count, and a hash over whatever it depends on."""
+
+    count: Count
+    sha256: str
+
+
+def word_counter() -> TokenCounter:
+    """Counts words, without a model."""
+    return TokenCounter(lambda texts: [count_units(text) for text in texts], WORDS)
+
+
+def token_counter(tokenizer: Any) -> TokenCounter:
+    """Counts the tokens of a ``transformers`` tokenizer, special tokens included."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    content = repr(sorted(tokenizer.get_vocab().items())) if backend is None else backend.to_str()
+
+    def count(texts: Sequence[str]) -> list[int]:
+        if not texts:
+            return []
+        encoded = tokenizer(
+            list(texts), verbose=False, return_attention_mask=False, return_token_type_ids=False
+        )
+        return [len(ids) for ids in encoded["input_ids"]]
+
+    return TokenCounter(count, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+#: Positions with this label carry no loss (torch's own convention for cross entropy).
+IGNORED = -100
+
+
+class WholeWordMasker:
+    """Masks whole words of token id sequences, reproducibly for a given generator.
+
+    Of n ordinary tokens max(1, round(probability * n)) are chosen, word by word in random order, leaving
+    out a word that would pass the budget (the shortest word is taken where none fits). Of the chosen
+    tokens 80% become the mask token, 10% a random ordinary token, 10% stay.
+
+    Args:
+        tokenizer: a fast tokenizer with a mask token.
+        probability: share of masked tokens (default 0.15).
+
+    Source: COCO-DR, section 4.1; Condenser.
+    """
+
+    def __init__(self, tokenizer: Any, probability: float = 0.15) -> None:
+        if tokenizer.mask_token_id is None:
+            raise InputError(
+                f"{type(tokenizer).__name__} has no mask token, so no language model can be trained"
+            )
+        self.probability = probability
+        self.mask_id = int(tokenizer.mask_token_id)
+        size = len(tokenizer)
+        self.special = np.zeros(size, bool)
+        self.special[list(tokenizer.all_special_ids)] = True
+        self.continues = _continuations(tokenizer.convert_ids_to_tokens(range(size)))
+        self.ordinary = np.flatnonzero(~self.special)
+
+    def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Mask one sequence: (L,) token ids to (L,) masked ids and (L,) labels, -100 where not masked."""
+        positions = np.flatnonzero(~self.special[ids])
+        labels = np.full(len(ids), IGNORED, dtype=ids.dtype)
+        if not len(positions):
+            return ids.copy(), labels
+        budget = max(1, round(self.probability * len(positions)))
+        # A word starts at a token that continues nothing, or where the run of ordinary tokens is broken.
+        starts = ~self.continues[ids[positions]] | (np.diff(positions, prepend=-2) > 1)
+        words = np.split(positions, np.flatnonzero(starts)[1:])  # the first token always starts one
+        chosen: list[np.ndarray] = []
+        taken = 0
+        for index in rng.permutation(len(words)):
+            if taken + len(words[index]) <= budget:
+                chosen.append(words[index])
+                taken += len(words[index])
+            if taken == budget:
+                break
+        picked = np.concatenate(chosen) if chosen else min(words, key=len)
+        labels[picked] = ids[picked]
+        masked = ids.copy()
+        fate = rng.random(len(picked))
+        masked[picked[fate < 0.8]] = self.mask_id
+        random = picked[(fate >= 0.8) & (fate < 0.9)]
+        masked[random] = rng.choice(self.ordinary, size=len(random))
+        return masked, labels
+
+
+def _continuations(tokens: list[str]) -> np.ndarray:
+    """(V,) bool: which vocabulary items continue a word, by the convention that the vocabulary follows."""
+    for mark in ("Ġ", "▁"):  # byte-level BPE and SentencePiece mark the beginning of a word
+        if sum(token.startswith(mark) for token in tokens) > len(tokens) // 10:
+            return np.array([not token.startswith(mark) for token in tokens])
+    return np.array([token.startswith("##") for token in tokens])  # WordPiece marks its continuation

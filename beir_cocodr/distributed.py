@@ -1,0 +1,81 @@
+"""The processes of one training run.
+
+One run on several processes: what only the first does, and how the others learn of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+
+from beir_cocodr.errors import InputError
+
+
+def world_size() -> int:
+    """W, the number of processes; 1 where nothing is distributed."""
+    return dist.get_world_size() if _distributed() else 1
+
+
+def rank() -> int:
+    """This process's number, from 0."""
+    return dist.get_rank() if _distributed() else 0
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """Sum ``tensor`` in place over all processes; nothing happens on one."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+Result = TypeVar("Result")
+
+# The others wait while the first process mines a corpus; a dead process is noticed by torchrun, not by this.
+_PATIENCE = timedelta(days=7)
+
+
+def join_processes(device: str | None) -> None:
+    """Meet the other processes of a run that ``torchrun`` started; does nothing on one process.
+
+    They part in order at the end: gloo's threads may abort a process that ends with its group still open.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        cpu = not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"
+        atexit.register(PartialState(cpu=cpu, timeout=_PATIENCE).destroy_process_group)
+
+
+def on_main(work: Callable[[], Result]) -> Result:
+    """Do something on the first process and give its result, which must be picklable, to all.
+
+    Raises:
+        InputError: of ``work``, on the first process; the others leave with status 2, unsaid.
+    """
+    if world_size() == 1:
+        return work()
+    message: list[Any] = [None]
+    if rank() == 0:
+        try:
+            message = [("result", work())]
+        except InputError:
+            broadcast_object_list([("failed", None)])
+            raise
+    kind, result = broadcast_object_list(message)[0]
+    if kind == "failed":
+        time.sleep(2)  # torchrun ends everything when one process does; the first has to say its line before
+        raise SystemExit(2)
+    found: Result = result
+    return found

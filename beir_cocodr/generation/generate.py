@@ -1,0 +1,320 @@
+"""Queries for the passages of a corpus, as a BEIR folder that can be trained on.
+
+Who may generate into a folder: an output belongs to one plan.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from tqdm import tqdm
+
+from beir_cocodr.data.beir_folder import link_corpus
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.passages import PassageReader
+from beir_cocodr.data.text import WORDS, TextFormat, TokenCounter, load_tokenizer, token_counter, word_counter
+from beir_cocodr.errors import InputError
+from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.shards import (
+    GENERATION_FILE,
+    SHARDS,
+    ConsistencyFilter,
+    Generator,
+    QueryShards,
+    clean_queries,
+    read_generation,
+    select_queries,
+    write_generation,
+    write_queries,
+)
+from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.records import versions
+
+_PLAN_FILE, _LOCK = "plan.json", ".generation.lock"
+
+# Names and paths may change while the content stays: hashes stand beside them.
+_NAMES = {"dataset": ("name", "counts"), "generator": ("name",), "settings": ("tokenizer",)}
+
+
+def claim_generation(output: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
+    """Take ``output`` for a plan, together with other processes that follow the same one.
+
+    A plan has ``dataset``, ``generator``, ``tokenizer_sha256`` and ``settings``, which decide what is
+    generated, and ``selection``, which only decides what stays: unfinished work goes on under another one.
+
+    Returns:
+        None where there is something to do, else the record of what is already there.
+
+    Raises:
+        InputError: the folder holds something else, or was begun or finished under another plan.
+    """
+    output_folder(output)
+    if (output / GENERATION_FILE).is_file():
+        record = read_generation(output)
+        _same(output, record, plan, [*_generating(plan), "selection"])
+        tidy(output)  # after a run that died as it finished
+        return record
+    begun = output / SHARDS / _PLAN_FILE
+    if not begun.is_file() and _strangers(output):
+        raise InputError(
+            f"{output} is not empty, and no queries were generated in it; choose another --output"
+        )
+    with one_at_a_time(output):
+        if begun.is_file():
+            _same(output, json.loads(begun.read_text(encoding="utf-8")), plan, _generating(plan))
+        else:
+            write_text(begun, json.dumps(plan, indent=2, ensure_ascii=False) + "\n")
+    return None
+
+
+def _strangers(output: Path) -> bool:
+    """Whether a folder without a plan holds anything that is not of a process that just begins or died so."""
+    return any(path.name not in (SHARDS, _LOCK) for path in output.iterdir()) or any(
+        not path.name.startswith(f".{_PLAN_FILE}.") for path in (output / SHARDS).glob("*")
+    )
+
+
+@contextmanager
+def one_at_a_time(output: Path) -> Iterator[None]:
+    """Hold an output against other processes; one that dies lets go."""
+    with FileLock(output / _LOCK):
+        yield
+
+
+def tidy(output: Path) -> None:
+    """Remove what only unfinished work needs."""
+    shutil.rmtree(output / SHARDS, ignore_errors=True)
+    (output / _LOCK).unlink(missing_ok=True)
+
+
+def _generating(plan: dict[str, Any]) -> list[str]:
+    return [key for key in plan if key != "selection"]
+
+
+def _same(output: Path, before: dict[str, Any], plan: dict[str, Any], keys: list[str]) -> None:
+    changed = []
+    for key in keys:
+        then, now = before.get(key), json.loads(json.dumps(plan[key]))
+        if isinstance(now, dict) and isinstance(then, dict):
+            names = [name for name in now if name not in _NAMES.get(key, ())]
+            changed += [f"{key}: {name}" for name in names if then.get(name) != now[name]]
+        elif then != now:
+            changed.append(key)
+    if changed:
+        raise InputError(
+            f"{output} was begun with another plan ({', '.join(changed)}); use the same one, "
+            "or choose another --output"
+        )
+
+
+log = logging.getLogger(__name__)
+
+
+def generate_queries(
+    dataset: str | Path,
+    generator: str,
+    output: Path,
+    options: GenerationOptions | None = None,
+    part: tuple[int, int] = (1, 1),
+    device: str | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Generate queries for the passages of a corpus.
+
+    The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is finished,
+    so that the same call goes on where a killed one was; and any number of processes may share the shards,
+    each doing its part. Whichever finishes the last shard writes the folder: a BEIR folder (also in BEIR's
+    and GPL's qgen layout) with ``queries.jsonl``, ``qrels/train.tsv``, the corpus linked, and
+    ``generation.json``. What it holds depends neither on interruptions nor on the number of processes.
+
+    Args:
+        dataset: as for ``load_collection``; only its documents are read.
+        generator: ``lexical``, or a language model as a hub name or folder.
+        output: an empty folder, or one in which the same generation was begun.
+        options: see :class:`GenerationOptions`.
+        part: (i, n), which of n processes this is, from 1.
+        device: of models; default: a GPU if there is one.
+        progress: show bars on stderr.
+
+    Returns:
+        The content of ``generation.json``; while others have not finished their part, just
+        ``{"shards": ..., "missing": ...}``.
+
+    Raises:
+        InputError: the corpus, the generator, the tokenizer or the retriever of the filter cannot be had, no
+            passage gives a query, or ``output`` is taken.
+
+    Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
+    """
+    options = options or GenerationOptions()
+    number, parts = part
+    if not 1 <= number <= parts:
+        raise InputError(f"shard {number}/{parts}: say i/n with i from 1 to n")
+    collection = load_collection(dataset, labels="none")
+    maker, counter = _generator(generator, collection, options, device)
+    consistency = _filter(collection, options, device, progress)
+    plan = _plan(collection, maker, counter, options)
+    if (record := claim_generation(output, plan)) is not None:
+        return record
+    shards = QueryShards(output, len(collection.documents), options.shard_documents)
+    text_format = TextFormat(title_separator=options.title_separator)
+    reader = PassageReader(
+        collection.documents, text_format, counter.count, options.passage_tokens, options.language
+    )
+    mine = [shard for shard in range(number - 1, shards.count, parts) if not shards.is_done(shard)]
+    if mine:
+        if options.max_passages is not None:
+            reader.draw(options.max_passages, options.seed, shards.folder)
+        maker.prepare(shards.folder)
+    for shard in tqdm(mine, desc="Queries", unit="shard", disable=not progress):
+        if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
+            break
+        _make(shard, shards, reader, maker, options)
+    if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
+        log.info("%s: %d of %d shards are left to other processes", output, missing, shards.count)
+        return {"shards": shards.count, "missing": missing}
+    return _finish(output, shards, collection, plan, options, consistency)
+
+
+def _generator(
+    name: str, collection: Collection, options: GenerationOptions, device: str | None
+) -> tuple[Generator, TokenCounter]:
+    counting = options.counting(name)
+    if name == "lexical":
+        from beir_cocodr.generation.lexical import LexicalGenerator
+
+        if options.prefix is not None or options.prompt is not None:
+            raise InputError("the lexical generator reads no prefix and no prompt; leave them out")
+        text_format = TextFormat(title_separator=options.title_separator)
+        lexical = LexicalGenerator(
+            collection.documents,
+            text_format,
+            options.per_passage,
+            options.language,
+            options.max_length,
+            options.seed,
+        )
+        assert counting is not None
+        return lexical, named_counter(counting)
+    # Imported here because a run without a model must not pay for torch.
+    from beir_cocodr.generation.language_model import ModelGenerator
+
+    model = ModelGenerator(name, options, device)
+    return model, model.counter if counting is None else named_counter(counting)
+
+
+def _filter(
+    collection: Collection, options: GenerationOptions, device: str | None, progress: bool
+) -> ConsistencyFilter | None:
+    if options.filter_retriever is None:
+        return None
+    consistency = ConsistencyFilter(
+        collection.documents,
+        options.filter_retriever,
+        options.filter_top,
+        options.analyzer,
+        device,
+        progress,
+    )
+    consistency.check()
+    return consistency
+
+
+def _plan(
+    collection: Collection, maker: Generator, counter: TokenCounter, options: GenerationOptions
+) -> dict[str, Any]:
+    return {
+        "dataset": {
+            "name": collection.name,
+            "documents": len(collection.documents),
+            "corpus_sha256": collection.documents.content_hash,
+            "counts": collection.counts,
+        },
+        "generator": maker.describe(),
+        "tokenizer_sha256": counter.sha256,
+        "settings": options.generation(),
+        "selection": options.selection(),
+    }
+
+
+def _make(
+    shard: int, shards: QueryShards, reader: PassageReader, maker: Generator, options: GenerationOptions
+) -> None:
+    begun = time.perf_counter()
+    passages, counts = reader.read(shards.rows(shard))
+    generated = maker.generate(passages, shard)
+    queries, cleaned = clean_queries(generated.queries, options.max_length)
+    shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
+
+
+def _finish(
+    output: Path,
+    shards: QueryShards,
+    collection: Collection,
+    plan: dict[str, Any],
+    options: GenerationOptions,
+    consistency: ConsistencyFilter | None,
+) -> dict[str, Any]:
+    with one_at_a_time(output):
+        if (output / GENERATION_FILE).is_file():  # another process was faster
+            tidy(output)
+            return read_generation(output)
+        begun = time.perf_counter()
+        counts, seconds = shards.totals()
+        if counts["generated"] == counts["empty"]:
+            tidy(output)
+            raise InputError(_nothing(collection.name, counts))
+        kept, selected = select_queries(shards, options.dedupe, consistency)
+        if not kept.any():
+            raise InputError(
+                f"{collection.name}: no query finds its document among the first {options.filter_top} of "
+                f"{options.filter_retriever}; raise --filter-top, or filter with another retriever"
+            )
+        link_corpus(collection, output)
+        written = write_queries(shards, kept, collection.documents, output)
+        record = plan | {
+            "counts": dict(counts) | selected | written,
+            "seconds": {"generating": round(seconds, 3), "selecting": round(time.perf_counter() - begun, 3)},
+            "versions": versions() | {"sentencex": version("sentencex")},
+        }
+        write_generation(output, record)
+        tidy(output)
+    _say(collection.name, record["counts"])
+    return record
+
+
+def _nothing(name: str, counts: dict[str, int]) -> str:
+    if not counts["passages"]:
+        return f"{name}: no document has any text, so there is nothing to generate queries from"
+    return (
+        f"{name}: {counts['passages']} passages gave {counts['generated']} queries, none with any text; "
+        "try longer documents or another generator"
+    )
+
+
+def _say(name: str, counts: dict[str, int]) -> None:
+    told = ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
+    log.info("%s: %s", name, told)
+
+
+def named_counter(name: str) -> TokenCounter:
+    """Counts by a name: ``words``, ``minilm``, a folder with a tokenizer, or a name on the hub.
+
+    Raises:
+        InputError: there is no such tokenizer, or it has no vocabulary.
+    """
+    if name == WORDS:
+        return word_counter()
+    # Imported here because counting words must not cost the seconds that transformers takes.
+    from beir_cocodr.models.loading import model_source
+
+    return token_counter(load_tokenizer(model_source(name)))

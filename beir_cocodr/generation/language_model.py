@@ -1,0 +1,261 @@
+"""Queries by a sequence-to-sequence or causal language model.
+
+Loading a language model that can write queries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from beir_cocodr.data.passages import fitting_prefix
+from beir_cocodr.data.text import load_tokenizer, token_counter
+from beir_cocodr.errors import InputError
+from beir_cocodr.generation.options import PLACEHOLDER, GenerationOptions
+from beir_cocodr.generation.shards import Generated, Passage, Query
+from beir_cocodr.models.loading import weights_sha256
+
+Kind = Literal["seq2seq", "causal"]
+
+
+@dataclass(frozen=True)
+class GeneratorModel:
+    """A language model in evaluation mode, its tokenizer, and which of the two kinds it is."""
+
+    model: Any
+    tokenizer: Any
+    kind: Kind
+
+
+def load_generator_model(name: str, device: str | None = None) -> GeneratorModel:
+    """Load an encoder-decoder or a causal language model; in bfloat16 on a GPU, in float32 elsewhere.
+
+    Args:
+        name: a hub name or a folder.
+        device: default: a GPU if there is one.
+
+    Raises:
+        InputError: there is no such model or device, it has no decoder or no tokenizer, or the
+            decoder's weights are missing.
+    """
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+    try:
+        kind = _kind(name, AutoConfig.from_pretrained(name))
+        loader = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
+        tokenizer = load_tokenizer(name)
+        model, info = loader.from_pretrained(name, dtype=dtype, output_loading_info=True)
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unreadable")
+        raise InputError(
+            f"generator {name!r} is neither 'lexical' nor a language model that can be loaded now ({reason})"
+        ) from error
+    if missing := sorted(info["missing_keys"]):
+        raise InputError(
+            f"generator {name!r} lacks the weights of its decoder or its output layer "
+            f"({len(missing)}, such as {missing[0]}); name a model that was trained to write"
+        )
+    try:
+        model = model.eval().to(place)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {device!r} cannot be used; choose another --device") from error
+    return GeneratorModel(model, _ready(tokenizer, kind), kind)
+
+
+def _kind(name: str, config: Any) -> Kind:
+    if config.is_encoder_decoder:
+        return "seq2seq"
+    known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    # The host counts BERT and its like among the causal models, for the few that were trained as decoders.
+    encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if known and not (encoder and not getattr(config, "is_decoder", False)):
+        return "causal"
+    raise InputError(
+        f"generator {name!r} is a {config.model_type} without a decoder, which cannot write; name an "
+        "encoder-decoder such as a doc2query T5, a causal language model, or 'lexical'"
+    )
+
+
+def _ready(tokenizer: Any, kind: Kind) -> Any:
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if kind == "causal":
+        tokenizer.padding_side = "left"  # what is written has to follow the prompt at once
+    return tokenizer
+
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "text2query: "
+
+_CAUSAL_PROMPT = f"Passage: {PLACEHOLDER}\nSearch query:"
+
+
+class ModelGenerator:
+    """Samples queries from a language model: the top k, of them the nucleus, and no beams.
+
+    The passages of a shard are read in batches of about equal length, the longest first. Every batch is
+    sampled by a seed of its own, made of the seed, the shard and the batch, so that a query does not depend
+    on what was generated before it. Of what a causal model writes behind its prompt, only the first line is
+    the query. A prompt that the model cannot read whole loses the end of its passage, counted.
+
+    Args:
+        name: a hub name or a folder, of any encoder-decoder or causal model.
+        options: see :class:`GenerationOptions`.
+        device: default: a GPU if there is one. On a GPU the model runs in bfloat16.
+
+    Attributes:
+        counter: counts tokens as the model does.
+
+    Raises:
+        InputError: there is no such model, or it has no decoder.
+
+    Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
+    """
+
+    def __init__(self, name: str, options: GenerationOptions, device: str | None = None) -> None:
+        self.name, self.options = name, options
+        loaded = load_generator_model(name, device)
+        self.model, self.tokenizer, self.kind = loaded.model, loaded.tokenizer, loaded.kind
+        self.counter = token_counter(self.tokenizer)
+        self.template = _template(name, self.kind, options)
+        self.room = self._room()
+        self.sampling = self._sampling()
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "sha256": weights_sha256(self.model),
+            "tokenizer_sha256": self.counter.sha256,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "template": self.template,
+            "sampling": self.sampling.to_diff_dict(),
+        }
+
+    def prepare(self, folder: Path) -> None:
+        """Nothing has to be made."""
+
+    def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
+        """See :class:`~beir_cocodr.generation.shards.Generator`; counts passages cut to fit."""
+        prompts, passages_cut = self._prompts([passage.text for passage in passages])
+        order = np.argsort(-np.array(self.counter.count(prompts)), kind="stable")
+        queries: list[list[Query]] = [[] for _ in passages]
+        for batch, start in enumerate(range(0, len(order), self.options.batch_size)):
+            chosen = order[start : start + self.options.batch_size].tolist()
+            sampled = self._sampled([prompts[i] for i in chosen], (self.options.seed, shard, batch))
+            for i in chosen:
+                queries[i] = [next(sampled) for _ in range(self.options.per_passage)]
+        return Generated(queries, {"passages_cut": passages_cut})
+
+    def _sampled(self, prompts: list[str], seed: tuple[int, int, int]) -> Iterator[Query]:
+        """The queries of a batch, ``per_passage`` for each prompt in turn."""
+        inputs = self.tokenizer(prompts, padding=True, verbose=False, return_tensors="pt")
+        fed = {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+        start = fed["input_ids"].shape[1] if self.kind == "causal" else 1  # behind the prompt, or BOS
+        cuda = self.model.device.type == "cuda"
+        with torch.inference_mode(), torch.random.fork_rng([self.model.device] if cuda else []):
+            torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1)
+            try:
+                output = self.model.generate(**fed, generation_config=self.sampling)
+            except torch.OutOfMemoryError as error:
+                raise InputError(
+                    f"{len(prompts)} passages at a time do not fit into the memory of "
+                    f"{self.model.device}; lower --batch-size"
+                ) from error
+        written = output[:, start:].cpu()  # (prompts * per_passage, at most max_length)
+        ends = torch.isin(written, torch.tensor(_listed(self.sampling.eos_token_id), dtype=written.dtype))
+        cut = ~ends.any(1) & (written.shape[1] >= self.options.max_length)
+        texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
+        if self.kind == "causal":
+            texts = [text.partition("\n")[0] for text in texts]
+        return map(Query, texts, cut.tolist())
+
+    def _prompts(self, texts: list[str]) -> tuple[list[str], int]:
+        """What the model reads for each passage, and how many passages were cut."""
+        prompts = [self.template.replace(PLACEHOLDER, text) for text in texts]
+        room, cut = self.room, 0
+        for i, tokens in enumerate(self.counter.count(prompts) if room else []):
+            if room and tokens > room:
+                cut += 1
+                prompts[i] = self._shortened(texts[i], room)
+        return prompts, cut
+
+    def _shortened(self, text: str, room: int) -> str:
+        def prompt_tokens(parts: Sequence[str]) -> list[int]:
+            return self.counter.count([self.template.replace(PLACEHOLDER, part) for part in parts])
+
+        return self.template.replace(PLACEHOLDER, fitting_prefix(text, prompt_tokens, room))
+
+    def _room(self) -> int | None:
+        """The most tokens of a prompt; None where nothing is known to limit them."""
+        config = self.model.config
+        positions = getattr(config, "max_position_embeddings", None)
+        limits = [
+            limit for limit in (positions, self.tokenizer.model_max_length) if limit and limit < 1 << 30
+        ]
+        if not limits:
+            return None
+        room: int = min(limits) - (self.options.max_length if self.kind == "causal" else 0)
+        [needed] = self.counter.count([self.template.replace(PLACEHOLDER, "")])
+        if room < needed + 8:
+            raise InputError(
+                f"generator {self.name!r} reads {min(limits)} tokens, too few for its prompt and a query of "
+                f"{self.options.max_length} tokens; lower --max-length, or shorten the prompt"
+            )
+        return room
+
+    def _sampling(self) -> GenerationConfig:
+        """The settings of every call; what they leave open, such as special tokens, is the model's own."""
+        own = self.model.generation_config
+        ends = _listed(own.eos_token_id) or _listed(self.tokenizer.eos_token_id)
+        if self.kind == "causal":
+            ends += _line_ends(self.tokenizer)
+        pad = own.pad_token_id if own.pad_token_id is not None else self.tokenizer.pad_token_id
+        return GenerationConfig(
+            do_sample=True,
+            top_p=self.options.top_p,
+            top_k=self.options.top_k,
+            temperature=1.0,
+            num_beams=1,
+            num_return_sequences=self.options.per_passage,
+            max_new_tokens=self.options.max_length,
+            max_length=None,
+            min_length=0,
+            eos_token_id=ends or None,
+            pad_token_id=pad,
+        )
+
+
+def _template(name: str, kind: str, options: GenerationOptions) -> str:
+    """The text that a model reads, the passage still to be put in."""
+    prefix = options.prefix
+    if prefix is None:
+        prefix = _PREFIX if "with_prefix" in name else ""
+        if prefix:
+            log.info("%s: %r is put before every passage; --prefix says otherwise", name, prefix)
+    return prefix + (options.prompt or (_CAUSAL_PROMPT if kind == "causal" else PLACEHOLDER))
+
+
+def _listed(ids: int | list[int] | None) -> list[int]:
+    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+
+
+def _line_ends(tokenizer: Any) -> list[int]:
+    """The tokens with a line feed in them, each of which ends a query."""
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    return [token for token, text in enumerate(texts) if "\n" in text]

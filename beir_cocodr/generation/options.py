@@ -1,0 +1,96 @@
+"""Settings of query generation, with the paper's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from beir_cocodr.data.text import WORDS
+from beir_cocodr.errors import InputError
+
+#: What decides which of the generated queries stay; everything else decides what is generated.
+SELECTION = ("dedupe", "filter_retriever", "filter_top", "analyzer")
+
+_POSITIVE = ("per_passage", "batch_size", "shard_documents", "filter_top", "max_length", "top_k")
+
+#: Where a prompt takes its passage.
+PLACEHOLDER = "{passage}"
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How queries are generated and which of them stay.
+
+    Args:
+        per_passage: C, queries of a passage (5; the published code 20).
+        passage_tokens: the most tokens of a passage, special tokens included.
+        tokenizer: what counts them: ``words``, ``minilm``, a folder or a hub name. By default the
+            generator's own, and ``words`` for the lexical one.
+        language: ISO 639 code for the abbreviations that do not end a sentence.
+        prefix: put before a passage; by default nothing, but "text2query: " for a model whose name has
+            "with_prefix" in it, as the authors' has.
+        prompt: what a model reads, with ``{passage}`` in it, behind the prefix; by default the passage alone
+            for an encoder-decoder, and "Passage: {passage}\\nSearch query:" for a causal model.
+        max_length: the most tokens of a query; a longer text without tokens, the lexical generator's, is cut
+            to so many words.
+        top_p, top_k: of nucleus sampling.
+        batch_size: passages read at a time.
+        max_passages: generate for a random sample of so many passages; for all by default.
+        shard_documents: documents of a shard, which is the unit of resuming.
+        seed: of sampling.
+        title_separator: between title and text of a document.
+        dedupe: keep a text once in the whole output, its first time.
+        filter_retriever: keep a query only if its document is among the first ``filter_top`` of this
+            retriever, named as for ``evaluate``; None keeps all.
+        filter_top: r.
+        analyzer: of BM25 in that retriever, "english" or "none".
+
+    Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter Dai et al.,
+    2022 (Promptagator), section 3.2, with r = 1.
+    """
+
+    per_passage: int = 5
+    passage_tokens: int = 144
+    tokenizer: str | None = None
+    language: str = "en"
+    prefix: str | None = None
+    prompt: str | None = None
+    max_length: int = 64
+    top_p: float = 0.95
+    top_k: int = 25
+    batch_size: int = 32
+    max_passages: int | None = None
+    shard_documents: int = 500
+    seed: int = 42
+    title_separator: str = " "
+    dedupe: bool = False
+    filter_retriever: str | None = None
+    filter_top: int = 1
+    analyzer: str = "english"
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_passages is not None and self.max_passages < 1:
+            raise InputError(f"max_passages must be at least 1, not {self.max_passages}")
+        if self.passage_tokens < 8:
+            raise InputError(f"passage_tokens must be at least 8, not {self.passage_tokens}")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if self.seed < 0:
+            raise InputError(f"seed must not be negative, it is {self.seed}")
+        if self.prompt is not None and self.prompt.count(PLACEHOLDER) != 1:
+            raise InputError(f"the prompt needs {PLACEHOLDER} once, where the passage goes: {self.prompt!r}")
+
+    def counting(self, generator: str) -> str | None:
+        """The name of the tokenizer that counts a passage's tokens; None where the model's own does."""
+        return self.tokenizer or (WORDS if generator == "lexical" else None)
+
+    def generation(self) -> dict[str, Any]:
+        """The settings that decide what is generated."""
+        return {name: value for name, value in asdict(self).items() if name not in SELECTION}
+
+    def selection(self) -> dict[str, Any]:
+        """The settings that decide which queries stay."""
+        return {name: value for name, value in asdict(self).items() if name in SELECTION}

@@ -1,0 +1,393 @@
+"""What a generator of queries takes and gives.
+
+Generated queries on their way: one file a shard, which is there when the shard is finished.
+
+generation.json: how the queries of a folder were generated, and what they were generated from.
+
+Generated queries made fit to be queries.
+
+Which generated queries find the document that they were generated from.
+
+From finished shards to a BEIR folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.data.beir_folder import link_beside
+from beir_cocodr.data.documents import Documents, hashes_of
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import atomic_writer, write_text
+from beir_cocodr.retrieval.retrievers import Retrievers
+
+
+class Passage(NamedTuple):
+    """A passage of a document.
+
+    Attributes:
+        row: of the document in its corpus.
+        number: of the passage in the document, from 0.
+        start, end: character range in the text of the document, its title and text joined.
+        text: the passage itself.
+        title: of the document, "" where it has none.
+    """
+
+    row: int
+    number: int
+    start: int
+    end: int
+    text: str
+    title: str
+
+
+class Query(NamedTuple):
+    """A generated query, before anything is made of it.
+
+    Attributes:
+        text: as it was generated; may be empty.
+        cut: whether it was ended by a limit instead of by its generator.
+    """
+
+    text: str
+    cut: bool = False
+
+
+class Generated(NamedTuple):
+    """The queries of each of some passages, and what happened on the way, by kind."""
+
+    queries: list[list[Query]]
+    counts: dict[str, int]
+
+
+class Generator(Protocol):
+    """Anything that makes queries for passages."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the queries depend on beside passages and options: name, kind, hash of weights, precision."""
+
+    def prepare(self, folder: Path) -> None:
+        """Make what generating needs; what is worth keeping for other processes goes to ``folder``."""
+
+    def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
+        """The queries of the passages of a shard, the same ones whenever they are asked for."""
+
+
+#: The folder of shards below an output.
+SHARDS = "shards"
+
+
+class PassageQueries(NamedTuple):
+    """A passage by its place, and the texts generated for it; "" where nothing came out.
+
+    Attributes:
+        row, number, start, end: see :class:`Passage`.
+        queries: cleaned texts.
+    """
+
+    row: int
+    number: int
+    start: int
+    end: int
+    queries: list[str]
+
+
+class QueryShards:
+    """The shards of one corpus: consecutive documents, ``shard_documents`` of them each.
+
+    Args:
+        output: the folder below which they stand.
+        documents: of the corpus.
+        shard_documents: of a shard; the last may have fewer.
+    """
+
+    def __init__(self, output: Path, documents: int, shard_documents: int) -> None:
+        self.folder, self.documents, self.shard_documents = output / SHARDS, documents, shard_documents
+        self.count = -(-documents // shard_documents)
+
+    def rows(self, shard: int) -> range:
+        """The corpus rows of a shard."""
+        start = shard * self.shard_documents
+        return range(start, min(start + self.shard_documents, self.documents))
+
+    def is_done(self, shard: int) -> bool:
+        return self._file(shard).is_file()
+
+    def missing(self) -> int:
+        """How many shards are not finished."""
+        return sum(not self.is_done(shard) for shard in range(self.count))
+
+    def write(
+        self,
+        shard: int,
+        passages: Sequence[Passage],
+        queries: Sequence[Sequence[str]],
+        counts: Mapping[str, int],
+        seconds: float,
+    ) -> None:
+        """Write a finished shard in one step."""
+        with atomic_writer(self._file(shard)) as file:
+            file.write(json.dumps({"counts": dict(counts), "seconds": seconds}) + "\n")
+            for passage, texts in zip(passages, queries, strict=True):
+                place = PassageQueries(passage.row, passage.number, passage.start, passage.end, list(texts))
+                file.write(json.dumps(place, ensure_ascii=False) + "\n")
+
+    def passages(self) -> Iterator[PassageQueries]:
+        """Stream the passages of all shards with their queries, in corpus order."""
+        for shard in range(self.count):
+            for line in islice(self._lines(shard), 1, None):
+                yield PassageQueries(*line)
+
+    def totals(self) -> tuple[Counter[str], float]:
+        """The counts of all shards, summed, and their seconds."""
+        counts: Counter[str] = Counter()
+        seconds = 0.0
+        for shard in range(self.count):
+            head = next(self._lines(shard))
+            counts.update(head["counts"])
+            seconds += head["seconds"]
+        return counts, seconds
+
+    def _lines(self, shard: int) -> Iterator[Any]:
+        path = self._file(shard)
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise InputError(f"{path}:{number} is damaged; delete the file and run again") from error
+
+    def _file(self, shard: int) -> Path:
+        return self.folder / f"{shard:06d}.jsonl"
+
+
+GENERATION_FILE = "generation.json"
+
+
+def read_generation(folder: Path) -> dict[str, Any]:
+    """The record of a folder that ``generate-queries`` finished.
+
+    Raises:
+        InputError: there is none, or it is not one of ours.
+    """
+    path = folder / GENERATION_FILE
+    if not path.is_file():
+        raise InputError(
+            f"{folder} has no {GENERATION_FILE}; make the folder with beir-cocodr generate-queries"
+        )
+    try:
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}); generate the queries again") from error
+    if not isinstance(record, dict) or not {"settings", "dataset", "counts"} <= record.keys():
+        raise InputError(f"{path} is not the record of generated queries; generate them again")
+    return record
+
+
+def write_generation(folder: Path, record: dict[str, Any]) -> None:
+    """Write the record last: its presence says that the folder is complete."""
+    write_text(folder / GENERATION_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+# No tokenizer's tokens are so long on average; a text that is longer than its tokens allow is a defect.
+_CHARACTERS_A_TOKEN = 16
+
+
+def clean_queries(
+    queries: Sequence[Sequence[Query]], max_length: int
+) -> tuple[list[list[str]], dict[str, int]]:
+    """The texts of generated queries on one line each, without control characters and surrounding space.
+
+    A text of more than 16 characters a token is cut there.
+
+    Args:
+        queries: for each passage.
+        max_length: the most tokens of a query.
+
+    Returns:
+        The texts, "" where nothing is left, and the counts ``generated`` (all), ``empty`` and ``cut`` (ended
+        by a limit, the generator's or this one).
+    """
+    counts = {"generated": 0, "empty": 0, "cut": 0}
+    cleaned: list[list[str]] = []
+    for found in queries:
+        texts = []
+        for query in found:
+            text = " ".join(_CONTROL.sub(" ", query.text).split())
+            short = text[: _CHARACTERS_A_TOKEN * max_length].rstrip()
+            counts["generated"] += 1
+            counts["empty"] += not short
+            counts["cut"] += bool(short) and (query.cut or short != text)
+            texts.append(short)
+        cleaned.append(texts)
+    return cleaned, counts
+
+
+_BLOCK = 10_000
+
+
+class ConsistencyFilter:
+    """Keeps a query if its document is among the first r of a retriever (round-trip consistency).
+
+    Args:
+        documents: the corpus that is searched.
+        retriever: a name as for ``evaluate``: ``bm25``, ``minilm``, ``hybrid:M``, ...
+        top: r.
+        analyzer: of BM25.
+        device: of an encoder.
+        progress: show bars on stderr.
+
+    Raises:
+        InputError: there is no such retriever.
+
+    Source: Dai et al., 2022 (Promptagator), section 3.2, with r = 1.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        retriever: str,
+        top: int = 1,
+        analyzer: str = "english",
+        device: str | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.documents, self.retriever, self.top = documents, retriever, min(top, len(documents))
+        self.analyzer, self.device, self.progress = analyzer, device, progress
+
+    def check(self) -> None:
+        """Find out now whether the retriever can be had, before hours of generating."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._retrievers(Path(folder)).get(self.retriever)
+
+    def keeps(self, queries: Iterable[tuple[int, str]], folder: Path) -> Iterator[np.ndarray]:
+        """For blocks of (row, query) pairs, in order, bool (n,): which queries find their row.
+
+        Args:
+            queries: a stream.
+            folder: where embeddings are written meanwhile.
+        """
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            retriever = self._retrievers(Path(temporary)).get(self.retriever)
+            stream = iter(queries)
+            while block := list(islice(stream, _BLOCK)):
+                texts = {str(i): text for i, (_, text) in enumerate(block)}
+                rows = np.array([row for row, _ in block])
+                yield (retriever.search(texts, self.top).rows == rows[:, None]).any(1)
+
+    def _retrievers(self, folder: Path) -> Retrievers:
+        return Retrievers(self.documents, folder, self.analyzer, progress=self.progress, device=self.device)
+
+
+#: The prefix that BEIR's and GPL's loaders expect of generated files.
+QGEN_PREFIX = "qgen"
+
+_CHUNK = 1000
+
+Kept = npt.NDArray[np.bool_]
+
+
+class _Text(NamedTuple):
+    """A generated query: its place among all of them, its document's row, its text."""
+
+    place: int
+    row: int
+    text: str
+
+
+def select_queries(
+    shards: QueryShards, dedupe: bool, consistency: ConsistencyFilter | None
+) -> tuple[Kept, dict[str, int]]:
+    """Which of the generated queries stay.
+
+    Args:
+        shards: all finished.
+        dedupe: of equal texts only the first stays (equal by a 64-bit hash: that two of ten million texts
+            share one by chance has a probability of three in a million).
+        consistency: only queries that it keeps stay.
+
+    Returns:
+        bool (n,) over all generated queries in corpus order, and the counts ``duplicates`` and
+        ``inconsistent``, of what was left out by either, in this order; a 0 where it was not asked for.
+    """
+    kept = np.fromiter((bool(text.text) for text in _texts(shards)), bool)
+    counts = {"duplicates": 0, "inconsistent": 0}
+    if dedupe:
+        first = np.unique(hashes_of(text.text for text in _texts(shards)), return_index=True)[1]
+        unique = np.zeros(len(kept), bool)
+        unique[first] = True
+        counts["duplicates"] = int((kept & ~unique).sum())
+        kept &= unique
+    if consistency is not None:
+        places = np.flatnonzero(kept)
+        stream = ((text.row, text.text) for text in _texts(shards) if kept[text.place])
+        found = np.concatenate([np.zeros(0, bool), *consistency.keeps(stream, shards.folder)])
+        counts["inconsistent"] = int((~found).sum())
+        kept[places[~found]] = False
+    return kept, counts
+
+
+def write_queries(shards: QueryShards, kept: Kept, documents: Documents, output: Path) -> dict[str, int]:
+    """Write ``queries.jsonl`` and ``qrels/train.tsv``, and both a second time by the names of qgen folders.
+
+    The metadata of a query name its document, the number of the passage in it, and the passage's character
+    range in the document's title and text joined.
+
+    Returns:
+        The counts ``queries`` and ``passages_without_query``.
+    """
+    queries, qrels = output / "queries.jsonl", output / "qrels" / "train.tsv"
+    counts = Counter({"queries": 0, "passages_without_query": 0})
+    place = 0
+    with ExitStack() as stack:
+        to_queries, to_qrels = (stack.enter_context(atomic_writer(path)) for path in (queries, qrels))
+        to_qrels.write("query-id\tcorpus-id\tscore\n")
+        for passage, document in _with_ids(shards, documents):
+            left = kept[place : place + len(passage.queries)]
+            place += len(passage.queries)
+            counts["passages_without_query"] += not left.any()
+            for number in np.flatnonzero(left).tolist():
+                id = f"genQ{passage.row}-{passage.number}-{number}"
+                to_queries.write(_line(id, passage.queries[number], document, passage))
+                to_qrels.write(f"{id}\t{document}\t1\n")
+                counts["queries"] += 1
+    link_beside(queries, f"{QGEN_PREFIX}-{queries.name}")
+    link_beside(qrels, f"../{QGEN_PREFIX}-qrels/{qrels.name}")
+    return dict(counts)
+
+
+def _line(id: str, text: str, document: str, passage: PassageQueries) -> str:
+    metadata = {
+        "document": document,
+        "number": passage.number,
+        "start": passage.start,
+        "end": passage.end,
+    }
+    return json.dumps({"_id": id, "text": text, "metadata": metadata}, ensure_ascii=False) + "\n"
+
+
+def _texts(shards: QueryShards) -> Iterator[_Text]:
+    place = 0
+    for passage in shards.passages():
+        for text in passage.queries:
+            yield _Text(place, passage.row, text)
+            place += 1
+
+
+def _with_ids(shards: QueryShards, documents: Documents) -> Iterator[tuple[PassageQueries, str]]:
+    stream = shards.passages()
+    while chunk := list(islice(stream, _CHUNK)):
+        yield from zip(chunk, documents.ids([passage.row for passage in chunk]), strict=True)

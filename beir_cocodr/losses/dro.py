@@ -1,0 +1,448 @@
+"""What fine-tuning losses over clusters of queries share.
+
+Group DRO: the clusters with the largest losses gain weight, online.
+
+CVaR-style greedy DRO: only the worst share of the clusters counts fully.
+
+iDRO: implicit distributionally robust optimisation over clusters of source queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+import torch
+from sentence_transformers.util import all_gather_with_grad
+from torch import Tensor, nn
+
+from beir_cocodr.distributed import rank, sum_over_ranks, world_size
+from beir_cocodr.errors import InputError
+from beir_cocodr.losses.cluster_gradients import ClusterStep, selected_modules
+from beir_cocodr.losses.coco import in_batch_losses, triplet_losses
+
+#: How cluster gradients are compared.
+Gram = Literal["one_backward", "sketch", "k_calls", "batched"]
+
+
+class ClusterLoss(nn.Module):
+    """ERM, and the base of all losses that weigh clusters of queries.
+
+    The loss is Σ_k c_k ℓ_k, with ℓ_k the mean loss of the examples of cluster k in the batch of all
+    processes. Here c_k is the cluster's share of the batch, which makes it the plain mean over examples;
+    subclasses say otherwise in :meth:`observe`, :meth:`coefficients` and :meth:`update`.
+
+    Args:
+        model: the encoder.
+        n_clusters: K.
+        clusters: (N,) the cluster of each training example, which labels then number; without it labels are
+            clusters.
+        scale: factor on scores; by default 20 for cosine models and 1 for dot-product models.
+        in_batch: let each query find its positive among all documents of the batch, over all processes,
+            instead of among its own. Cluster gradients are then no longer separable by example, and
+            "one_backward" and "sketch" take them from the triplet part, query against own documents.
+        gram: "one_backward" (hooks in the training backward, exact), "sketch" (the same with gradients
+            projected to ``sketch_size`` dimensions a side, for many processes), "k_calls" (a gradient call
+            for each cluster, as published) or "batched" (one vectorised call).
+        gradient_layers: last layers whose gradients are compared; default 3 of 12, else 2.
+        sketch_size, seed: of the sketch.
+
+    Requirements:
+        Columns query, positive and, unless ``in_batch``, negatives; labels. Each forward in training is
+        followed by one backward before the next.
+
+    References:
+        COCO-DR, section 4.2 and appendix E.
+    """
+
+    #: Whether checkpoints have to keep its state, since the host keeps only the model's.
+    stateful = True
+    #: Whether :meth:`update` reads the matrix of gradient products.
+    needs_gram = False
+    clusters: Tensor | None
+    weights: Tensor
+    loss_sums: Tensor
+    steps_seen: Tensor
+    examples_seen: Tensor
+
+    def __init__(
+        self,
+        model: Any,
+        n_clusters: int,
+        clusters: Tensor | None = None,
+        scale: float | None = None,
+        in_batch: bool = False,
+        gram: Gram = "one_backward",
+        gradient_layers: int | None = None,
+        sketch_size: int = 64,
+        seed: int = 42,
+    ) -> None:
+        super().__init__()
+        if gram not in get_args(Gram):
+            raise InputError(f"unknown gram {gram!r}; there are {', '.join(get_args(Gram))}")
+        if gram == "batched" and in_batch and world_size() > 1:
+            raise InputError("gram batched cannot be taken over the batch of several processes; use k_calls")
+        self.model, self.n_clusters = model, n_clusters
+        self.normalize = model.similarity_fn_name == "cosine"
+        self.scale = (20.0 if self.normalize else 1.0) if scale is None else scale
+        self.in_batch, self.gram, self.sketch_size, self.seed = in_batch, gram, sketch_size, seed
+        self.watched = list(selected_modules(model, gradient_layers).values()) if self.needs_gram else []
+
+        def zeros(dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.zeros(n_clusters, dtype=dtype, device=model.device)
+
+        self.register_buffer("clusters", clusters, persistent=False)
+        self.register_buffer("weights", zeros() + 1)
+        # For the log, since its last line: sums of the clusters' losses, steps and examples they were in.
+        self.register_buffer("loss_sums", zeros())
+        self.register_buffer("steps_seen", zeros(torch.int64))
+        self.register_buffer("examples_seen", zeros(torch.int64))
+        self._pending: ClusterStep | None = None
+
+    def observe(self, losses: Tensor, counts: Tensor) -> None:
+        """Move the weights before this step's loss: (K,) mean losses, 0 where absent, and (K,) counts."""
+
+    def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
+        """The (K,) factors c of this step's loss."""
+        return counts.double() / counts.sum()
+
+    def update(self, losses: Tensor, counts: Tensor, gram: Tensor) -> None:
+        """Move the weights after the backward; ``gram`` holds ∇ℓ_i·∇ℓ_j, (K, K), 0 where one is absent."""
+
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
+        training = torch.is_grad_enabled()
+        if training:
+            self.finish_step()
+        members = labels if self.clusters is None else self.clusters[labels]
+        counts = sum_over_ranks(torch.bincount(members, minlength=self.n_clusters))
+        present = counts.nonzero().squeeze(1)  # (P,) the clusters of the batch; the others cost nothing
+        step = ClusterStep(self.watched, counts, present, members) if training and self.needs_gram else None
+        own, each = self._losses(sentence_features, step)
+        # Means over the batch of all processes, of which DDP will take the average: hence W.
+        shares = world_size() / counts[present].to(each)  # (P,)
+        slots = torch.searchsorted(present, members)
+        cluster_losses = each.new_zeros(len(present)).index_add(0, slots, each * shares[slots])  # (P,)
+        values = sum_over_ranks(cluster_losses.detach().double()) / world_size()
+        losses = self.weights.new_zeros(self.n_clusters).index_copy(0, present, values)
+        if training:
+            self.observe(losses, counts)
+            self.loss_sums += losses
+            self.steps_seen += counts > 0
+            self.examples_seen += counts
+        factors = self.coefficients(losses, counts)[present]
+        loss = (factors.to(each) * cluster_losses).sum()
+        if step is not None:
+            step.losses = losses
+            self._watch(step, loss, cluster_losses, factors, (own * shares[slots]).sum())
+            self._pending = step
+        return loss
+
+    def finish_step(self) -> None:
+        """Move the weights by the last backward; to be called on every process, once more does nothing."""
+        if (step := self._pending) is not None:
+            self._pending = None
+            gram = step.gram()
+            # A step in which gradients overflow is skipped by float16's loss scaler, and so is this.
+            if gram.isfinite().all():
+                self.update(step.losses, step.counts, gram)
+
+    def _losses(
+        self, sentence_features: Iterable[dict[str, Tensor]], step: ClusterStep | None
+    ) -> tuple[Tensor, Tensor]:
+        """(B,) losses against the examples' own documents, and (B,) losses to train on."""
+        columns = list(sentence_features)
+        if len(columns) < (2 if self.in_batch else 3):
+            raise InputError("a query has no hard negative to be contrasted with; ask for at least one")
+        if step is None:
+            reps = [self.model(column)["sentence_embedding"] for column in columns]
+        else:
+            with step.watch_forward():
+                reps = [self.model(column)["sentence_embedding"] for column in columns]
+        queries, documents = reps[0], torch.stack(reps[1:], dim=1)  # (B, d), (B, 1 + n, d)
+        own = triplet_losses(queries, documents, self.scale, self.normalize)
+        if not self.in_batch:
+            return own, own
+        candidates = documents.flatten(0, 1)
+        if world_size() > 1:
+            candidates = all_gather_with_grad(candidates)
+        targets = torch.arange(len(queries), device=queries.device) + rank() * len(queries)
+        targets = targets * documents.shape[1]
+        return own, in_batch_losses(queries, candidates, targets, self.scale, self.normalize)
+
+    def _watch(
+        self, step: ClusterStep, loss: Tensor, cluster_losses: Tensor, factors: Tensor, triplet_part: Tensor
+    ) -> None:
+        if self.gram in ("k_calls", "batched"):
+            step.differentiate_each(cluster_losses, vectorized=self.gram == "batched")
+        elif self.in_batch:
+            step.differentiate_once(triplet_part, self._sketch)
+        else:
+            step.watch_backward(loss, factors, self._sketch)
+
+    @property
+    def _sketch(self) -> tuple[int, int] | None:
+        return (self.sketch_size, self.seed) if self.gram == "sketch" else None
+
+    def get_config_dict(self) -> dict[str, Any]:
+        return {
+            "n_clusters": self.n_clusters,
+            "scale": self.scale,
+            "normalize": self.normalize,
+            "in_batch": self.in_batch,
+        }
+
+
+def group_dro_weights(weights: Tensor, losses: Tensor, eta: float = 0.01) -> Tensor:
+    """q_k ∝ q_k exp(η ℓ_k), sum 1.
+
+    Args:
+        weights: q, (K,).
+        losses: ℓ, (K,), 0 where absent.
+        eta: step size (paper: 0.01).
+
+    Source: Sagawa et al., 2020, Algorithm 1.
+    """
+    return torch.softmax(weights.log() + eta * losses, dim=0)
+
+
+class GroupDROLoss(ClusterLoss):
+    """Group DRO: the loss is Σ_k q_k ℓ_k, with q moved by this step's losses first.
+
+    Args:
+        model, n_clusters, ...: as for :class:`ClusterLoss`.
+        eta: step size of the weights.
+
+    References:
+        Sagawa et al., Distributionally robust neural networks for group shifts, 2020.
+    """
+
+    def __init__(self, model: Any, n_clusters: int, eta: float = 0.01, **settings: Any) -> None:
+        super().__init__(model, n_clusters, **settings)
+        self.eta = eta
+        self.weights /= n_clusters
+
+    def observe(self, losses: Tensor, counts: Tensor) -> None:
+        self.weights.copy_(group_dro_weights(self.weights, losses, self.eta))
+
+    def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
+        return torch.where(counts > 0, self.weights, 0.0)
+
+
+# Weight of a new value in the moving averages.
+_NEW = 0.1
+
+
+def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float = 0.01) -> Tensor:
+    """Go through the clusters from the largest loss on, and give 1/α until a share α of all is used up.
+
+    Args:
+        losses: (K,) moving averages of cluster losses.
+        sizes: (K,) moving averages of cluster sizes.
+        alpha: the share, by sizes, that counts fully.
+        eps: weight of the clusters beyond it, and the least of the one on the boundary.
+
+    Returns:
+        (K,). The cluster on the boundary gets what is left of the share over its own share, at least ``eps``.
+
+    Source: Oren et al., 2019; Zhou et al., 2021; the rival of COCO-DR's section 6.
+    """
+    order = losses.argsort(descending=True, stable=True)
+    shares = (sizes / sizes.sum())[order]
+    reached = shares.cumsum(0)
+    ranked = torch.full_like(losses, eps).masked_fill(reached < alpha, 1 / alpha)
+    boundary = int((reached < alpha).sum())
+    if boundary < len(ranked):
+        used = shares[:boundary].sum()
+        ranked[boundary] = ((1 - used / alpha) / shares[boundary]).clamp(min=eps)
+    return torch.empty_like(ranked).index_copy_(0, order, ranked)
+
+
+class CVaRLoss(ClusterLoss):
+    """Greedy DRO: the loss is Σ_k h_k Σ_{i in k} ℓ_i / B, with h from moving averages of this and past steps.
+
+    Args:
+        model, n_clusters, ...: as for :class:`ClusterLoss`.
+        cvar_alpha: the share that counts fully.
+        eps: weight of the rest.
+
+    References:
+        Oren et al., Distributionally robust language modeling, 2019; Zhou et al., Distributionally robust
+        multilingual machine translation, 2021.
+    """
+
+    average_losses: Tensor
+    average_counts: Tensor
+
+    def __init__(
+        self, model: Any, n_clusters: int, cvar_alpha: float = 0.5, eps: float = 0.01, **settings: Any
+    ) -> None:
+        super().__init__(model, n_clusters, **settings)
+        self.cvar_alpha, self.eps = cvar_alpha, eps
+        self.register_buffer("average_losses", torch.zeros_like(self.weights))
+        self.register_buffer("average_counts", torch.ones_like(self.weights))
+
+    def observe(self, losses: Tensor, counts: Tensor) -> None:
+        moved = self.average_losses + _NEW * (losses - self.average_losses)
+        self.average_losses.copy_(torch.where(counts > 0, moved, self.average_losses))
+        self.average_counts += _NEW * (counts - self.average_counts)
+        self.weights.copy_(cvar_weights(self.average_losses, self.average_counts, self.cvar_alpha, self.eps))
+
+    def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
+        return self.weights * counts / counts.sum()
+
+
+# Least weight in the mode "paper", far below what its test against a numerical minimiser can see.
+_LEAST = 1e-8
+
+Mode = Literal["stable", "published", "paper"]
+
+Absent = Literal["reset", "keep"]
+
+
+def idro_weights(
+    weights: Tensor,
+    losses: Tensor,
+    counts: Tensor,
+    gram: Tensor,
+    alpha: float = 0.25,
+    rho: float = 0.05,
+    ema: float = 0.1,
+    eps: float = 0.01,
+    absent: Absent = "keep",
+) -> Tensor:
+    """The cluster weights after one step, as the published code moves them.
+
+    R_ij = (ℓ_i ℓ_j)^α cos(g_i, g_j), e_j = ρ mean_i R_ij, and h_j ← h_j^ema exp(e_j) for the clusters of the
+    batch, so a cluster whose gradient agrees with those of lossy clusters gains.
+
+    Args:
+        weights: h, (K,).
+        losses: ℓ, (K,), 0 where absent.
+        counts: n, (K,) examples in the batch.
+        gram: (K, K) inner products of the clusters' gradients, 0 where absent.
+        alpha, rho, ema, eps: as published.
+        absent: "reset" as published: absent clusters fall to ``eps`` and the present ones share 1. "keep":
+            absent clusters keep their weight and the present ones share what they had. Where all are present
+            the two agree.
+
+    Returns:
+        (K,), at least ``eps`` each, so the sum may pass 1.
+
+    Source: COCO-DR, section 4.2, and its published code.
+    """
+    present = counts > 0
+    norms = gram.diagonal().clamp(min=0).sqrt() + 1e-12  # each gradient g is divided by |g| + 1e-12
+    cosine = gram / (norms[:, None] * norms)
+    powers = losses.clamp(min=0) ** alpha
+    exponent = rho * (powers[:, None] * powers * cosine).sum(dim=0) / len(weights)
+    exponent = torch.where(present, exponent, 0.0)
+    moved = torch.where(present, weights**ema * torch.exp(exponent - exponent.max()), 0.0)
+    moved = moved / moved.sum()
+    if absent == "keep":
+        before = weights / weights.sum()
+        moved = torch.where(present, moved * before[present].sum(), before)
+    return moved.clamp(min=eps)
+
+
+def idro_weights_in_closed_form(
+    weights: Tensor, losses: Tensor, gram: Tensor, beta: float = 0.25, tau: float = 1000.0
+) -> Tensor:
+    """The minimiser of −Σ_i ω_i Σ_j r_ij + τ KL(ω‖ω_old) over the simplex, r_ij = (ℓ_i ℓ_j)^β ∇ℓ_i·∇ℓ_j.
+
+    Args:
+        weights: ω_old, (K,), positive; only their ratios matter.
+        losses: ℓ, (K,), 0 where absent.
+        gram: ∇ℓ_i·∇ℓ_j, (K, K), 0 where absent.
+        beta: weight of lossy clusters.
+        tau: how much the weights are held back.
+
+    Returns:
+        (K,), sum 1.
+
+    Source: COCO-DR, Eq. 8 and 23. The outer α_i that Eq. 8 adds and the stray sum that appendix E carries
+    into r are left out: without them this is the minimiser.
+    """
+    powers = losses.clamp(min=0) ** beta
+    gains = (powers[:, None] * powers * gram).sum(dim=1)
+    return torch.softmax(weights.log() + gains / tau, dim=0)
+
+
+class IDROLoss(ClusterLoss):
+    """iDRO: clusters are weighted by how far a step along their gradient lowers all clusters' losses.
+
+    The loss of a step uses the weights from before it, and its backward moves them: :func:`idro_weights`
+    in the modes "stable" and "published", :func:`idro_weights_in_closed_form` in the mode "paper".
+
+    Args:
+        model, n_clusters, ...: as for :class:`ClusterLoss`.
+        mode: "published" is the released code bit for bit: ``absent="reset"``, loss Σ_k h_k ℓ_k, weights 1 at
+            first. "stable" (default) is the same update with ``absent="keep"`` and
+            ``renormalize_present``, because small batches hold few of the clusters and the sum of their
+            weights swings. "paper": loss Σ_k α_k ω_k ℓ_k with α_k ∝ ℓ_k^β, mean 1 over the clusters of the
+            batch, and Eq. 23 with weights of at least 1e-8. Its gradients are raw: where they are large the
+            default τ lets one cluster take nearly all the weight, so look at the log and raise τ.
+        alpha, rho, ema, eps: of the published update (0.25, 0.05, 0.1, 0.01).
+        beta, tau: of the paper's; τ is K/ρ by default, 1,000 with the published settings.
+        absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own.
+        renormalize_present: divide the factors of the clusters of a batch by their sum; None is the mode's
+            own.
+
+    Raises:
+        InputError: an unknown mode, or settings that "published" does not have.
+
+    References:
+        COCO-DR, section 4.2, Eq. 4 to 8, and appendix E.
+    """
+
+    needs_gram = True
+
+    def __init__(
+        self,
+        model: Any,
+        n_clusters: int,
+        mode: Mode = "stable",
+        alpha: float = 0.25,
+        rho: float = 0.05,
+        ema: float = 0.1,
+        eps: float = 0.01,
+        beta: float = 0.25,
+        tau: float | None = None,
+        absent: Absent | None = None,
+        renormalize_present: bool | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model, n_clusters, **settings)
+        if mode not in get_args(Mode):
+            raise InputError(f"unknown iDRO mode {mode!r}; there are {', '.join(get_args(Mode))}")
+        if absent not in (None, *get_args(Absent)):
+            raise InputError(f"absent is {absent!r}; there are {', '.join(get_args(Absent))}")
+        if mode == "published" and (absent == "keep" or renormalize_present):
+            raise InputError("mode published resets absent clusters and keeps sums; the mode stable does not")
+        if mode == "paper" and absent == "reset":
+            raise InputError("mode paper keeps the weights of absent clusters")
+        self.mode, self.alpha, self.rho, self.ema, self.eps = mode, alpha, rho, ema, eps
+        self.beta, self.tau = beta, n_clusters / rho if tau is None else tau
+        self.absent: Absent = absent or ("reset" if mode == "published" else "keep")
+        self.renormalize_present = mode == "stable" if renormalize_present is None else renormalize_present
+        if mode == "paper":
+            self.weights /= n_clusters
+
+    def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
+        present = counts > 0
+        factors = torch.where(present, self.weights, 0.0)
+        if self.mode == "paper":
+            powers = losses.clamp(min=0) ** self.beta
+            mean = powers[present].mean()
+            factors = factors * (powers / mean if mean > 0 else 1.0)
+        return factors / factors.sum() if self.renormalize_present else factors
+
+    def update(self, losses: Tensor, counts: Tensor, gram: Tensor) -> None:
+        if self.mode == "paper":
+            weights = idro_weights_in_closed_form(self.weights, losses, gram, self.beta, self.tau)
+            # Raw gradients can be large, and a weight that has become 0 would never grow again.
+            weights = weights.clamp(min=_LEAST)
+        else:
+            weights = idro_weights(
+                self.weights, losses, counts, gram, self.alpha, self.rho, self.ema, self.eps, self.absent
+            )
+        self.weights.copy_(weights)

@@ -1,0 +1,364 @@
+"""Pictures that stand in the page and follow its colours.
+
+Cluster weights over time as pictures.
+
+Measures after each round of training as a picture.
+
+Differences between models as pictures: over models, and over queries.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.evaluation.recommendation import USE, verdict
+from beir_cocodr.report.html.outputs import Judgement
+from beir_cocodr.report.html.text import allowed_text, short_names
+from beir_cocodr.report.pictures import has_matplotlib
+
+#: Colours that are drawn, and the variables of the style sheet that take their place.
+INK, MUTED, LINE, BETTER, WORSE, ACCENT = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
+
+SERIES = ("#070707", "#080808", "#090909", "#0a0a0a", "#0b0b0b")
+
+_VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    LINE: "var(--line)",
+    BETTER: "var(--better)",
+    WORSE: "var(--worse)",
+    ACCENT: "var(--accent)",
+} | {colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)}
+
+_WIDTH = 5.6
+
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Attributes: title, caption: above and below it; svg: markup, safe to stand in a page."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def picture(
+    name: str, title: str, caption: str, height: float, draw: Callable[[Any], None], columns: int = 1
+) -> Picture | None:
+    """Draw with matplotlib; None where it is not installed.
+
+    Args:
+        name: unique on the page; ids within the picture begin with it.
+        title, caption: above and below.
+        height: in inches, of 5.6 in width.
+        draw: gets the axes, or the list of them if there are several columns.
+        columns: axes side by side.
+    """
+    if not has_matplotlib():
+        return None
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_style()):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="none")
+        FigureCanvasSVG(figure)
+        axes = figure.subplots(1, columns, squeeze=False)[0].tolist()
+        for axis in axes:
+            axis.spines[["top", "right"]].set_visible(False)
+        draw(axes[0] if columns == 1 else axes)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return Picture(title, caption, _for_page(file.getvalue(), name, title))
+
+
+def plain(text: str) -> str:
+    """Text as it stands: matplotlib takes dollar signs for formulas."""
+    return allowed_text(text).replace("$", r"\$")
+
+
+def _style() -> dict[str, Any]:
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "report",
+        "font.size": 9,
+        "axes.facecolor": "none",
+        "axes.edgecolor": LINE,
+        "axes.labelcolor": MUTED,
+        "axes.titlecolor": INK,
+        "axes.titlesize": 9,
+        "axes.linewidth": 0.8,
+        "text.color": INK,
+        "xtick.color": LINE,
+        "ytick.color": LINE,
+        "xtick.labelcolor": MUTED,
+        "ytick.labelcolor": MUTED,
+        "legend.frameon": False,
+        "axes.unicode_minus": True,
+    }
+
+
+def _for_page(text: str, name: str, title: str) -> str:
+    """Ids unique on the page, colours by variables, fonts of the page, no width or height of its own."""
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    root = ElementTree.fromstring(text)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
+                parent.remove(child)
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            element.attrib[key] = _attribute(key, value, name)
+    for key in ("width", "height"):
+        root.attrib.pop(key, None)
+    root.set("role", "img")
+    root.set("aria-label", title)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _attribute(key: str, value: str, name: str) -> str:
+    if key == "id":
+        return f"{name}-{value}"
+    if key == f"{{{_XLINK}}}href" and value.startswith("#"):
+        return f"#{name}-{value[1:]}"
+    value = re.sub(r"url\(#", f"url(#{name}-", value)
+    if key != "style":
+        return value
+    value = re.sub(r"(font(?:-family)?:[^;]*?)'[^;]*", r"\1system-ui, sans-serif", value)
+    for colour, variable in _VARIABLES.items():
+        value = value.replace(colour, variable)
+    return value
+
+
+#: Above and below the uniform weight, in red, green, blue: seen on white and on black.
+_ABOVE, _BELOW = (0.87, 0.45, 0.13), (0.20, 0.52, 0.85)
+
+
+def cluster_pictures(name: str, title: str, lines: Sequence[Mapping[str, Any]]) -> list[Picture]:
+    """Weights of all clusters with the largest named, and, of several log lines, all of them as a heat map.
+
+    Args:
+        name: unique on the page.
+        title: whose clusters.
+        lines: of cluster_weights.jsonl, each with ``step`` and ``weights``.
+    """
+    if not has_matplotlib():
+        return []
+    steps = np.array([line["step"] for line in lines])
+    weights = np.array([line["weights"] for line in lines])  # (T, K)
+    drawn = [_lines(name, title, steps, weights)]
+    if len(steps) > 1 and weights.shape[1] > len(SERIES):
+        drawn.append(_heat_map(name, title, steps, weights))
+    return [found for found in drawn if found is not None]
+
+
+def _lines(
+    name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[np.float64]
+) -> Picture | None:
+    clusters = weights.shape[1]
+    largest = np.argsort(-weights[-1], kind="stable")[: len(SERIES)]
+
+    def draw(axis: Any) -> None:
+        marker = "o" if len(steps) == 1 else None
+        axis.plot(steps, np.delete(weights, largest, axis=1), color=MUTED, lw=0.7, alpha=0.45, marker=marker)
+        for colour, cluster in zip(SERIES, largest, strict=False):
+            axis.plot(steps, weights[:, cluster], color=colour, lw=1.8, marker=marker, label=f"{cluster}")
+        axis.axhline(1 / clusters, color=LINE, lw=1, ls="--", zorder=0)
+        axis.set_xlabel("step")
+        axis.set_ylabel("weight")
+        axis.yaxis.get_major_formatter().set_useOffset(False)
+        axis.legend(title="cluster", loc="upper left", bbox_to_anchor=(1.01, 1), labelcolor=INK, fontsize=8)
+
+    rest = clusters - len(largest)
+    caption = f"{clusters} clusters; the {len(largest)} with the largest weight at the end are coloured"
+    caption += f", the other {rest} grey" if rest else ""
+    return picture(
+        f"{name}-lines", f"Cluster weights: {title}", f"{caption}. Dashed: equal weights.", 2.7, draw
+    )
+
+
+def _heat_map(
+    name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[np.float64]
+) -> Picture | None:
+    clusters = weights.shape[1]
+    order = np.argsort(-weights[-1], kind="stable")
+    ratio = np.log(np.maximum(weights[:, order].T * clusters, 1e-12))  # (K, T), 0 where uniform
+    largest = float(np.abs(ratio).max())
+    colours = np.zeros((*ratio.shape, 4))
+    colours[..., :3] = np.where(ratio[..., None] > 0, _ABOVE, _BELOW)
+    colours[..., 3] = np.abs(ratio) / largest if largest else 0
+
+    def draw(axis: Any) -> None:
+        axis.imshow(colours, aspect="auto", interpolation="none")
+        places = np.unique(np.linspace(0, len(steps) - 1, min(6, len(steps))).round().astype(int))
+        axis.set_xticks(places, [f"{steps[place]:,}" for place in places])
+        axis.set_yticks([0, clusters - 1], [f"{order[0]}", f"{order[-1]}"])
+        axis.set_xlabel("step")
+        axis.set_ylabel("cluster, by last weight")
+        axis.spines[:].set_visible(False)
+
+    caption = f"A row for each of {clusters} clusters, by their last weight. {_strongest(largest)}"
+    height = min(3.2, 0.9 + 0.06 * clusters)
+    return picture(f"{name}-map", f"Every cluster over time: {title}", caption, height, draw)
+
+
+def _strongest(ratio: float) -> str:
+    """What the colours mean, from the largest absolute logarithm of weight to equal weight."""
+    if ratio < 1e-9:
+        return "All weights are equal all the time."
+    factor = float(np.exp(ratio))
+    told = f"{factor:.3g} times the equal weight, or 1 / {factor:.3g} of it"
+    if factor < 1.1:
+        told = f"{factor - 1:.2%} above or below the equal weight"
+    return f"Orange: above the equal weight, blue: below, blank: equal; the strongest colour is {told}."
+
+
+_STYLES = ("-", "--", ":")
+
+
+def curve_picture(name: str, title: str, points: Sequence[Mapping[str, Any]]) -> Picture | None:
+    """One panel a measure, one line a target, from the points of curves.json.
+
+    Args:
+        name: unique on the page.
+        title: whose rounds.
+        points: each with ``model`` (the round), ``dataset``, and measures.
+    """
+    rounds = list(dict.fromkeys(point["model"] for point in points))
+    datasets = list(dict.fromkeys(point["dataset"] for point in points))
+    short = short_names(datasets)
+    measures = [key for key in points[0] if key not in ("model", "dataset")]
+
+    def panel(axis: Any, measure: str) -> None:
+        for number, dataset in enumerate(datasets):
+            values = {
+                point["model"]: point[measure]
+                for point in points
+                if point["dataset"] == dataset and measure in point
+            }
+            places = [place for place, found in enumerate(rounds) if found in values]
+            axis.plot(
+                places,
+                [values[rounds[place]] for place in places],
+                _STYLES[number // len(SERIES) % len(_STYLES)],
+                color=SERIES[number % len(SERIES)],
+                marker="o",
+                ms=3.5,
+                lw=1.6,
+                label=plain(short[dataset]),
+            )
+        axis.set_xticks(range(len(rounds)), [plain(_tick(found)) for found in rounds])
+        axis.margins(x=0.06, y=0.12)
+        axis.set_title(plain(measure), loc="left")
+
+    def draw(axes: Any) -> None:
+        panels = axes if isinstance(axes, list) else [axes]
+        for axis, measure in zip(panels, measures, strict=True):
+            panel(axis, measure)
+        panels[0].figure.legend(
+            *panels[0].get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=3,
+            labelcolor=INK,
+            fontsize=8,
+        )
+
+    caption = "After the base and after every round; no paired test was made between them."
+    height = 2.5 + 0.2 * (len(datasets) // 3)
+    return picture(name, f"Measures over rounds: {title}", caption, height, draw, columns=len(measures))
+
+
+def _tick(found: str) -> str:
+    """ "episode 2" as "2": rounds of one kind need no more, and the name stands in the table."""
+    kind, _, number = found.partition(" ")
+    return number if kind in ("episode", "stage") and number.isdigit() else found
+
+
+#: More bars than these cannot be told apart.
+_MOST_BARS = 600
+
+_COLOURS = {"better": BETTER, "worse": WORSE, "cannot tell": MUTED}
+
+
+def interval_picture(judged: Judgement, names: Mapping[str, str]) -> Picture | None:
+    """Every model's difference to the reference with its interval; None where there are fewer than two."""
+    found = [
+        (label, judged.test(judged.reference, label, family=USE))
+        for label in judged.models
+        if label != judged.reference
+    ]
+    tests = [(label, test) for label, test in found if test is not None]
+    if len(tests) < 2:
+        return None
+
+    def draw(axis: Any) -> None:
+        axis.axvline(0, color=LINE, lw=1)
+        for place, (_, test) in enumerate(tests):
+            colour = _COLOURS[verdict(test)]
+            low, high = test["interval"] or (test["difference"],) * 2
+            axis.plot([low, high], [place, place], color=colour, lw=2.2, solid_capstyle="round")
+            axis.plot([test["difference"]], [place], "o", color=colour, ms=5)
+        axis.set_yticks(range(len(tests)), [plain(names[label]) for label, _ in tests])
+        axis.tick_params(axis="y", length=0, labelcolor=INK)
+        axis.set_ylim(len(tests) - 0.5, -0.5)
+        axis.spines["left"].set_visible(False)
+        axis.set_xlabel(f"difference in {judged.measure}")
+
+    return picture(
+        "intervals",
+        f"Differences to {names[judged.reference]}, {judged.measure}",
+        "Mean of the paired differences and bootstrap 95% interval; green and red where p < 0.05 after Holm.",
+        0.75 + 0.27 * len(tests),
+        draw,
+    )
+
+
+def query_picture(
+    judged: Judgement,
+    scores: Mapping[str, Mapping[str, Sequence[float]]],
+    pair: tuple[str, str],
+    names: Mapping[str, str],
+) -> Picture | None:
+    """The difference on every query, sorted; None without scores of both models."""
+    a, b = (scores.get(label) for label in pair)
+    if not a or not b:
+        return None
+    values = np.sort([b[query][0] - a[query][0] for query in a])[::-1]
+    count = len(values)
+    bars = values[np.linspace(0, count - 1, min(count, _MOST_BARS)).round().astype(int)]
+    edges = np.linspace(0, count, len(bars) + 1)
+
+    def draw(axis: Any) -> None:
+        for colour, part in ((BETTER, np.maximum(bars, 0)), (WORSE, np.minimum(bars, 0))):
+            if part.any():
+                axis.stairs(part, edges, fill=True, color=colour, lw=0)
+        axis.axhline(0, color=MUTED, lw=0.8)
+        axis.set_xlim(0, count)
+        axis.margins(y=0.08)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.set_xlabel("queries, by difference")
+        axis.set_ylabel(f"difference in {judged.measure}")
+        axis.spines["bottom"].set_visible(False)
+        if not values.any():
+            axis.set_ylim(-1, 1)
+            axis.text(0.5, 0.75, "no query differs", ha="center", transform=axis.transAxes, color=MUTED)
+
+    wins, losses = int((values > 0).sum()), int((values < 0).sum())
+    caption = (
+        f"{names[pair[1]]} less {names[pair[0]]}: above on {wins:,} queries, below on {losses:,}, equal on "
+        f"{count - wins - losses:,}."
+    )
+    if count > _MOST_BARS:
+        caption += f" {_MOST_BARS} evenly spaced ones of {count:,} are drawn."
+    return picture("queries", f"Difference on every query, {judged.measure}", caption, 2.5, draw)

@@ -1,0 +1,1 @@
+"""Approximate search by FAISS."""

@@ -1,0 +1,354 @@
+"""A FAISS index filled with the vectors of a corpus.
+
+FAISS's own indexes, made and trained.
+
+A corpus of vectors, read from the beginning as often as an index needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.faiss.transform import (
+    QUANTISED,
+    FaissOptions,
+    Layout,
+    Matrix,
+    VectorTransform,
+    documents_as_queries,
+    fit_transform,
+)
+from beir_cocodr.retrieval.topk import NonFiniteScores
+
+
+@dataclass(frozen=True, eq=False)
+class IndexParts:
+    """What an index is made of.
+
+    Args:
+        index: FAISS's own.
+        transform, layout: what was done to the vectors in it.
+        options: it was built with.
+        remainders: (N,) float32, what its codes lack of MRL's folded prior; None where they do not.
+        record: ``key``, ``recall`` and the version of FAISS.
+    """
+
+    index: Any
+    transform: VectorTransform
+    layout: Layout
+    options: FaissOptions
+    remainders: Matrix | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+# What its GPU code takes for top_k.
+GPU_DEPTH = 2_048
+
+logger = logging.getLogger(__name__)
+
+
+def import_faiss() -> Any:
+    """FAISS itself.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise InputError(
+            "approximate search needs FAISS: pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu] where "
+            "there is a GPU"
+        ) from error
+    return faiss
+
+
+def new_index(options: FaissOptions, layout: Layout, sample: Matrix) -> Any:
+    """An index that vectors can be added to.
+
+    Args:
+        options: fitted to the corpus.
+        layout: of its vectors.
+        sample: (n, width) to train on: for "sq8" the least and the largest values in two rows, for "ivfpq" a
+            sample of the corpus. Nothing else is trained.
+    """
+    faiss = import_faiss()
+    if options.kind == "flat":
+        return faiss.IndexFlatIP(layout.width)
+    if options.kind == "hnsw":
+        metric = faiss.METRIC_L2 if options.reduction else faiss.METRIC_INNER_PRODUCT
+        index = faiss.IndexHNSWFlat(layout.width, options.hnsw_m, metric)
+        index.hnsw.efConstruction = options.ef_construction
+        return index
+    if options.kind == "sq8":
+        quantizer = faiss.ScalarQuantizer.QT_8bit
+        index = faiss.IndexScalarQuantizer(layout.width, quantizer, faiss.METRIC_INNER_PRODUCT)
+    else:
+        index = _ivfpq(faiss, options, layout)
+    index.train(sample)
+    return index
+
+
+def _ivfpq(faiss: Any, options: FaissOptions, layout: Layout) -> Any:
+    # Lists of documents that are near each other; by inner product long documents would draw all to them.
+    lists = faiss.IndexFlatL2(layout.width)
+    metric = faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexIVFPQ(lists, layout.width, options.nlist, options.pq_m, options.pq_bits, metric)
+    index.cp.spherical = False
+    for clustering in (index.cp, index.pq.cp):
+        clustering.seed = options.seed % 2**31
+        clustering.min_points_per_centroid = 1  # below it, faiss writes a warning past Python's stderr
+    return index
+
+
+def read_lists_by_inner_product(index: Any) -> None:
+    """Once everything is in an "ivfpq" index: a query reads the lists whose mean document it scores best."""
+    faiss = import_faiss()
+    means = faiss.IndexFlatIP(index.d)
+    means.add(index.quantizer.reconstruct_n(0, index.nlist))
+    index.quantizer = means
+    means.this.disown()
+    index.own_fields = True
+
+
+def ranges(blocks: Iterable[Matrix]) -> Matrix:
+    """(2, width): the least and the largest value of every dimension."""
+    least, largest = None, None
+    for block in blocks:
+        low, high = block.min(axis=0), block.max(axis=0)
+        least = low if least is None else np.minimum(least, low)
+        largest = high if largest is None else np.maximum(largest, high)
+    assert least is not None
+    assert largest is not None
+    return np.stack([least, largest])
+
+
+def on_gpu(index: Any, kind: str) -> Any:
+    """A copy on the first GPU, where FAISS finds one and has this kind there; else the index itself."""
+    faiss = import_faiss()
+    if kind not in ("flat", "ivfpq") or faiss.get_num_gpus() == 0:
+        return index
+    try:
+        return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+    except RuntimeError as error:  # faiss's GPU code knows few widths and numbers of codes
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+        logger.warning("the %s index stays on the CPU, FAISS's GPU code does not take it: %s", kind, reason)
+        return index
+
+
+#: An (N, w) array, memory-mapped or not, or a function that returns (n, w) chunks of one anew at each call.
+Vectors = npt.NDArray[Any] | Callable[[], Iterable[Any]]
+
+# Vectors handled at a time: 50 MiB in float64 where there are 768 dimensions.
+_BLOCK = 8_192
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What one reading finds: N, w, and the mean (w,) float64."""
+
+    count: int
+    width: int
+    mean: npt.NDArray[np.float64]
+
+
+def blocks(vectors: Vectors) -> Iterator[npt.NDArray[Any]]:
+    """The corpus in blocks of one size, whatever the chunks: what is built from it depends only on its rows.
+
+    Raises:
+        InputError: something that is not two-dimensional, or vectors of different widths.
+    """
+    if not callable(vectors):
+        yield from (_matrix(vectors[start : start + _BLOCK]) for start in range(0, len(vectors), _BLOCK))
+        return
+    held: list[npt.NDArray[Any]] = []
+    room, count, width = _BLOCK, 0, None
+    for given in vectors():
+        chunk = _matrix(given)
+        width = width or chunk.shape[1]
+        if chunk.shape[1] != width:
+            raise InputError(f"vectors have {width} dimensions, and from row {count} on {chunk.shape[1]}")
+        count += len(chunk)
+        while len(chunk):
+            held.append(chunk[:room])
+            chunk, room = chunk[room:], room - len(held[-1])
+            if not room:
+                yield np.concatenate(held)
+                held, room = [], _BLOCK
+    if held:
+        yield np.concatenate(held)
+
+
+def survey(vectors: Vectors) -> Survey:
+    """Read everything once.
+
+    Raises:
+        InputError: no vectors, or those of `blocks`.
+        NonFiniteScores: NaN or infinite values; names the rows.
+    """
+    total: npt.NDArray[np.float64] | None = None
+    count = 0
+    for block in blocks(vectors):
+        wide = block.astype(np.float64)
+        if total is None:
+            total = np.zeros(wide.shape[1])
+        if len(wrong := np.flatnonzero(~np.isfinite(wide).all(axis=1))):
+            raise NonFiniteScores((count + wrong).tolist(), [])
+        total += wide.sum(axis=0)
+        count += len(wide)
+    if total is None or not len(total):
+        raise InputError("there are no vectors to index")
+    return Survey(count, len(total), total / count)
+
+
+def take(vectors: Vectors, rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[Any]:
+    """The vectors of ascending ``rows`` of ``count``, (n, w); in one reading.
+
+    Raises:
+        InputError: there are fewer or more of them than at the first reading.
+    """
+    if not callable(vectors):
+        return _matrix(vectors[rows])
+    found, start = [], 0
+    for block in blocks(vectors):
+        first, last = np.searchsorted(rows, [start, start + len(block)])
+        found.append(block[rows[first:last] - start])
+        start += len(block)
+    if start != count:
+        raise changed(start, count)
+    return np.concatenate(found)
+
+
+def changed(now: int, before: int) -> InputError:
+    """To be raised where a function does not give the same vectors at every call."""
+    return InputError(
+        f"there were {before} vectors at the first reading and {now} at a later one: give a function that "
+        "returns the same chunks at every call"
+    )
+
+
+def sample_rows(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
+    """Ascending rows, drawn without replacement; all of them where there are no more than ``most``."""
+    if count <= most:
+        return np.arange(count)
+    rows: npt.NDArray[np.int64] = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+    return rows
+
+
+def _matrix(chunk: Any) -> npt.NDArray[Any]:
+    matrix = np.asarray(chunk)
+    if matrix.ndim != 2:
+        raise InputError(f"vectors come in two dimensions, not in shape {matrix.shape}")
+    return matrix
+
+
+# Documents that stand in for queries, and documents decoded at a time.
+_SAMPLE = 10_000
+
+
+def build_parts(
+    vectors: Vectors,
+    options: FaissOptions,
+    queries: npt.NDArray[Any] | None,
+    key: Mapping[str, Any] | None,
+) -> tuple[IndexParts, npt.NDArray[Any]]:
+    """The index, nothing measured, and (n, w) queries to measure it with: those given, or stand-ins."""
+    faiss = import_faiss()
+    found = survey(vectors)
+    options = options.fitted(found.count, found.width)
+    sample = _stand_ins(vectors, options, found) if queries is None else check_queries(queries, found.width)
+    transform = fit_transform(options.transform, found.mean, sample)
+    layout, index = _prepared(vectors, options, transform, found)
+    remainders = _filled(index, vectors, options, transform, layout, found)
+    record = {"key": dict(key or {}), "recall": None, "faiss": faiss.__version__}
+    return IndexParts(index, transform, layout, options, remainders, record), sample
+
+
+def check_queries(queries: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """(Q, w) as an array, Q > 0, finite.
+
+    Raises:
+        InputError: another shape, or none.
+        NonFiniteScores: NaN or infinite values; names rows.
+    """
+    array = np.asarray(queries)
+    if array.ndim != 2 or array.shape[1] != width:
+        raise InputError(f"queries are of shape {array.shape}, this index needs (Q, {width})")
+    if not len(array):
+        raise InputError("there are no queries to search for")
+    if len(wrong := np.flatnonzero(~np.isfinite(array).all(axis=1))):
+        raise NonFiniteScores([], wrong.tolist())
+    return array
+
+
+def _prepared(
+    vectors: Vectors, options: FaissOptions, transform: VectorTransform, found: Survey
+) -> tuple[Layout, Any]:
+    """Layout and trained index, empty still."""
+    longest = None
+    if options.kind == "hnsw" and options.reduction:
+        longest = max(float((part**2).sum(axis=1).max()) for part in _transformed(vectors, transform))
+    layout = Layout.of(options, found.width, longest)
+    sample = np.empty((0, layout.width), np.float32)
+    if options.kind == "sq8":
+        sample = ranges(layout.documents(part) for part in _transformed(vectors, transform))
+    if options.kind == "ivfpq":
+        drawn = take(vectors, sample_rows(found.count, options.train_size, options.seed), found.count)
+        sample = np.concatenate([layout.documents(part) for part in _transformed(drawn, transform)])
+    return layout, new_index(options, layout, sample)
+
+
+def _filled(
+    index: Any,
+    vectors: Vectors,
+    options: FaissOptions,
+    transform: VectorTransform,
+    layout: Layout,
+    found: Survey,
+) -> Matrix | None:
+    """Add everything; (N,) what codes lose of MRL's prior, for kinds that quantise."""
+    keeps = options.kind in QUANTISED and options.transform == "folding"
+    priors = []
+    for part in _transformed(vectors, transform):
+        placed = layout.documents(part)
+        index.add(placed)
+        if keeps:
+            priors.append(placed[:, 0].copy())
+    if index.ntotal != found.count:
+        raise changed(index.ntotal, found.count)
+    if options.kind == "ivfpq":
+        read_lists_by_inner_product(index)
+    return _lost(index, np.concatenate(priors)) if keeps else None
+
+
+def _lost(index: Any, priors: Matrix) -> Matrix:
+    """(N,) priors less what their codes say."""
+    faiss = import_faiss()
+    lists = isinstance(index, faiss.IndexIVF)
+    if lists:
+        index.make_direct_map()
+    for start in range(0, len(priors), _SAMPLE):
+        part = priors[start : start + _SAMPLE]
+        part -= index.reconstruct_n(start, len(part))[:, 0]
+    if lists:
+        index.set_direct_map_type(faiss.DirectMap.NoMap)
+    return priors
+
+
+def _transformed(vectors: Vectors, transform: VectorTransform) -> Iterator[npt.NDArray[np.float64]]:
+    return (transform.transform_documents(block, np.float64) for block in blocks(vectors))
+
+
+def _stand_ins(vectors: Vectors, options: FaissOptions, found: Survey) -> npt.NDArray[Any]:
+    """A sample of documents, as queries; none where nobody needs them."""
+    if options.transform != "folding" and not options.recall_queries:
+        return np.empty((0, found.width))
+    documents = take(vectors, sample_rows(found.count, _SAMPLE, options.seed), found.count)
+    return documents_as_queries(documents) if options.transform == "folding" else documents

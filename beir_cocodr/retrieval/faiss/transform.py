@@ -1,0 +1,415 @@
+"""What is done to vectors before an index sees them, and undone in its scores.
+
+Folding and centring: flattened MRL vectors made small, so that approximate indexes lose less of them.
+
+Where the dimensions of a vector go in an index of each kind.
+
+What kind of FAISS index is built over a corpus, and how it is searched.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from beir_cocodr.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+#: "flat": all float32 vectors, exact. "hnsw": the same in a graph. "sq8": one byte a dimension, all compared.
+#: "ivfpq": product quantisation in inverted lists, the smallest.
+Kind = Literal["flat", "hnsw", "ivfpq", "sq8"]
+
+#: "folding" is for MRL alone, see :class:`~beir_cocodr.retrieval.faiss.transform.Folding`; "centring"
+#: subtracts the mean document. Both leave exact rankings as they are.
+Transform = Literal["none", "centring", "folding"]
+
+#: Kinds that do not keep the vectors themselves.
+QUANTISED: tuple[Kind, ...] = ("ivfpq", "sq8")
+
+# Below this k-means still works but describes its sample rather than the corpus; faiss's own threshold.
+_POINTS_PER_CENTROID = 39
+
+
+@dataclass(frozen=True)
+class FaissOptions:
+    """Settings of a :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`; those without a number are chosen
+    by the size of the corpus, and what was chosen is said.
+
+    Args:
+        kind: "flat", "hnsw", "ivfpq" or "sq8".
+        transform: "none", "centring", or "folding" for MRL's vectors.
+        hnsw_m: links of a document in the graph, M.
+        ef_construction: candidates held while the graph is built.
+        ef_search: candidates held in a search, at least ``top_k``.
+        reduction: build the graph of "hnsw" by distances in which the nearest documents are the best, see
+            :class:`~beir_cocodr.retrieval.faiss.transform.Layout`. Off, its links are by inner product: where
+            documents differ in length, as MRL's do before folding, it then finds next to nothing.
+        nlist: inverted lists; 4 √N by default, fewer where that leaves less than 39 training vectors a list.
+        nprobe: lists read in a search; a sixteenth of them by default, at least 8.
+        pq_m: codes of a vector, bytes where ``pq_bits`` is 8; one for eight dimensions by default.
+        pq_bits: of a code, 1..16; 8 by default, fewer where there are not 2^8 training vectors.
+        over_fetch: kinds that quantise find this many times ``top_k`` candidates and score those again.
+        train_size: the most vectors that k-means sees, a seeded sample; "ivfpq" only.
+        recall_queries: the most queries that recall is measured with when an index is built; 0 for none.
+        seed: of all samples and of k-means.
+
+    Raises:
+        InputError: an unknown kind or transform, or a number that is too small.
+    """
+
+    kind: Kind = "flat"
+    transform: Transform = "none"
+    hnsw_m: int = 32
+    ef_construction: int = 200
+    ef_search: int = 128
+    reduction: bool = True
+    nlist: int | None = None
+    nprobe: int | None = None
+    pq_m: int | None = None
+    pq_bits: int | None = None
+    over_fetch: int = 4
+    train_size: int = 100_000
+    recall_queries: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in (("kind", get_args(Kind)), ("transform", get_args(Transform))):
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name} is {getattr(self, name)!r}; there are {', '.join(choices)}")
+        for name, least in {
+            "hnsw_m": 2,
+            "ef_construction": 1,
+            "ef_search": 1,
+            "nlist": 1,
+            "nprobe": 1,
+            "pq_m": 1,
+            "pq_bits": 1,
+            "over_fetch": 1,
+            "train_size": 1,
+            "recall_queries": 0,
+            "seed": 0,
+        }.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}, it must be at least {least}")
+        if self.pq_bits is not None and self.pq_bits > 16:
+            raise InputError(f"pq_bits is {self.pq_bits}, a code has at most 16")
+
+    def fitted(self, count: int, width: int) -> FaissOptions:
+        """A copy in which all numbers are there, for ``count`` vectors of ``width`` dimensions.
+
+        Raises:
+            InputError: more lists, or more codes, than training vectors; more code bytes than dimensions.
+        """
+        if self.kind != "ivfpq":
+            return self
+        training = min(count, self.train_size)
+        nlist = self.nlist or max(1, min(round(4 * count**0.5), training // _POINTS_PER_CENTROID))
+        bits = self.pq_bits or max(1, min(8, training.bit_length() - 1))
+        for name, centroids in {"nlist": nlist, "pq_bits": 2**bits}.items():
+            if centroids > training:
+                raise InputError(
+                    f"{name} {getattr(self, name)} makes {centroids} centroids of {training} training "
+                    f"vectors: lower it, or leave {name} out to have it chosen"
+                )
+        pq_m = self.pq_m or -(-width // 8)
+        if pq_m > width:
+            raise InputError(f"pq_m {pq_m} is more than the {width} dimensions it divides")
+        nprobe = self.nprobe or max(8, nlist // 16)
+        chosen = replace(self, nlist=nlist, nprobe=min(nprobe, nlist), pq_m=pq_m, pq_bits=bits)
+        logger.info(
+            "ivfpq over %d vectors: %d lists, %d of them read, %d codes of %d bits (training vectors: %d)",
+            count, nlist, chosen.nprobe, pq_m, bits, training,
+        )  # fmt: skip
+        if training < _POINTS_PER_CENTROID * 2**bits:
+            logger.warning(
+                "%d training vectors are few for %d codes: quantisation will describe the corpus badly; kind "
+                "sq8 or hnsw suits a corpus of this size better",
+                training,
+                2**bits,
+            )
+        return chosen
+
+
+Matrix = npt.NDArray[np.float32]
+
+# Numbers that a vector unit takes at a time.
+_LANES = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The vectors of an index: those of the corpus, made wider where its kind needs it.
+
+    A graph finds neighbours by distance, and the inner product is none: a document that is long is near to
+    everything. One more dimension √(M² − |d|²), M the longest document's length, and 0 for queries, makes
+    |q − d|² = |q|² + M² − 2 q·d, so that the nearest documents are the best ones.
+
+    Product quantisation needs a width that its codes divide: zeros fill it up. So they do in a flat index, up
+    to a multiple of 8: MRL's odd width 2k + 1 takes 7% longer to multiply than the even one above it.
+
+    Args:
+        dimensions: w, of the vectors given.
+        width: of the index.
+        longest: M², where the last column is to make distances of inner products.
+
+    Source: Bachrach et al., Speeding Up the Xbox Recommender System Using a Euclidean Transformation for
+        Inner-Product Spaces (2014), section 3 for the additional dimension.
+    """
+
+    dimensions: int
+    width: int
+    longest: float | None = None
+
+    @classmethod
+    def of(cls, options: FaissOptions, dimensions: int, longest: float | None) -> Layout:
+        """For fitted options; ``longest`` where there is to be one more dimension."""
+        if longest is not None:
+            return cls(dimensions, dimensions + 1, longest=longest)
+        if options.kind == "ivfpq" and options.pq_m is not None:
+            return cls(dimensions, -(-dimensions // options.pq_m) * options.pq_m)
+        if options.kind == "flat":
+            return cls(dimensions, -(-dimensions // _LANES) * _LANES)
+        return cls(dimensions, dimensions)
+
+    def documents(self, vectors: npt.NDArray[np.float64]) -> Matrix:
+        """(n, w) to (n, width) float32."""
+        placed = self._place(vectors)
+        if self.longest is not None:
+            rest = self.longest - (vectors**2).sum(axis=1)
+            placed[:, -1] = np.sqrt(rest.clip(min=0))
+        return placed
+
+    def queries(self, vectors: npt.NDArray[np.float64]) -> Matrix:
+        """(n, w) to (n, width) float32."""
+        return self._place(vectors)
+
+    def _place(self, vectors: npt.NDArray[np.float64]) -> Matrix:
+        if self.width == self.dimensions:
+            return np.ascontiguousarray(vectors, dtype=np.float32)
+        placed = np.zeros((len(vectors), self.width), dtype=np.float32)
+        placed[:, : self.dimensions] = vectors
+        return placed
+
+
+_BLOCK = 50_000
+
+
+@dataclass(frozen=True, eq=False)
+class Folding:
+    """A change of q = [1, r] and d = [γ, e] that leaves every ranking as it is and makes the numbers small.
+
+    Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score.
+    Centring: with the mean document c (of γ' and e), d' = [γ', e] − c, which shifts all scores of a query q'
+    by the constant q'·c, and so no ranking. Scores of different queries are no longer comparable: add
+    :meth:`query_offsets` where that matters. Any m and c are right; the true means make the remainder, and
+    so the error of fp16, int8 or product quantisation, small.
+
+    γ' sums over all dimensions and is far larger than the rest: an index that quantises has to keep it apart,
+    as N float32 numbers, and add it to the score of the quantised rest, q'[1:]·d'[1:]. Where an index cannot
+    (an inverted file or a graph over whole vectors), let it find candidates, and score them again so.
+
+    Args:
+        query_mean: m, (w − 1,) float64.
+        document_mean: c, (w,) float64, for vectors of width w.
+
+    Source: ours; the vectors are those of MRL, Eq. 14.
+    """
+
+    query_mean: np.ndarray
+    document_mean: np.ndarray
+
+    @classmethod
+    def fit(cls, queries: Iterable[Any], documents: Iterable[Any]) -> Folding:
+        """The means of queries (a sample will do) and documents: (n, w) arrays or chunks of them, read once.
+
+        Raises:
+            InputError: there are none, one is NaN or infinite, or the queries do not begin with 1.
+        """
+        query_mean, document_mean = _mean(queries, "queries"), _mean(documents, "documents")
+        if len(query_mean) != len(document_mean):
+            raise InputError(f"queries have {len(query_mean)} dimensions and documents {len(document_mean)}")
+        if query_mean[0] != 1:
+            raise InputError("flattened queries begin with 1; these do not, or they are not MRL's queries")
+        rest = query_mean[1:]
+        document_mean[0] += rest @ document_mean[1:]  # of γ', as folding is linear
+        return cls(rest, document_mean)
+
+    def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray:
+        """q' of (n, w) queries, computed in float64."""
+        folded = self._wide(queries)
+        if not (folded[:, 0] == 1).all():
+            raise InputError("flattened queries begin with 1; these do not, or they are not MRL's queries")
+        folded[:, 1:] -= self.query_mean
+        return folded.astype(dtype)
+
+    def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray:
+        """d' of (n, w) documents, computed in float64; a corpus goes through in chunks."""
+        folded = self._wide(documents)
+        folded[:, 0] += folded[:, 1:] @ self.query_mean
+        folded -= self.document_mean
+        return folded.astype(dtype)
+
+    def query_offsets(self, queries: Any) -> np.ndarray:
+        """(n,) float64 for (n, w) queries before the change: added to scores after it, gives those before."""
+        offsets: np.ndarray = self.transform_queries(queries, np.float64) @ self.document_mean
+        return offsets
+
+    def save(self, path: str | Path) -> None:
+        """Write to ``path``, in safetensors, in one step."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            temporary = Path(folder) / path.name
+            save_file({"query_mean": self.query_mean, "document_mean": self.document_mean}, temporary)
+            temporary.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Folding:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InputError: it is not there, or something else.
+        """
+        try:
+            means = load_file(path)
+            return cls(means["query_mean"], means["document_mean"])
+        except (OSError, KeyError, SafetensorError) as error:
+            raise InputError(f"{path} is not a folding that was saved here ({error})") from error
+
+    def _wide(self, vectors: Any) -> np.ndarray:
+        """A float64 copy."""
+        copy = np.asarray(vectors).astype(np.float64)
+        if copy.ndim != 2 or copy.shape[1] != len(self.document_mean):
+            raise InputError(f"vectors are {copy.shape}, this folding is for (n, {len(self.document_mean)})")
+        return copy
+
+
+def _blocks(vectors: Any) -> Iterable[Any]:
+    if getattr(vectors, "ndim", 0) != 2:
+        return vectors  # type: ignore[no-any-return]
+    return (vectors[start : start + _BLOCK] for start in range(0, len(vectors), _BLOCK))
+
+
+def _mean(chunks: Iterable[Any], what: str) -> np.ndarray:
+    total: np.ndarray | None = None
+    count = 0
+    for chunk in _blocks(chunks):
+        rows = np.asarray(chunk, dtype=np.float64)
+        total = rows.sum(axis=0) + (0.0 if total is None else total)
+        count += len(rows)
+    if total is None or count == 0:
+        raise InputError(f"there are no {what} to take the mean of")
+    if not np.isfinite(total).all():
+        raise InputError(f"the {what} have values that are NaN or infinite")
+    mean: np.ndarray = total / count
+    return mean
+
+
+class VectorTransform(Protocol):
+    """`Folding`, or `Centring`: d' is centred by c, so that the scores q'·d' lack the constant q'·c."""
+
+    @property
+    def document_mean(self) -> np.ndarray: ...
+
+    def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray: ...
+
+    def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray: ...
+
+    def save(self, path: str | Path) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Centring:
+    """d' = d − c for the mean document c: q·d' = q·d − q·c, so no ranking changes. c = 0 changes nothing.
+
+    Args:
+        document_mean: c, (w,) float64.
+    """
+
+    document_mean: np.ndarray
+
+    def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray:
+        """(n, w) queries as they are."""
+        same: np.ndarray = self._fitting(queries).astype(dtype)
+        return same
+
+    def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray:
+        """(n, w) documents less their mean, computed in float64."""
+        centred: np.ndarray = self._fitting(documents).astype(np.float64) - self.document_mean
+        return centred.astype(dtype)
+
+    def save(self, path: str | Path) -> None:
+        """Write to ``path``, in safetensors."""
+        save_file({"document_mean": self.document_mean}, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Centring:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InputError: it is not there, or something else.
+        """
+        try:
+            return cls(load_file(path)["document_mean"])
+        except (OSError, KeyError, SafetensorError) as error:
+            raise InputError(f"{path} is not a mean that was saved here ({error})") from error
+
+    def _fitting(self, vectors: Any) -> np.ndarray:
+        array = np.asarray(vectors)
+        if array.ndim != 2 or array.shape[1] != len(self.document_mean):
+            raise InputError(f"vectors are {array.shape}, this index has (n, {len(self.document_mean)})")
+        return array
+
+
+def fit_transform(
+    name: Transform, document_mean: npt.NDArray[np.float64], queries: npt.NDArray[Any]
+) -> VectorTransform:
+    """The transform of that name.
+
+    Args:
+        name: "none", "centring" or "folding".
+        document_mean: (w,).
+        queries: (n, w) queries for the mean of a folding, a sample of them or stand-ins.
+    """
+    if name == "folding":
+        return Folding.fit(queries, document_mean[None])  # folding is linear: of the mean, it gives the mean
+    return Centring(document_mean if name == "centring" else np.zeros_like(document_mean))
+
+
+def load_transform(name: Transform, path: Path) -> VectorTransform:
+    """What the `save` of a transform of that name wrote."""
+    return Folding.load(path) if name == "folding" else Centring.load(path)
+
+
+def documents_as_queries(documents: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The queries that have the distributions of the given MRL documents: (n, w) to (n, w).
+
+    A document's variances and means can be read from its vector, and queries are made of the same. They stand
+    in for queries where there are none: one encoder with shared projections places both.
+
+    Raises:
+        InputError: these are no documents of MRL.
+
+    Source: MRL, Eq. 13 and 14; widths 2k + 1 are of the exact divergence, 2k + 2 of the paper's formula.
+    """
+    wide = documents.astype(np.float64)
+    k = (wide.shape[1] - 1) // 2
+    if not k or not (wide[:, -2 * k : -k] < 0).all():
+        raise InputError("these vectors are no documents of MRL, whose variances make negative numbers")
+    variance = -1 / wide[:, -2 * k : -k]
+    mean = wide[:, -k:] * variance / 2
+    one = np.ones((len(wide), 1))
+    if wide.shape[1] % 2:
+        return np.concatenate([one, variance + mean**2, mean], axis=1)
+    return np.concatenate([one, -1 / wide[:, 1:2], mean**2, mean], axis=1)

@@ -1,0 +1,175 @@
+"""Work shared out to processes that may die.
+
+CPU cores, and how many threads want them.
+
+Where processes compute.
+
+The CPU threads of a computation.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait as wait_for_end
+from typing import Any, TypeVar
+
+import torch
+
+from beir_cocodr.errors import InputError
+
+Task = TypeVar("Task")
+
+Result = TypeVar("Result")
+
+#: How tasks are shared out: :func:`share_out`, or the like of it elsewhere.
+ShareOut = Callable[[Sequence[Any], Callable[[str], Callable[[Any], Any]], Sequence[str]], Iterator[Any]]
+
+#: How often work goes on after processes died without any of it having been finished in between.
+_ATTEMPTS = 3
+
+log = logging.getLogger(__name__)
+
+
+def share_out(
+    tasks: Sequence[Task], start: Callable[[str], Callable[[Task], Result]], devices: Sequence[str]
+) -> Iterator[Result]:
+    """Do tasks in one new process for each device, and yield the results in the order in which they come.
+
+    When a process dies, of a signal or for want of memory, all are started again and what was not finished is
+    done again, so a task may be done twice. Processes are spawned: a script that gets here needs
+    ``if __name__ == "__main__"``.
+
+    Args:
+        tasks: picklable, few enough to hold in a list.
+        start: called in each process with its device, returns what does a task there; picklable.
+        devices: one for each process.
+
+    Raises:
+        InputError: processes died three times without a task done in between.
+        Exception: whatever a task raised, after the tasks under way have ended.
+    """
+    left, deaths = list(tasks), 0
+    while left:
+        try:
+            for task, result in _attempt(left, start, devices):
+                left.remove(task)
+                deaths = 0
+                yield result
+        except BrokenProcessPool:
+            deaths += 1
+            if deaths == _ATTEMPTS:
+                raise InputError(
+                    f"a process died {deaths} times with the same work, of which {len(left)} parts are left: "
+                    "most likely memory ran out; lower --processes, the shard size or the token budget"
+                ) from None
+            log.warning("a process died; %d parts of the work are left and go on", len(left))
+
+
+def _attempt(
+    tasks: Sequence[Task], start: Callable[[str], Callable[[Task], Result]], devices: Sequence[str]
+) -> Iterator[tuple[Task, Result]]:
+    context = multiprocessing.get_context("spawn")
+    waiting = context.Queue()
+    for device in devices:
+        waiting.put(device)
+    executor = ProcessPoolExecutor(len(devices), context, _initialize, (start, waiting))
+    pending: dict[Future[Result], Task] = {}
+    remaining = iter(tasks)
+    try:
+        while True:
+            # Results wait in memory until they are taken, so no more are asked for than keeps all busy.
+            while len(pending) < 2 * len(devices) and (task := next(remaining, None)) is not None:
+                pending[executor.submit(_work, task)] = task
+            if not pending:
+                return
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                task = pending.pop(future)
+                yield task, future.result()
+    finally:
+        executor.shutdown(cancel_futures=True)
+        waiting.cancel_join_thread()
+        waiting.close()
+
+
+# What a spawned process is to do: how it starts, on which device, and what does a task once it has started.
+_start: Any = None
+
+_device: Any = None
+
+_do: Any = None
+
+
+def _initialize(start: Any, waiting: Any) -> None:
+    global _start, _device
+    _start, _device = start, waiting.get()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _work(task: Any) -> Any:
+    global _do
+    if _do is None:  # not before, because what fails here reaches the caller as it is
+        _do = _start(_device)
+    return _do(task)
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot end its processes, and they would wait for work forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait_for_end([parent.sentinel])
+    os._exit(1)
+
+
+def available_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def warn_if_crowded(devices: Sequence[str], threads: int) -> None:
+    """Say that processes on the CPU will be in each other's way."""
+    wanted, cores = threads * sum(device == "cpu" for device in devices), available_cores()
+    if len(devices) > 1 and wanted > cores:
+        log.warning(
+            "%d processes of %d threads share %d cores: --threads %d is faster, with other last bits",
+            len(devices), threads, cores, max(1, cores // len(devices)),
+        )  # fmt: skip
+
+
+def device_list(device: str | None, processes: int) -> list[str]:
+    """A device for each process: GPUs in turn where none is named, or just "cuda"; else all on the same.
+
+    Raises:
+        InputError: fewer than one process.
+    """
+    if processes < 1:
+        raise InputError(f"{processes} processes can do nothing; give at least 1")
+    if device in (None, "cuda") and torch.cuda.is_available():
+        return [f"cuda:{number % torch.cuda.device_count()}" for number in range(processes)]
+    if device is None:
+        device = "mps" if torch.backends.mps.is_available() else "cpu"
+    return [device] * processes
+
+
+@contextmanager
+def torch_threads(threads: int | None) -> Iterator[int]:
+    """Let PyTorch use that many CPU threads inside, and yield their number; None leaves them as they are.
+
+    Raises:
+        InputError: fewer than one.
+    """
+    if threads is not None and threads < 1:
+        raise InputError(f"{threads} threads can do nothing; give at least 1")
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)

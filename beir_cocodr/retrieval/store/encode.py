@@ -1,0 +1,341 @@
+"""Encoding a corpus to a store.
+
+The unit of work of encoding: one shard, from texts to a file.
+
+Opening the store that is wanted, or beginning it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate.utils.memory import clear_device_cache
+from tqdm import tqdm
+
+from beir_cocodr.data.collection import load_collection, resolve_source
+from beir_cocodr.data.defects import ignore
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import output_folder, sole_writer
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
+from beir_cocodr.models.mrl import MRL
+from beir_cocodr.records import versions
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.faiss.transform import Folding
+from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
+from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions, StoreRecord
+from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """What a process, here or elsewhere, needs in order to encode shards of a store that was begun.
+
+    Args:
+        folder: of the store.
+        documents: the corpus; travels as the path of its file.
+        model: what the encoder is loaded by.
+        encoder: overrides for it (lengths, separator).
+        options: of the store.
+        threads: CPU threads of each process.
+    """
+
+    folder: Path
+    documents: Documents
+    model: str
+    encoder: Mapping[str, Any]
+    options: EncodeOptions
+    threads: int
+
+    def start(self, device: str) -> Callable[[int], int]:
+        """Load the encoder on a device.
+
+        Returns:
+            a function from the number of a shard to how many documents it has, which encodes and writes it.
+
+        Raises:
+            InputError: the model is no longer the one that the store was begun with.
+        """
+        store = EmbeddingStore.found(self.folder)
+        if store is None:
+            raise InputError(f"{self.folder} is gone: it held the store that was being written")
+        model = load_encoder(self.model, device=device, **self.encoder)
+        store.record.refuse_other_encoder(fingerprint(model), self.model, self.folder)
+        encoder = CorpusEncoder(model, self.documents, self.options.token_budget, self.options.backend)
+
+        def work(number: int) -> int:
+            with torch_threads(self.threads):
+                return encode_shard(store, encoder, number)
+
+        return work
+
+
+def encode_shard(
+    store: EmbeddingStore,
+    encoder: CorpusEncoder,
+    number: int,
+    encoded: Callable[[int], Any] = lambda count: None,
+) -> int:
+    """Encode and write one shard.
+
+    Args:
+        store: that it belongs to.
+        encoder: of the store's corpus.
+        number: of the shard.
+        encoded: called with the number of documents after each batch.
+
+    Returns:
+        the documents of the shard.
+
+    Raises:
+        InputError: a document has no finite vector, or one that the precision cannot hold.
+    """
+    shard = store.shards[number]
+    store.write(number, encoder.encode(np.arange(shard.start, shard.stop), encoded), encoder.documents)
+    return len(shard)
+
+
+#: Queries and documents that the means of a folding are taken from.
+FOLDING_SAMPLE = 256
+
+log = logging.getLogger(__name__)
+
+
+def prepare_store(
+    encoder: CorpusEncoder,
+    name: str | None,
+    folder: Path,
+    options: EncodeOptions,
+    devices: list[str],
+    queries: Sequence[str] = (),
+) -> tuple[EmbeddingStore, list[int], Estimate | None]:
+    """Find the store in a folder or begin one, say what encoding will take, and write all but the shards.
+
+    Args:
+        encoder: model and corpus.
+        name: what the model was loaded by; None where it has no name, and searches have to name it.
+        folder: exists, and nobody else writes to it.
+        options: of the store.
+        devices: that encoding will be shared out to.
+        queries: what an MRL's folding takes its mean query from, where its vectors lose precision; any
+            queries are right, documents stand in where there are none.
+
+    Returns:
+        the store, the numbers of shards that are missing, and the estimate; None where nothing is missing.
+
+    Raises:
+        InputError: the folder holds a store with another key, or the disk is too full.
+    """
+    model, documents = encoder.model, encoder.documents
+    found = EmbeddingStore.found(folder)
+    size = options.shard_size or (found.record.shard_size if found else SHARD_SIZE)
+    identity = identity_of(encoder, options, size)
+    missing = None
+    if found is not None:
+        found.record.refuse_other(identity, folder)
+        missing = found.missing()
+        if _folding_lost(found, missing):
+            raise InputError(
+                f"{folder} has lost its folding.safetensors, without which its shards mean nothing; delete "
+                "it and encode again"
+            )
+        if not missing and found.table.complete():
+            log.info("%s is complete, nothing is encoded", folder)
+            return found, [], None
+        log.info("%s: %d of %d shards are there", folder, len(found.shards) - len(missing), len(found.shards))
+    sample = timed_sample(encoder)
+    record = StoreRecord(
+        identity, _named(name), len(documents), sample.dimensions, flattened=isinstance(model, MRL)
+    )
+    store = found or EmbeddingStore(folder, record)
+    missing = list(range(len(store.shards))) if missing is None else missing
+    left = sum(len(store.shards[number]) for number in missing)
+    taken = estimate(sample, encoder, left, size, options.precision, record.prior, devices)
+    log.info("%s", taken)
+    taken.refuse_full_disk(folder)
+    if found is None:
+        record.write(folder)
+    store.table.write(documents)
+    if record.prior and not store.has_folding():
+        store.save_folding(_folding(encoder, queries))
+    return store, missing, taken
+
+
+def _folding_lost(store: EmbeddingStore, missing: Sequence[int]) -> bool:
+    """Whether there are shards of folded vectors, and what they were folded by is gone."""
+    return store.record.prior and not store.has_folding() and len(missing) < len(store.shards)
+
+
+def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int) -> dict[str, Any]:
+    """All that the vectors of a store depend on, but for the last bits."""
+    model = encoder.model
+    return {
+        **fingerprint(model),
+        "similarity": str(model.similarity_fn_name),
+        **model.text_format.as_dict(),
+        "corpus": encoder.documents.content_hash,
+        "precision": options.precision,
+        "backend": options.backend,
+        "shard_size": shard_size,
+    }
+
+
+def _named(name: str | None) -> dict[str, str | None]:
+    if name is None:
+        return {"name": None, "path": None}
+    source = Path(model_source(name))
+    return {"name": name, "path": str(source.resolve()) if source.is_dir() else None}
+
+
+def _folding(encoder: CorpusEncoder, queries: Sequence[str]) -> Folding:
+    rows = spaced_rows(len(encoder.documents), FOLDING_SAMPLE)
+    texts = [queries[row] for row in spaced_rows(len(queries), FOLDING_SAMPLE)] if queries else []
+    if not texts:
+        texts = [encoder.model.text_format.document(d) for d in encoder.documents.take(rows)]
+    vectors = encoder.model.encode_queries(
+        texts, batch_size=32, convert_to_tensor=True, show_progress_bar=False
+    )
+    return Folding.fit([np.asarray(vectors.float().cpu())], [encoder.encode(rows)])
+
+
+# Queries of the collection that a folding may be made from.
+_QUERIES = 16 * FOLDING_SAMPLE
+
+
+def encode(
+    dataset: str,
+    model: str,
+    output: Path,
+    options: EncodeOptions | None = None,
+    processes: int = 1,
+    device: str | None = None,
+    threads: int | None = None,
+    progress: bool = False,
+    share: ShareOut | None = None,
+    **encoder: Any,
+) -> dict[str, Any]:
+    """Encode the documents of a collection to an :class:`EmbeddingStore`.
+
+    A store in ``output`` that was interrupted and has the same key is gone on with; one that is complete is
+    left as it is. What has been written is never written again: a run that dies loses the shards under way,
+    one for each process.
+
+    Memory holds one shard of vectors for each process, and beside that nothing that grows with the corpus but
+    the order of its ids, some 30 bytes a document while the store is begun.
+
+    Args:
+        dataset: the collection; needs neither queries nor labels.
+        model: of the encoder.
+        output: folder of the store.
+        options: see :class:`EncodeOptions`.
+        processes: each has its own copy of the model and encodes whole shards; a dead one's are done again.
+        device: of all processes; by default GPUs in turn, else the CPU.
+        threads: CPU threads of each process; PyTorch's own number by default, whatever the number of
+            processes, because the last bits of vectors depend on it.
+        progress: show a bar on stderr.
+        share: how shards are shared out; to processes here by default.
+        **encoder: overrides for the encoder (``query_length``, ``document_length``, ``title_separator``).
+
+    Returns:
+        what the store depends on, what was encoded now, how long that took and what had been expected.
+
+    Raises:
+        InputError: what has to be corrected in the collection, the model or the options; a store in
+            ``output`` with another key; a document with NaN in its vector.
+    """
+    options, folder, started = options or EncodeOptions(), Path(output), time.perf_counter()
+    devices = device_list(device, processes)
+    documents = load_collection(dataset, labels="none").documents
+    overrides = {name: value for name, value in encoder.items() if value is not None}
+    with torch_threads(threads) as count, sole_writer(output_folder(folder)):
+        loaded = load_encoder(model, device=devices[0], **overrides)
+        corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
+        warn_if_crowded(devices, count)
+        folded = isinstance(loaded, MRL) and options.precision != "fp32"
+        queries = _queries(dataset) if folded else []
+        store, missing, expected = prepare_store(corpus_encoder, model, folder, options, devices, queries)
+        job = ShardJob(folder, documents, model, overrides, options, count)
+        encoding = time.perf_counter()
+        with _bar(expected, progress) as bar:
+            if share is None and (len(devices) == 1 or len(missing) < 2):
+                done = sum(encode_shard(store, corpus_encoder, number, bar.update) for number in missing)
+            else:
+                del loaded, corpus_encoder  # each process has its own
+                clear_device_cache(garbage_collection=True)
+                done = 0
+                for encoded in (share or share_out)(missing, job.start, devices):
+                    bar.update(encoded)
+                    done += encoded
+    ended = time.perf_counter()
+    return {
+        **store.describe(),
+        "documents_encoded": done,
+        "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
+        "encoding_seconds": round(ended - encoding, 3),
+        "seconds": round(ended - started, 3),
+        "estimate": None if expected is None else expected.as_dict(),
+        "devices": devices,
+        "threads": count,
+        "versions": versions(),
+    }
+
+
+def encode_documents(
+    model: COCODR,
+    documents: Documents,
+    folder: str | Path,
+    options: EncodeOptions | None = None,
+    queries: Sequence[str] = (),
+    name: str | None = None,
+    progress: bool = False,
+) -> EmbeddingStore:
+    """:func:`encode` in this process, for a model that is loaded and a corpus that is open.
+
+    Args:
+        model: the encoder, on its device.
+        documents: the corpus.
+        folder: of the store, complete or interrupted with the same key, or of none yet.
+        options: see :class:`EncodeOptions`.
+        queries: what the folding of an MRL whose vectors lose precision is made from.
+        name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it.
+        progress: show a bar on stderr.
+
+    Returns:
+        the store, complete.
+
+    Raises:
+        InputError: as :func:`encode`.
+    """
+    options, folder = options or EncodeOptions(), Path(folder)
+    with sole_writer(output_folder(folder)):
+        encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
+        device = str(model.device)
+        store, missing, expected = prepare_store(encoder, name, folder, options, [device], queries)
+        with _bar(expected, progress) as bar:
+            for number in missing:
+                encode_shard(store, encoder, number, bar.update)
+    return store
+
+
+def _bar(expected: Estimate | None, progress: bool) -> Any:
+    return tqdm(
+        total=expected.documents if expected else 0,
+        desc="Encoding",
+        unit=" documents",
+        disable=not progress or expected is None,
+    )
+
+
+def _queries(dataset: str) -> list[str]:
+    """The first queries of a collection, whatever their split; none where it has none."""
+    source = resolve_source(dataset, "test")
+    return [text for _, _, text in islice(source.queries(ignore), _QUERIES)]

@@ -1,0 +1,326 @@
+"""Embeddings of a corpus on disk, in shards that are written, resumed and searched one at a time.
+
+The ids of a store: a parquet table by row, and the order that breaks ties.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+import torch.nn.functional as F
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import placed
+from beir_cocodr.retrieval.faiss.transform import Folding
+from beir_cocodr.retrieval.store.record import StoreRecord
+from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, unpack
+
+_IDS, _RANKS, _ORDER = "ids.parquet", "tie_ranks.npy", "tie_order.npy"
+
+_GROUP = 16_384
+
+_BLOCK = 1 << 20
+
+
+class StoreIds:
+    """Ids by row, tie ranks by row and rows by tie rank, all on disk.
+
+    ``ids.parquet`` has one column ``id`` in corpus order; ``tie_ranks.npy`` the place of every row when ids
+    are sorted descending by their UTF-8 bytes, as trec_eval breaks ties, and ``tie_order.npy`` its inverse;
+    both uint32 (N,) and memory-mapped.
+
+    Args:
+        folder: of the store.
+        count: N.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.count = folder, count
+
+    def write(self, documents: Documents) -> None:
+        """Write what is not there yet. Ids pass in blocks; sorting takes some 30 bytes for each of them."""
+        if not (self.folder / _IDS).exists():
+            with placed(self.folder / _IDS) as temporary:
+                _write_ids(documents, temporary)
+        if not (self.folder / _ORDER).exists():
+            order = pc.sort_indices(documents.table.column("id"), sort_keys=[("", "descending")])
+            with placed(self.folder / _ORDER) as temporary:
+                _write_order(order.to_numpy(), temporary)
+        if not (self.folder / _RANKS).exists():
+            with placed(self.folder / _RANKS) as temporary:
+                _write_inverse(np.load(self.folder / _ORDER, mmap_mode="r"), temporary)
+
+    def complete(self) -> bool:
+        return all((self.folder / name).exists() for name in (_IDS, _RANKS, _ORDER))
+
+    def tie_ranks(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Of consecutive rows, int64."""
+        ranks: npt.NDArray[np.int64] = self._array(_RANKS)[start:stop].astype(np.int64)
+        return ranks
+
+    def tie_rank_array(self) -> npt.NDArray[Any]:
+        """Of all rows, (N,) uint32, memory-mapped."""
+        return self._array(_RANKS)
+
+    def rows_at(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows that have the given tie ranks, in the same shape."""
+        rows: npt.NDArray[np.int64] = self._array(_ORDER)[ranks].astype(np.int64)
+        return rows
+
+    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """The ids of (M,) rows in their order. Reads the row groups that hold them, one at a time.
+
+        Raises:
+            InputError: the table is broken or of another length.
+            IndexError: a row is not in [0, N).
+        """
+        unique, places = np.unique(rows, return_inverse=True)
+        if len(unique) and (unique[0] < 0 or unique[-1] >= self.count):
+            raise IndexError(f"rows run from 0 to {self.count - 1}, not {unique[0]} to {unique[-1]}")
+        found: list[str] = []
+        with self._table() as table:
+            group_of = unique // _GROUP
+            for part in np.split(unique, np.flatnonzero(np.diff(group_of)) + 1) if len(unique) else []:
+                group = int(part[0] // _GROUP)
+                column = table.read_row_group(group, columns=["id"]).column("id")
+                found += column.take(pa.array(part - group * _GROUP)).to_pylist()
+        return [found[place] for place in places.tolist()]
+
+    def _table(self) -> pq.ParquetFile:
+        path = self.folder / _IDS
+        try:
+            table = pq.ParquetFile(path, memory_map=True)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise InputError(f"{path} is no id table ({error}); delete it and encode again") from error
+        if table.metadata.num_rows != self.count:
+            raise InputError(
+                f"{path} has {table.metadata.num_rows} ids for {self.count} documents; delete it and encode "
+                "again"
+            )
+        return table
+
+    def _array(self, name: str) -> npt.NDArray[np.uint32]:
+        path = self.folder / name
+        try:
+            array: npt.NDArray[np.uint32] = np.load(path, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read ({error}); delete it and encode again") from error
+        if array.shape != (self.count,):
+            raise InputError(
+                f"{path} has shape {array.shape} for {self.count} documents; delete it, encode again"
+            )
+        return array
+
+
+def _write_ids(documents: Documents, path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.large_string(), nullable=False)])
+    # Ids are all different: a dictionary of them would be a second copy.
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
+        for start in range(0, len(documents), _GROUP):
+            column = documents.table.column("id").slice(start, _GROUP).combine_chunks()
+            writer.write_table(pa.table([column], schema=schema), row_group_size=_GROUP)
+
+
+def _write_order(order: npt.NDArray[np.uint64], path: Path) -> None:
+    narrow = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint32, shape=order.shape)
+    for start in range(0, len(order), _BLOCK):
+        narrow[start : start + _BLOCK] = order[start : start + _BLOCK]
+    narrow.flush()
+
+
+def _write_inverse(order: npt.NDArray[np.uint32], path: Path) -> None:
+    ranks = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint32, shape=order.shape)
+    for start in range(0, len(order), _BLOCK):
+        block = order[start : start + _BLOCK]
+        ranks[block] = np.arange(start, start + len(block), dtype=np.uint32)
+    ranks.flush()
+
+
+_FOLDING = "folding.safetensors"
+
+log = logging.getLogger(__name__)
+
+
+class EmbeddingStore:
+    """The vectors of a corpus in a folder, ``shard_size`` documents a file, in corpus order.
+
+    ==========================  ============================================================================
+    ``store.json``              :class:`StoreRecord`: key, identity, model and layout
+    ``shard-00000.safetensors`` ``vectors`` (n, w) float32, float16 or int8; int8 with ``scales`` (n,);
+                                MRL's below fp32 with ``priors`` (n,) float32 and without their first number
+    ``folding.safetensors``     what was done to MRL's vectors before they lost precision
+    ``ids.parquet`` and others  :class:`StoreIds`
+    ==========================  ============================================================================
+
+    A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision:
+    scores of a store are always dot products, and :meth:`queries` makes the vectors that they are with.
+
+    Args:
+        folder: of the store.
+        record: what it says of itself.
+    """
+
+    def __init__(self, folder: Path, record: StoreRecord) -> None:
+        self.folder, self.record = folder, record
+        self.table = StoreIds(folder, record.documents)
+        self._mapped: dict[int, Arrays] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path) -> EmbeddingStore:
+        """A store that is complete.
+
+        Raises:
+            InputError: there is none, or shards of it are missing.
+        """
+        store = cls.found(Path(folder))
+        if store is None:
+            raise InputError(f"{folder} holds no embeddings; make them with encode --output {folder}")
+        missing = store.missing()
+        if missing or not store.table.complete():
+            raise InputError(
+                f"{folder} is not complete, {len(missing)} of {len(store.shards)} shards are missing: run "
+                "encode again, it goes on where it stopped"
+            )
+        return store
+
+    @classmethod
+    def found(cls, folder: Path) -> EmbeddingStore | None:
+        """The store in a folder, complete or not; None where there is none.
+
+        Raises:
+            InputError: its record cannot be read.
+        """
+        record = StoreRecord.read(folder)
+        return None if record is None else cls(folder, record)
+
+    def __len__(self) -> int:
+        return self.record.documents
+
+    @property
+    def dimensions(self) -> int:
+        return self.record.dimensions
+
+    @cached_property
+    def shards(self) -> Sequence[Shard]:
+        size, total = self.record.shard_size, self.record.documents
+        starts = range(0, total, size)
+        digits = max(5, len(str(len(starts))))
+        return [
+            Shard(
+                self.folder / f"shard-{number:0{digits}}.safetensors",
+                self.record.key,
+                start,
+                min(start + size, total),
+            )
+            for number, start in enumerate(starts)
+        ]
+
+    def missing(self) -> list[int]:
+        """The shards that are not there; those that are broken count among them, and this is said."""
+        missing = []
+        for number, shard in enumerate(self.shards):
+            fault = shard.fault()
+            if fault is not None:
+                missing.append(number)
+            if fault not in (None, "missing"):
+                log.warning("%s, as what is missing", fault)
+        return missing
+
+    def write(self, number: int, vectors: npt.NDArray[np.float32], documents: Documents) -> None:
+        """Write the shard of (n, w) vectors as the model gave them, unit vectors where it compares by cosine.
+
+        Raises:
+            InputError: the precision cannot hold a number; names the document.
+        """
+        shard = self.shards[number]
+        if self.folding is not None:
+            vectors = self.folding.transform_documents(vectors)
+        try:
+            arrays = pack(vectors, self.record.identity["precision"], self.record.prior)
+        except OutOfRange as error:
+            rows = shard.start + np.asarray(error.rows, dtype=np.int64)
+            raise InputError(
+                f"the embedding of document {documents.ids(rows[:1])[0]!r} has numbers beyond ±65,504, which "
+                f"{self.record.identity['precision']} cannot hold: choose fp32 or int8 for all"
+            ) from None
+        shard.write(arrays)
+
+    def chunks(self, first: int = 0, last: int | None = None) -> Iterator[torch.Tensor]:
+        """Shards ``first`` to ``last`` (excluded) as (n, w) float32 in row order, one in memory at a time."""
+        for shard in self.shards[first:last]:
+            yield shard.read()
+
+    def ranked_chunks(
+        self, first: int = 0, last: int | None = None
+    ) -> Iterator[tuple[torch.Tensor, npt.NDArray[np.int64]]]:
+        """As :meth:`chunks`, each with the (n,) tie ranks of its rows."""
+        for shard in self.shards[first:last]:
+            yield shard.read(), self.table.tie_ranks(shard.start, shard.stop)
+
+    def vectors(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+        """(M,) rows to (M, w) float32, in their order; of the shards only what holds them is read."""
+        found = torch.empty(len(rows), self.dimensions)
+        number_of = rows // self.record.shard_size
+        for number in np.unique(number_of).tolist():
+            at = np.flatnonzero(number_of == number)
+            local = rows[at] - self.shards[number].start
+            if number not in self._mapped:
+                self._mapped[number] = self.shards[number].mapped()
+            arrays = {name: array[local] for name, array in self._mapped[number].items()}
+            found[torch.from_numpy(at)] = unpack(arrays)
+        return found
+
+    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """The ids of (M,) rows, in their order."""
+        return self.table.ids(rows)
+
+    @cached_property
+    def folding(self) -> Folding | None:
+        """What was done to MRL's vectors; None for all others and where nothing was."""
+        return Folding.load(self.folder / _FOLDING) if self.record.prior else None
+
+    def has_folding(self) -> bool:
+        return (self.folder / _FOLDING).exists()
+
+    def save_folding(self, folding: Folding) -> None:
+        with placed(self.folder / _FOLDING) as temporary:
+            folding.save(temporary)
+
+    def queries(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores.
+
+        Returns:
+            (Q, w) float32 on the CPU; and (Q,) float64 to be added to the scores of each query, None where
+            nothing is to be. They change no ranking.
+        """
+        queries = vectors.detach().float().cpu()
+        if queries.shape[1] != self.dimensions:
+            raise InputError(f"queries have {queries.shape[1]} dimensions, the store has {self.dimensions}")
+        if self.record.identity["similarity"] == "cosine":
+            queries = F.normalize(queries, dim=-1)
+        if self.folding is None:
+            return queries, None
+        offsets = torch.from_numpy(self.folding.query_offsets(queries.numpy()))
+        return torch.from_numpy(self.folding.transform_queries(queries.numpy())), offsets
+
+    def describe(self) -> dict[str, Any]:
+        """What numbers found with this store depend on."""
+        return {
+            "key": self.record.key,
+            "model": self.record.model,
+            "documents": len(self),
+            "dimensions": self.dimensions,
+            "shards": len(self.shards),
+            **self.record.identity,
+        }

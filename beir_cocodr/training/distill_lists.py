@@ -1,0 +1,388 @@
+"""The documents that a query's teacher and student compare.
+
+What a query's list is built around where its only label is trivial.
+
+Rounds of distillation: the student searches, lists are drawn, the teacher scores them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+from transformers import TrainerCallback
+
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.distributed import on_main
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.measures import parse_measures, score_queries
+from beir_cocodr.io import write_text
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.fusion import Hybrid
+from beir_cocodr.training.options import DistillOptions
+from beir_cocodr.training.teachers import Teacher
+
+#: Stands where a query has fewer documents than the list has places.
+EMPTY = -1
+
+LIST_COUNTS = ("drawn", "of_one_document", "all_tied")
+
+log = logging.getLogger(__name__)
+
+
+def round_queries(seed: int, number: int, size: int, queries: int) -> npt.NDArray[np.int64]:
+    """(size,) numbers below ``queries``, which a round trains on: in random order by (seed, round), each once
+    before any comes again."""
+    turns = range(-(-size // queries))
+    drawn = [np.random.default_rng((seed, number, turn)).permutation(queries) for turn in turns]
+    return np.concatenate(drawn)[:size].astype(np.int64)
+
+
+def draw_list(
+    anchors: npt.NDArray[np.int64],
+    bm25: npt.NDArray[np.int64],
+    hard: npt.NDArray[np.int64],
+    options: DistillOptions,
+    rng: np.random.Generator,
+) -> npt.NDArray[np.int64]:
+    """One query's D_q: its anchors (relevant documents), some of BM25's best and some of the student's own.
+
+    Args:
+        anchors: (p,) corpus rows, at least one.
+        bm25, hard: candidates, no anchor among them; what BM25 gave is not drawn again from ``hard``.
+
+    Returns:
+        (n,) rows, no one twice, :data:`EMPTY` in places that nothing is left for. Where the lists overlap or
+        run short, the places of one are filled from the other.
+
+    Source: MRL, section 4.2.
+    """
+    kept = anchors if len(anchors) <= options.positives else rng.choice(anchors, options.positives, False)
+    first = rng.permutation(bm25)
+    second = rng.permutation(np.setdiff1d(hard, first[: options.m_bm25]))
+    chosen = np.concatenate([first[: options.m_bm25], second[: options.m_hard]])
+    wanted = options.m_bm25 + options.m_hard
+    rest = np.concatenate([second[options.m_hard :], first[options.m_bm25 :]])
+    rest = rest[~np.isin(rest, chosen)]
+    chosen = np.concatenate([chosen, list(dict.fromkeys(rest.tolist()))[: wanted - len(chosen)]]).astype(
+        np.int64
+    )
+    drawn = np.full(options.list_size, EMPTY, np.int64)
+    drawn[: len(kept)] = kept
+    drawn[options.positives : options.positives + len(chosen)] = chosen
+    return drawn
+
+
+def count_lists(scores: npt.NDArray[np.float32]) -> dict[str, int]:
+    """How many lists hold an order to learn: (S, n) teacher scores, −inf in empty places, to counts by name.
+
+    A list of one document, or of documents that the teacher scores alike, says nothing but that its
+    documents come before those of other queries.
+
+    Raises:
+        InputError: no list holds an order.
+    """
+    lengths = (scores > -np.inf).sum(axis=1)
+    lowest = np.where(scores > -np.inf, scores, np.inf).min(axis=1)
+    single, tied = lengths == 1, (lengths > 1) & (lowest == scores.max(axis=1))
+    counts = dict(zip(LIST_COUNTS, (len(scores), int(single.sum()), int(tied.sum())), strict=True))
+    without = counts["of_one_document"] + counts["all_tied"]
+    told = (
+        f"of {len(scores)} lists, {counts['of_one_document']} have one document and in {counts['all_tied']} "
+        "the teacher scores all documents alike"
+    )
+    if without == len(scores):
+        raise InputError(f"there is no order to learn: {told}; take another teacher, or more candidates")
+    if without:
+        log.warning("%s; these teach no order", told)
+    return counts
+
+
+# Queries fused at a time; their results are all that is held of a search.
+_QUERY_BLOCK = 10_000
+
+
+def fused_anchors(
+    hybrid: Hybrid,
+    queries: Mapping[str, str],
+    relevant: Mapping[str, npt.NDArray[np.int64]],
+    count: int,
+) -> dict[str, npt.NDArray[np.int64]]:
+    """The ``count`` best documents of the fusion for each query, its relevant ones left out.
+
+    Args:
+        hybrid: BM25 and an encoder over the corpus.
+        queries: id to text.
+        relevant: query id to corpus rows.
+        count: of documents a query.
+
+    Returns:
+        Query id to (count,) corpus rows, best first; fewer where the corpus has no more.
+
+    Raises:
+        InputError: the corpus has nothing but a query's relevant documents.
+    """
+    most = max(len(rows) for rows in relevant.values())
+    names, found = list(queries), {}
+    for start in range(0, len(names), _QUERY_BLOCK):
+        block = {name: queries[name] for name in names[start : start + _QUERY_BLOCK]}
+        for name, rows in zip(block, hybrid.search(block, count + most).rows, strict=True):
+            found[name] = rows[(rows >= 0) & ~np.isin(rows, relevant[name])][:count]
+            if not len(found[name]):
+                raise InputError(f"every document is relevant to query {name!r}, so there is nothing to rank")
+    return found
+
+
+_MEASURE = "RR@10"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the steps between two refreshes train on.
+
+    Args:
+        queries: (S,) numbers of the training queries, S = steps times batch size.
+        lists: (S, n) corpus rows.
+        scores: (S, n) of the teacher, −inf in empty places.
+    """
+
+    queries: npt.NDArray[np.int64]
+    lists: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+
+
+class Rounds(TrainerCallback):
+    """Makes a round at the start of every epoch, and stops when MRR@10 of held-out queries no longer grows.
+
+    An epoch of the trainer is a round: ``steps`` batches over queries in a random order by (seed, round).
+    Rounds are kept in ``folder``, so that a run that is killed goes on with the same ones; the best model so
+    far is kept beside them.
+
+    Args:
+        collection: the corpus.
+        model: the student.
+        train: training query id to text.
+        held_out: held-out query id to text; may be empty.
+        anchors: query id to the corpus rows that its lists are built around; of the queries that come up.
+        known: query id to the corpus rows that are not drawn beside its anchors: these and the relevant ones.
+        bm25: query id to corpus rows, none of them known; of the queries that come up.
+        teacher: its scores.
+        options: see :class:`DistillOptions`.
+        steps: of a round.
+        folder: of the rounds.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        model: Any,
+        train: Mapping[str, str],
+        held_out: Mapping[str, str],
+        anchors: Mapping[str, npt.NDArray[np.int64]],
+        known: Mapping[str, npt.NDArray[np.int64]],
+        bm25: Mapping[str, npt.NDArray[np.int64]],
+        teacher: TeacherScores,
+        options: DistillOptions,
+        steps: int,
+        folder: Path,
+    ) -> None:
+        self.collection, self.model, self.train, self.held_out = collection, model, train, held_out
+        self.anchors, self.known, self.bm25, self.teacher = anchors, known, bm25, teacher
+        self.options, self.steps, self.folder = options, steps, folder
+        #: MRR@10 of the held-out queries at the start of every round, and at the end.
+        self.measured: list[float] = []
+        #: Lists drawn so far, and those in which the teacher prefers nothing to anything.
+        self.counted: dict[str, int] = {}
+        self.current: Round | None = None
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        number = int((state.epoch or 0) + 1e-6)
+        on_main(lambda: self._make(number))
+        self.current = self._read(number)
+        if self.held_out and number - int(np.argmax(self.measured)) >= self.options.patience:
+            log.info("MRR@10 has not grown for %d rounds; stopped", self.options.patience)
+            control.should_training_stop = True
+
+    def finish(self, folder: Path) -> None:
+        """After training, on the first process: put the weights of the best round back."""
+        if not self.held_out:
+            return
+        last = self._search(self.folder / "last")[1]
+        self.measured.append(last)
+        shutil.rmtree(self.folder / "last")
+        best = int(np.argmax(self.measured))
+        log.info("MRR@10 of held-out queries: %s", ", ".join(f"{value:.4f}" for value in self.measured))
+        if best < len(self.measured) - 1:
+            from safetensors.torch import load_file
+
+            self.model.load_state_dict(load_file(self.folder / "best.safetensors"))
+
+    def _make(self, number: int) -> None:
+        place = self.folder / str(number)
+        if (place / "round.json").is_file():
+            return
+        unfinished = self.folder / "unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        size = self.steps * self.options.batch_size
+        queries = round_queries(self.options.seed, number, size, len(self.train))
+        asked, places = np.unique(queries, return_inverse=True)
+        hard, measured = self._search(unfinished, asked)
+        if measured > max(self._measures(number), default=-1.0):
+            self._keep_best()
+        lists = self._draw(number, queries, hard, places)
+        np.save(unfinished / "queries.npy", queries)
+        np.save(unfinished / "lists.npy", lists)
+        scores = self.teacher.score(queries, lists)
+        np.save(unfinished / "scores.npy", scores)
+        told = {_MEASURE: measured, **count_lists(scores)}
+        write_text(unfinished / "round.json", json.dumps(told))
+        shutil.rmtree(place, ignore_errors=True)
+        unfinished.rename(place)
+
+    def _read(self, number: int) -> Round:
+        self.measured[:] = self._measures(number + 1)
+        rounds = self._rounds(number + 1)
+        self.counted.update({name: sum(told[name] for told in rounds) for name in LIST_COUNTS})
+        names = ("queries", "lists", "scores")
+        return Round(*(np.load(self.folder / str(number) / f"{name}.npy", mmap_mode="r") for name in names))
+
+    def _measures(self, before: int) -> list[float]:
+        return [told[_MEASURE] for told in self._rounds(before)]
+
+    def _rounds(self, before: int) -> list[dict[str, Any]]:
+        files = [self.folder / str(number) / "round.json" for number in range(before)]
+        return [json.loads(file.read_text()) for file in files]
+
+    def _search(
+        self, folder: Path, asked: npt.NDArray[np.int64] | None = None
+    ) -> tuple[npt.NDArray[np.int64], float]:
+        """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known
+        ones, −1 where there are fewer; and MRR@10 of the held-out ones."""
+        folder.mkdir(parents=True, exist_ok=True)
+        mode = self.model.training
+        dense = Dense(self.model.eval(), self.collection.documents, folder / "corpus.npy", progress=True)
+        options, every = self.options, list(self.train)
+        names = [every[number] for number in (asked if asked is not None and self.options.m_hard else ())]
+        most = max(len(rows) for rows in self.known.values())
+        hard = np.full((len(names), options.candidates), -1, np.int64)
+        for start in range(0, len(names), _QUERY_BLOCK):
+            block = {name: self.train[name] for name in names[start : start + _QUERY_BLOCK]}
+            found = dense.search(block, options.candidates + most).rows
+            for i, (name, rows) in enumerate(zip(block, found, strict=True)):
+                kept = rows[~np.isin(rows, self.known[name])][: options.candidates]
+                hard[start + i, : len(kept)] = kept
+        measured = 0.0
+        if self.held_out:
+            ranking = dense.search(dict(self.held_out), 10)
+            judged = {query: self.collection.qrels[query] for query in self.held_out}
+            results = ranking.results(self.collection.documents, drop_identical_ids=False, depth=10)
+            measured = float(score_queries(parse_measures(_MEASURE), judged, results)[_MEASURE].mean())
+        self.model.train(mode)
+        (folder / "corpus.npy").unlink(missing_ok=True)
+        return hard, measured
+
+    def _draw(
+        self,
+        number: int,
+        queries: npt.NDArray[np.int64],
+        hard: npt.NDArray[np.int64],
+        places: npt.NDArray[np.intp],
+    ) -> npt.NDArray[np.int64]:
+        """(S, n) lists of the round's queries, whose own candidates are the rows ``places`` of ``hard``."""
+        names, lists = list(self.train), []
+        for slot, (query, place) in enumerate(zip(queries.tolist(), places.tolist(), strict=True)):
+            own = hard[place][hard[place] >= 0] if len(hard) else hard.reshape(-1)
+            rng = np.random.default_rng((self.options.seed, number, slot, 1))
+            name = names[query]
+            lists.append(draw_list(self.anchors[name], self.bm25[name], own, self.options, rng))
+        return np.stack(lists)
+
+    def _keep_best(self) -> None:
+        from safetensors.torch import save_file
+
+        state = {name: weight.detach().cpu().clone() for name, weight in self.model.state_dict().items()}
+        save_file(state, self.folder / "unfinished.safetensors")
+        (self.folder / "unfinished.safetensors").replace(self.folder / "best.safetensors")
+
+
+# Pairs scored between two files; a run that is killed asks for at most so many again.
+_CHUNK = 20_000
+
+_PAIR = np.dtype([("key", "<i8"), ("score", "<f4")])
+
+
+class TeacherScores:
+    """A teacher with a memory in a folder of npy files.
+
+    Args:
+        teacher: who is asked for what is not known yet.
+        queries: id to text, in the order that numbers them.
+        documents: the corpus.
+        folder: of the files; made where missing.
+    """
+
+    def __init__(
+        self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path
+    ) -> None:
+        self.teacher, self.documents, self.folder = teacher, documents, folder
+        self.size = len(documents)
+        self.ids, self.texts = list(queries), list(queries.values())
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = [np.load(file) for file in sorted(folder.glob("*.npy"))]
+        self._known = np.sort(np.concatenate([np.empty(0, _PAIR), *parts]), order="key")
+
+    def score(self, queries: npt.NDArray[np.int64], lists: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """(S,) numbers of queries and (S, n) corpus rows to (S, n) scores, −inf in empty places.
+
+        Raises:
+            InputError: the teacher gives a score that is NaN or infinite.
+        """
+        keys = queries[:, None] * self.size + lists  # (S, n)
+        there = lists != EMPTY
+        wanted = np.unique(keys[there])
+        self._ask(wanted[~np.isin(wanted, self._known["key"], assume_unique=True)])
+        scores = np.full(lists.shape, -np.inf, np.float32)
+        scores[there] = self._known["score"][np.searchsorted(self._known["key"], keys[there])]
+        return scores
+
+    def _ask(self, keys: npt.NDArray[np.int64]) -> None:
+        for start in tqdm(range(0, len(keys), _CHUNK), desc="teacher", disable=None):
+            chunk = keys[start : start + _CHUNK]
+            owners = chunk // self.size  # ascending, so that a query's documents stand together
+            groups = np.split(chunk % self.size, np.flatnonzero(np.diff(owners)) + 1)
+            scores = [
+                self.teacher.score(self.ids[query], self.texts[query], rows)
+                for query, rows in zip(np.unique(owners), groups, strict=True)
+            ]
+            pairs = np.empty(len(chunk), _PAIR)
+            pairs["key"], pairs["score"] = chunk, np.concatenate(scores)
+            self._check(pairs)
+            self._keep(pairs)
+
+    def _check(self, pairs: np.ndarray) -> None:
+        wrong = pairs[~np.isfinite(pairs["score"])]
+        if len(wrong):
+            query, row = divmod(int(wrong[0]["key"]), self.size)
+            (document,) = self.documents.ids(np.array([row]))
+            raise InputError(
+                f"the teacher scores query {self.ids[query]!r} and document {document!r} with "
+                f"{wrong[0]['score']} ({len(wrong)} such scores so far); it has to give a finite number"
+            )
+
+    def _keep(self, pairs: np.ndarray) -> None:
+        number = sum(1 for _ in self.folder.glob("*.npy"))
+        unfinished = self.folder / "unfinished"
+        with unfinished.open("wb") as file:
+            np.save(file, pairs)
+        unfinished.replace(self.folder / f"{number:06d}.npy")
+        self._known = np.sort(np.concatenate([self._known, pairs]), order="key")

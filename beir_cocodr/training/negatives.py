@@ -1,0 +1,446 @@
+"""Hard negatives by the current model.
+
+Filters that take likely false negatives out of mined candidates.
+
+Hard negatives for labelled queries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import TextFormat
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
+
+_CHUNK = 20_000
+
+
+@dataclass(frozen=True)
+class NegativeFilters:
+    """What a candidate must not be to stay a negative. All are off by default, as in COCO-DR and ANCE.
+
+    They apply in the order below, each to what the earlier ones left. The two on scores are those of
+    sentence-transformers' ``mine_hard_negatives``, except that with several positives the margin is taken
+    from the best scored one; the host takes the worst scored, and one positive that the model cannot find
+    then removes every candidate of its query.
+
+    Args:
+        relative_margin: m in [0, 1); with p the score of the best scored positive, a candidate scoring above
+            p − m·|p| is removed. That is p·(1 − m) for a positive p.
+        max_score: a candidate that scores above it is removed.
+        duplicates: a candidate whose text (title and text, as the encoder reads them) is that of a positive
+            or of a better scored candidate that is left is removed.
+
+    Source: sentence-transformers, ``mine_hard_negatives``; the relative margin is NV-Retriever's (Moreira et
+    al., 2024, "TopK-PercPos"; 0.05 there).
+    """
+
+    relative_margin: float | None = None
+    max_score: float | None = None
+    duplicates: bool = False
+
+    def __post_init__(self) -> None:
+        if self.relative_margin is not None and not 0 <= self.relative_margin < 1:
+            raise InputError(
+                f"relative_margin must be at least 0 and below 1, or none, not {self.relative_margin}"
+            )
+        if self.max_score is not None and not math.isfinite(self.max_score):
+            raise InputError(f"max_score must be a finite number, or none, not {self.max_score}")
+
+    @property
+    def active(self) -> dict[str, Any]:
+        """The filters that are on, by name, with their values, in the order they apply."""
+        return {
+            name: value for name, value in asdict(self).items() if value is not None and value is not False
+        }
+
+    def apply(
+        self,
+        scores: npt.NDArray[np.float32],
+        positive_scores: npt.NDArray[np.float32],
+        texts: npt.NDArray[np.uint64],
+        positive_texts: npt.NDArray[np.uint64],
+    ) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
+        """Filter the candidates of one query, best first and without its positives.
+
+        Args:
+            scores: (n,) of the candidates.
+            positive_scores: (p,) of the query's positives, p > 0; only looked at for ``relative_margin``.
+            texts, positive_texts: (n,) and (p,) of :func:`text_keys`; only looked at for ``duplicates``.
+
+        Returns:
+            (n,) which candidates are left, and how many each active filter removed.
+        """
+        left = np.ones(len(scores), dtype=bool)
+        removed = dict.fromkeys(self.active, 0)
+
+        def drop(name: str, wrong: npt.NDArray[np.bool_]) -> None:
+            removed[name] = int((left & wrong).sum())
+            left[wrong] = False
+
+        if self.relative_margin is not None:
+            best = float(positive_scores.max())
+            drop("relative_margin", scores > best - abs(best) * self.relative_margin)
+        if self.max_score is not None:
+            drop("max_score", scores > self.max_score)
+        if self.duplicates:
+            drop("duplicates", np.isin(texts, positive_texts) | _repeats(texts, left))
+        return left, removed
+
+
+def text_keys(documents: Documents, text_format: TextFormat) -> npt.NDArray[np.uint64]:
+    """(N,) 64-bit hashes of the documents' texts; equal texts have equal keys.
+
+    Two different texts share a key with a probability of 2e-6 in a corpus of 9 million.
+    """
+    keys = np.empty(len(documents), np.uint64)
+    row = 0
+    for chunk in documents.chunks(_CHUNK):
+        for document in chunk:
+            text = text_format.document(document).encode()
+            keys[row] = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+            row += 1
+    return keys
+
+
+def _repeats(texts: npt.NDArray[np.uint64], left: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """(n,) which texts stand before among those ``left``."""
+    places = np.flatnonzero(left)
+    _, first = np.unique(texts[places], return_index=True)
+    repeats = left.copy()
+    repeats[places[first]] = False
+    return repeats
+
+
+log = logging.getLogger(__name__)
+
+#: The folder of a finished mining, and the one it is made in.
+MINED, _UNFINISHED = "mined", "mining"
+
+_RECORD, _ROWS, _EMBEDDINGS, _CORPUS = "mined.json", "rows.npy", "query_embeddings.npy", "corpus.npy"
+
+
+@dataclass(frozen=True)
+class MinedNegatives:
+    """Negatives of queries, with the query embeddings that found them; both arrays are memory-mapped.
+
+    Attributes:
+        queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order.
+        rows: (Q, keep) int64 corpus rows, best first, -1 where a query has fewer.
+        embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine.
+        counts: ``queries``, ``queries_without_positive`` (not mined), ``candidates`` (documents retrieved),
+            ``positives`` (candidates dropped because they are relevant), ``removed`` and ``removal_rates``
+            by filter (rates are shares of the candidates that are not relevant), and
+            ``queries_without_negative``.
+    """
+
+    queries: list[str]
+    rows: npt.NDArray[np.int64]
+    embeddings: npt.NDArray[np.float32]
+    counts: dict[str, Any]
+
+    def pools(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Query id to its (1..keep,) corpus rows, best first, for queries that have a negative."""
+        pools = {query: np.array(row[row >= 0]) for query, row in zip(self.queries, self.rows, strict=True)}
+        return {query: pool for query, pool in pools.items() if len(pool)}
+
+
+def mine_negatives(
+    collection: Collection,
+    model: COCODR,
+    folder: Path,
+    depth: int = 200,
+    keep: int = 30,
+    seed: int = 42,
+    episode: int = 0,
+    filters: NegativeFilters | None = None,
+    batch_size: int = 64,
+    progress: bool = False,
+    key: Mapping[str, Any] | None = None,
+    query_block: int = 10_000,
+) -> MinedNegatives:
+    """Search the corpus with the model itself, and draw negatives from the best documents of each query.
+
+    Of the top ``depth`` documents all that are relevant to the query (grade above 0) are dropped, then what
+    the filters remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query).
+    The corpus is encoded once, to a file that is deleted again. Memory holds a chunk of it (50,000 vectors),
+    a block of queries, and some 30 bytes a document for ids, ties and texts.
+
+    Args:
+        collection: with queries and qrels.
+        model: the encoder as trained so far.
+        folder: the result is kept in its subfolder ``mined``, which appears when it is complete.
+        depth: documents retrieved for a query, relevant ones included.
+        keep: most negatives of a query.
+        seed, episode: of the draw.
+        filters: see :class:`NegativeFilters`; none by default.
+        batch_size: texts encoded at a time.
+        progress: show bars on stderr.
+        key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` that was made
+            with the same key and the same options of this function is loaded instead; any other is mined
+            anew and replaced. None never loads.
+        query_block: queries searched at a time; each block reads the embedded corpus once.
+
+    Raises:
+        InputError: an option out of range, no query with a relevant document, or no query keeps a negative.
+        NonFiniteScores: the model gives NaN or infinite scores.
+
+    Source: COCO-DR, section 4.2, after ANCE (Xiong et al., 2021): depth 200, 30 kept. The published loader
+    knows one positive a query, so that others can become its negatives; here none can.
+    """
+    filters = filters or NegativeFilters()
+    _check(depth, keep, seed, episode, query_block)
+    options = {"depth": depth, "keep": keep, "seed": seed, "episode": episode, "filters": asdict(filters)}
+    encoder = {"text_format": model.text_format.as_dict(), "similarity": model.similarity_fn_name}
+    identity = {"key": None if key is None else dict(key), **options, **encoder}
+    finished, unfinished = output_folder(folder) / MINED, folder / _UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+    if key is not None and (saved := _saved(finished, identity)) is not None:
+        log.info(
+            "%s, episode %d: negatives mined before are taken from %s", collection.name, episode, finished
+        )
+        return saved
+    unfinished.mkdir()
+    try:
+        dense = Dense(model, collection.documents, unfinished / _CORPUS, batch_size, progress)
+        mining = _Mining(collection, dense, depth, keep, (seed, episode), filters)
+        counts = mining.run(unfinished, query_block, progress)
+        (unfinished / _CORPUS).unlink()
+        record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
+        write_text(unfinished / _RECORD, json.dumps(record, ensure_ascii=False) + "\n")
+        shutil.rmtree(finished, ignore_errors=True)
+        unfinished.replace(finished)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    log.info("%s, episode %d: %s", collection.name, episode, _told(counts))
+    return _read(finished)[1]
+
+
+class _Mining:
+    """One search of all queries and the draw from what it finds."""
+
+    def __init__(
+        self,
+        collection: Collection,
+        dense: Dense,
+        depth: int,
+        keep: int,
+        seed: tuple[int, int],
+        filters: NegativeFilters,
+    ) -> None:
+        self.collection, self.dense, self.filters = collection, dense, filters
+        self.depth, self.keep, self.seed = depth, keep, seed
+        self.positives = _positives(collection)
+        self.counts: Counter[str] = Counter()
+        self.removed = Counter(dict.fromkeys(filters.active, 0))
+        self.texts = np.zeros(0, np.uint64)
+
+    def run(self, folder: Path, query_block: int, progress: bool) -> dict[str, Any]:
+        """Write rows and query embeddings to ``folder``; returns the counts."""
+        self.dense.prepare()
+        if self.filters.duplicates:
+            self.texts = text_keys(self.collection.documents, self.dense.model.text_format)
+        ids = list(self.positives)
+        dimensions = self.dense.embeddings.shape[1]
+        rows = _new_array(folder / _ROWS, np.int64, (len(ids), self.keep))
+        embeddings = _new_array(folder / _EMBEDDINGS, np.float32, (len(ids), dimensions))
+        starts = range(0, len(ids), query_block)
+        for start in tqdm(starts, desc="Hard negatives", unit="block", disable=not progress):
+            block = slice(start, start + query_block)
+            vectors = self.dense.encode_queries([self.collection.queries[id] for id in ids[block]])
+            embeddings[block] = vectors.numpy()
+            found = self._search(ids[block], vectors)
+            for place, (id, scores, candidates) in enumerate(zip(ids[block], *found, strict=True), start):
+                negatives = self._negatives(id, scores, candidates, embeddings[place])
+                rows[place] = self._drawn(negatives, place)
+        rows.flush()
+        embeddings.flush()
+        return self._checked_counts()
+
+    def _search(
+        self, ids: list[str], vectors: torch.Tensor
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Scores and rows, (q, min(depth, N)) each, found where the model is: on its GPU if it has one."""
+        documents, device = self.collection.documents, self.dense.model.device
+        queries = vectors.to(device) if device.type == "cuda" else vectors
+        try:
+            scores, rows = search_chunks(queries, self.dense.chunks(), self.depth, documents.tie_ranks())
+        except NonFiniteScores as error:
+            raise error.named(documents.ids, lambda rows: [ids[row] for row in rows]) from None
+        return scores.cpu().numpy(), rows.cpu().numpy()
+
+    def _negatives(
+        self,
+        id: str,
+        scores: npt.NDArray[np.float32],
+        rows: npt.NDArray[np.int64],
+        vector: npt.NDArray[np.float32],
+    ) -> npt.NDArray[np.int64]:
+        """What is left of a query's candidates, best first."""
+        positives = self.positives[id]
+        other = ~np.isin(rows, positives)
+        self.counts.update({"candidates": len(rows), "positives": int((~other).sum())})
+        scores, rows = scores[other], rows[other]
+        if self.filters.active:
+            margin, texts = self.filters.relative_margin is not None, self.filters.duplicates
+            left, removed = self.filters.apply(
+                scores,
+                np.asarray(self.dense.embeddings[positives]) @ vector if margin else scores[:0],
+                self.texts[rows] if texts else self.texts,
+                self.texts[positives] if texts else self.texts,
+            )
+            self.removed.update(removed)
+            rows = rows[left]
+        return rows
+
+    def _drawn(self, negatives: npt.NDArray[np.int64], place: int) -> npt.NDArray[np.int64]:
+        """(keep,) of the negatives, in their order, padded with -1."""
+        if len(negatives) > self.keep:
+            rng = np.random.default_rng((*self.seed, place))
+            negatives = negatives[np.sort(rng.choice(len(negatives), self.keep, replace=False))]
+        self.counts["queries_without_negative"] += not len(negatives)
+        return np.pad(negatives, (0, self.keep - len(negatives)), constant_values=-1)
+
+    def _checked_counts(self) -> dict[str, Any]:
+        others = self.counts["candidates"] - self.counts["positives"]
+        counts = {
+            "queries": len(self.positives),
+            "queries_without_positive": len(self.collection.queries) - len(self.positives),
+            "candidates": self.counts["candidates"],
+            "positives": self.counts["positives"],
+            "removed": dict(self.removed),
+            "removal_rates": {name: count / max(1, others) for name, count in self.removed.items()},
+            "queries_without_negative": self.counts["queries_without_negative"],
+        }
+        if counts["queries_without_negative"] == counts["queries"]:
+            on = ", ".join(f"{name} {value}" for name, value in self.filters.active.items())
+            way = f"loosen the filters ({on}) or raise" if on else "raise"
+            raise InputError(
+                f"{self.collection.name}: no query keeps a negative ({_told(counts)}); {way} the depth, "
+                f"which is {self.depth}"
+            )
+        return counts
+
+
+def _positives(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
+    """The corpus rows of every query's relevant documents, for queries that have any."""
+    found = {}
+    for query in collection.queries:
+        relevant = [d for d, grade in collection.qrels.get(query, {}).items() if grade > 0]
+        rows = collection.documents.rows(relevant)
+        if (rows >= 0).any():
+            found[query] = rows[rows >= 0]
+    if not found:
+        raise InputError(f"{collection.name}: no query of split {collection.split} has a relevant document")
+    return found
+
+
+def _check(depth: int, keep: int, seed: int, episode: int, query_block: int) -> None:
+    if not 1 <= keep <= depth:
+        raise InputError(f"keep must be at least 1 and at most the depth, not {keep} of {depth}")
+    if seed < 0 or episode < 0 or query_block < 1:
+        raise InputError(
+            f"seed and episode must not be negative and query_block must be at least 1, not {seed}, "
+            f"{episode} and {query_block}"
+        )
+
+
+def _told(counts: dict[str, Any]) -> str:
+    removed = "".join(
+        f", {name} removed {count} ({counts['removal_rates'][name]:.1%})"
+        for name, count in counts["removed"].items()
+    )
+    return (
+        f"{counts['queries']} queries, {counts['queries_without_positive']} left out without a relevant "
+        f"document; {counts['candidates']} candidates, {counts['positives']} relevant ones dropped{removed}; "
+        f"{counts['queries_without_negative']} queries without a negative"
+    )
+
+
+def _new_array(file: Path, dtype: Any, shape: tuple[int, int]) -> np.memmap[Any, Any]:
+    return np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+
+
+def _saved(folder: Path, identity: dict[str, Any]) -> MinedNegatives | None:
+    """What is in ``folder`` if it is whole and was made for ``identity``."""
+    if not folder.exists():
+        return None
+    try:
+        found, mined = _read(folder)
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s cannot be read (%s); negatives are mined anew", folder, error)
+        return None
+    now = json.loads(json.dumps(identity))  # as it looks when read back
+    if changed := [name for name in now if found.get(name) != now[name]]:
+        log.info("%s was mined with other %s; negatives are mined anew", folder, ", ".join(changed))
+        return None
+    return mined
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], MinedNegatives]:
+    """The identity of a finished mining and its result; whatever is wrong with it raises."""
+    record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+    rows, embeddings = (np.load(folder / file, mmap_mode="r") for file in (_ROWS, _EMBEDDINGS))
+    if not len(rows) == len(embeddings) == len(record["queries"]):
+        raise ValueError("its files are of different lengths")
+    return record["identity"], MinedNegatives(record["queries"], rows, embeddings, record["counts"])
+
+
+def bm25_negatives(
+    collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42
+) -> dict[str, np.ndarray]:
+    """BM25's best documents for each query, all known positives removed.
+
+    A query for which BM25 finds nothing else gets documents drawn at random; they are counted.
+
+    Args:
+        collection: with queries and qrels.
+        text_format: joins titles and texts.
+        depth: most negatives a query.
+        seed: of the random ones.
+
+    Returns:
+        Query id to corpus rows, (1..depth,) int64, best first.
+
+    Raises:
+        InputError: every document is relevant to a query.
+    """
+    size = len(collection.documents)
+    relevant = {q: [d for d, grade in grades.items() if grade > 0] for q, grades in collection.qrels.items()}
+    index = BM25(collection.documents, text_format)
+    rng = np.random.default_rng(seed)
+    pools, drawn = {}, 0
+    for query, text in tqdm(collection.queries.items(), desc="BM25 negatives", disable=None):
+        positive = collection.documents.rows(relevant.get(query, []))
+        [rows] = index.search({query: text}, depth + len(positive)).rows
+        pool = rows[(rows >= 0) & ~np.isin(rows, positive)][:depth]
+        if not len(pool):
+            others = np.setdiff1d(rng.choice(size, min(size, depth + len(positive)), replace=False), positive)
+            if not len(others):
+                raise InputError(f"every document is relevant to query {query!r}, so it has no negative")
+            pool, drawn = others[:depth], drawn + 1
+        pools[query] = pool
+    if drawn:
+        log.info("BM25 found no negative for %d of %d queries; theirs are random", drawn, len(pools))
+    return pools

@@ -1,0 +1,204 @@
+"""Who may train into a folder: an output belongs to one plan.
+
+Training in several rounds: what is measured after each, and what is left at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.distributed import on_main, rank
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.measures import parse_measures
+from beir_cocodr.evaluation.runs import file_names
+from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.models.loading import weights_sha256
+from beir_cocodr.provenance import RECORD_FILE, read_record, write_record
+from beir_cocodr.records import versions
+from beir_cocodr.training.options import TrainingOptions
+
+CHECKPOINTS = "checkpoints"
+
+_PLAN_FILE = "plan.json"
+
+
+def training_plan(
+    stage: str,
+    base: str,
+    model: Any,
+    encoder: dict[str, Any],
+    options: TrainingOptions,
+    seen: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """What makes two runs the same: stage, starting weights and how they are loaded, options, and data."""
+    return {
+        "stage": stage,
+        "base": base,
+        "base_sha256": weights_sha256(model),
+        "encoder": {name: value for name, value in encoder.items() if value is not None and name != "device"},
+        "options": asdict(options),
+        "seen": seen,
+    }
+
+
+def claim_output(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
+    """Take ``output`` for a :func:`training_plan`; never writes over something else. To be called by all
+    processes of a run.
+
+    Returns:
+        None where there is something to train, else the record of the model that is already there.
+
+    Raises:
+        InputError: the folder holds files and ``resume`` is off, or what it holds followed another plan, or
+            is not from here.
+    """
+    return on_main(lambda: _claim(output, resume, plan))
+
+
+def _claim(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
+    output_folder(output)
+    record = read_record(output)
+    if record is not None:
+        if not resume:
+            raise InputError(
+                f"{output} already holds a trained model; choose another --output, or --resume to keep it"
+            )
+        _same_plan(output, record, plan)
+        return record
+    started = output / CHECKPOINTS / _PLAN_FILE
+    if started.is_file() and resume:
+        _same_plan(output, json.loads(started.read_text()), plan)
+    elif any(path.is_file() for path in output.rglob("*")):
+        way = "nothing in it can be resumed" if resume else "or --resume if it was interrupted"
+        raise InputError(f"{output} is not empty; choose another --output, {way}")
+    return None
+
+
+@contextmanager
+def started(output: Path, plan: dict[str, Any]) -> Iterator[None]:
+    """Mark a claimed output as begun, so that what is prepared in it can be resumed.
+
+    Bad input found on the way empties the folder again, if nothing was trained in it yet.
+    """
+    mark = output / CHECKPOINTS / _PLAN_FILE
+    on_main(lambda: write_text(mark, json.dumps(plan, indent=2) + "\n"))
+    try:
+        yield
+    except InputError:
+        if rank() == 0 and not any([*output.rglob("checkpoint-*"), *output.rglob(RECORD_FILE)]):
+            for path in output.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
+
+
+def _same_plan(output: Path, before: dict[str, Any], plan: dict[str, Any]) -> None:
+    then, now = _content(before), _content(plan)
+    if changed := [key for key in now if then.get(key) != now[key]]:
+        raise InputError(
+            f"{output} was started with other {', '.join(changed)}; "
+            "resume with the same ones, or choose another --output"
+        )
+
+
+def _content(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan without names and paths, which may change while the content stays."""
+    kept = {key: plan.get(key) for key in ("stage", "episode", "base_sha256", "encoder", "options")}
+    kept["seen"] = [{k: v for k, v in found.items() if k != "dataset"} for found in plan.get("seen", [])]
+    content: dict[str, Any] = json.loads(json.dumps(kept))  # as it looks when read back
+    return content
+
+
+CURVES_FILE = "curves.json"
+
+_KEPT = ("episode", "steps", "training_loss", "seconds", "mining", "pairs", "pairs_without_negative")
+
+
+class Judge:
+    """The measures of one model after another on every target; what was judged before is not judged again.
+
+    Args:
+        output: the output folder; runs go to its subfolder ``curves``.
+        targets: collections with labels in their split "test".
+        measures: of the targets.
+        encoder: overrides for loading encoders.
+
+    Attributes:
+        points: a record for each model and target, in the order of calls.
+
+    Raises:
+        InputError: a target or measure that there is not.
+    """
+
+    def __init__(self, output: Path, targets: Sequence[str], measures: str, encoder: dict[str, Any]) -> None:
+        parse_measures(measures)
+        self.output, self.targets, self.measures, self.encoder = output, targets, measures, encoder
+        self.points: list[dict[str, Any]] = []
+        on_main(self._check)
+
+    def __call__(self, model: str, label: str) -> None:
+        self.points += on_main(lambda: [self._point(model, label, *pair) for pair in self._names()])
+
+    def _check(self) -> None:
+        for target in self.targets:
+            load_collection(target, "test")
+
+    def _names(self) -> list[tuple[str, str]]:
+        return list(file_names(self.targets).items())
+
+    def _point(self, model: str, label: str, target: str, name: str) -> dict[str, Any]:
+        folder = self.output / "curves" / label.replace(" ", "-") / name
+        if (folder / "results.json").is_file():
+            report = json.loads((folder / "results.json").read_text())
+        else:
+            models = {label: model}
+            report = evaluate(target, models, folder, self.measures, progress=True, **self.encoder)
+        return {"model": label, "dataset": target, **report["models"][label]["measures"]}
+
+
+def finish_rounds(
+    output: Path,
+    last: Path,
+    plan: dict[str, Any],
+    rounds: str,
+    records: Sequence[dict[str, Any]],
+    points: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Copy the last round's model to ``output``, with ``curves.json`` and the record of the whole.
+
+    Args:
+        output: the output folder.
+        last: folder of the last round.
+        plan: of the whole.
+        rounds: what the record calls the rounds.
+        records: their records.
+        points: see :class:`Judge`.
+
+    Returns:
+        The record that was written.
+    """
+    record = {
+        **plan,
+        "steps": sum(found["steps"] for found in records),
+        "seconds": round(sum(found["seconds"] for found in records), 1),
+        rounds: [{name: found[name] for name in _KEPT} for found in records],
+        "curves": points,
+        "versions": versions(),
+        "parent": read_record(plan["base"]),
+    }
+
+    def finish() -> dict[str, Any]:
+        write_text(output / CURVES_FILE, json.dumps(points, indent=2) + "\n")
+        shutil.copytree(last, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD_FILE))
+        write_record(output, record)
+        shutil.rmtree(output / CHECKPOINTS)
+        return record
+
+    return on_main(finish)

@@ -1,0 +1,411 @@
+"""The training set of pre-training: what one epoch sees of each document.
+
+The training set of query-as-context pre-training: passages, each with one of its queries.
+
+Tokenising and masking of a batch.
+
+How many tokens of text fit into a training sequence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset, concatenate_datasets
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.spans import SpannedText, draw_pair, has_two_spans, span_ranges, split_spans
+from beir_cocodr.data.text import WholeWordMasker
+from beir_cocodr.distributed import on_main
+from beir_cocodr.errors import InputError
+from beir_cocodr.generation.query_context import load_query_context
+from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.trainer import EpochClock
+
+
+@dataclass
+class MaskingCollator(SentenceTransformerDataCollator):
+    """Tokenises text columns and masks them, so that both passes of gradient caching see the same masks.
+
+    Args:
+        columns: names of the text columns.
+        maskers: by column; columns without one are left as they are.
+        clock, seed: with the row in the column ``label`` and the column's number they decide the mask.
+    """
+
+    columns: tuple[str, ...] = ()
+    maskers: Mapping[str, WholeWordMasker] = field(default_factory=dict)
+    clock: EpochClock = field(default_factory=EpochClock)
+    seed: int = 0
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super().__call__(features)
+        rows = batch["label"].tolist()
+        for number, column in enumerate(self.columns):
+            if column not in self.maskers:
+                continue
+            ids, masker = batch[f"{column}_input_ids"].numpy(), self.maskers[column]
+            masked = [
+                masker(ids[i], np.random.default_rng((self.seed, self.clock.epoch, row, number)))
+                for i, row in enumerate(rows)
+            ]
+            batch[f"{column}_input_ids"] = torch.from_numpy(np.stack([ids for ids, _ in masked]))
+            batch[f"{column}_mlm_labels"] = torch.from_numpy(np.stack([labels for _, labels in masked]))
+        return batch
+
+
+def masking_collator(
+    model: Any,
+    tasks: Mapping[str, str],
+    maskers: Mapping[str, WholeWordMasker],
+    max_length: int,
+    clock: EpochClock,
+    seed: int,
+) -> MaskingCollator:
+    """The collator of a model's training texts.
+
+    Args:
+        model: tokenises; its prompts are put before the texts.
+        tasks: name of each text column, and whether its texts are encoded as "query" or "document".
+        maskers, clock, seed: see :class:`MaskingCollator`.
+        max_length: tokens that texts are cut to.
+    """
+    prompts = {"query": model.text_format.query_prompt, "document": model.text_format.document_prompt}
+    return MaskingCollator(
+        preprocess_fn=model.preprocess,
+        prompts={column: prompts[task] for column, task in tasks.items() if prompts[task]},
+        router_mapping=dict(tasks),
+        max_length=max_length,
+        columns=tuple(tasks),
+        maskers=maskers,
+        clock=clock,
+        seed=seed,
+    )
+
+
+def text_room(model: Any, max_length: int) -> int:
+    """Tokens of a document that fit into ``max_length`` beside special tokens and prompt, at least 1.
+
+    Raises:
+        InputError: the encoder cannot read sequences of that length.
+    """
+    tokenizer = model.tokenizer
+    positions = getattr(model.transformers_model.config, "max_position_embeddings", None)
+    limit = min(positions or max_length, tokenizer.model_max_length)
+    if max_length > limit:
+        raise InputError(
+            f"max_length {max_length} is more than the {limit} tokens that this encoder can read"
+        )
+    prompt = tokenizer(model.text_format.document_prompt, add_special_tokens=False)["input_ids"]
+    return max(1, max_length - int(tokenizer.num_special_tokens_to_add()) - len(prompt))
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class DocumentViews:
+    """One row of texts per document, drawn anew each epoch, reproducibly by (seed, epoch, row).
+
+    Rows number the documents of all corpora one after another; documents without enough spans give no
+    row and are left out, counted.
+
+    Args:
+        collections: only their documents are read.
+        model: the encoder, for its tokenizer and text format.
+        options: see :class:`PretrainOptions`.
+        columns: name of each text column, and whether its texts are encoded as "query" or "document".
+        view: draws the texts of one document, one per column.
+        two_spans: whether a document needs two spans; one with any token is enough otherwise.
+        masked: whether texts are masked for the language-model losses.
+    """
+
+    collections: Sequence[Collection]
+    model: Any
+    options: PretrainOptions
+    columns: dict[str, str]
+    view: Callable[[SpannedText, np.random.Generator], tuple[str, ...]]
+    two_spans: bool
+    masked: bool
+    clock: EpochClock = field(default_factory=EpochClock)
+    #: No two rows are of one document.
+    batch_keys: None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.bounds = np.cumsum([0] + [len(collection.documents) for collection in self.collections])
+        self.max_tokens = text_room(self.model, self.options.max_length)
+        least = self.options.span_tokens if self.two_spans else 0
+        found, start = [], 0
+        for collection in self.collections:
+            for chunk in collection.documents.chunks(10_000):
+                texts = [self.model.text_format.document(document) for document in chunk]
+                keep = has_two_spans(texts, self.model.tokenizer, least)
+                found.append(start + np.flatnonzero(keep))
+                start += len(chunk)
+        self.rows = np.concatenate(found)
+        names = ", ".join(collection.name for collection in self.collections)
+        if not len(self.rows):
+            raise InputError(self._nothing(names))
+        has = "have two spans" if self.two_spans else "have text"
+        log.info("%s: %d of %d documents %s, the others are left out", names, len(self.rows), start, has)
+
+    def dataset(self) -> Dataset:
+        return Dataset.from_dict({"row": self.rows}).with_transform(self._draw)
+
+    def collator(self) -> MaskingCollator:
+        options = self.options
+        maskers = {}
+        if self.masked:
+            maskers = dict.fromkeys(
+                self.columns, WholeWordMasker(self.model.tokenizer, options.mask_probability)
+            )
+        return masking_collator(
+            self.model, self.columns, maskers, options.max_length, self.clock, options.seed
+        )
+
+    def counts(self) -> dict[str, int]:
+        """How many documents are trained on."""
+        return {"documents_with_two_spans" if self.two_spans else "documents_with_text": len(self.rows)}
+
+    def names(self, rows: Sequence[int]) -> list[str]:
+        """Documents by row number: "corpus: id", or the id alone where there is one corpus."""
+        named = []
+        for row in rows:
+            collection, place = self._place(row)
+            (id,) = collection.documents.ids([place])
+            named.append(f"{collection.name}: {id}" if len(self.collections) > 1 else id)
+        return named
+
+    def texts(self, row: int) -> tuple[str, ...]:
+        """What this epoch sees of one document, a text per column."""
+        collection, place = self._place(row)
+        (document,) = collection.documents.take([place])
+        text = self.model.text_format.document(document)
+        tokens = self.model.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        options = self.options
+        rng = np.random.default_rng((options.seed, self.clock.epoch, row))
+        offsets = tokens["offset_mapping"]
+        ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
+        return self.view(SpannedText(text, offsets, ranges, self.max_tokens), rng)
+
+    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        rows = [int(row) for row in batch["row"]]
+        texts = zip(*(self.texts(row) for row in rows), strict=True)
+        return {name: list(column) for name, column in zip(self.columns, texts, strict=True)} | {
+            "label": rows
+        }
+
+    def _place(self, row: int) -> tuple[Collection, int]:
+        corpus = int(np.searchsorted(self.bounds, row, side="right")) - 1
+        return self.collections[corpus], int(row - self.bounds[corpus])
+
+    def _nothing(self, names: str) -> str:
+        if not self.two_spans:
+            return f"no document of {names} has any text to train on"
+        return (
+            f"no document of {names} has more than {self.options.span_tokens} tokens, so two spans for "
+            f"{self.options.objective}; lower span_tokens, or join short texts into longer documents"
+        )
+
+
+# A share of cut passages that is worth a warning.
+_MANY = 0.05
+
+
+@dataclass
+class ContextViews:
+    """One row (passage, context) per passage, drawn anew each epoch, reproducibly by (seed, epoch, row).
+
+    The context is one of the passage's queries. With probability ``mix`` it is instead the passage before or
+    after it in its document (the nearest that has a query); a passage that is alone in its document is then
+    replaced by two of its spans, and one that has a single span meets a query all the same.
+
+    Args:
+        folders: made by ``generate-queries``; their passages are numbered one after another.
+        model: the encoder, for its tokenizer and text format.
+        options: see :class:`PretrainOptions`.
+
+    Raises:
+        InputError: no passage has a query, too few documents for a batch, or a bad folder.
+
+    Source: query-as-context pre-training, sections 3.1 and 5.2.
+    """
+
+    folders: Sequence[str]
+    model: Any
+    options: PretrainOptions
+    clock: EpochClock = field(default_factory=EpochClock)
+
+    def __post_init__(self) -> None:
+        text_room(self.model, self.options.max_length)
+        tables = [self._load(folder) for folder in self.folders]
+        self.passages = concatenate_datasets(tables)
+        self.bounds = np.cumsum([0] + [len(table) for table in tables])
+        # (N,) the number of each passage's document over all folders: rows of one document are consecutive.
+        starts = [np.diff(table.data.column("row").to_numpy(), prepend=-1) != 0 for table in tables]
+        self.document = np.cumsum(np.concatenate(starts))
+        names, passages, documents = ", ".join(map(str, self.folders)), len(self), self._documents()
+        if not passages:
+            raise InputError(f"no passage of {names} has a query; generate queries with other settings")
+        if self.batch_keys is not None and documents < self.options.batch_size <= passages:
+            raise InputError(
+                f"a batch holds no two passages of one document, and {names} has {documents} documents: "
+                f"lower batch_size, which is {self.options.batch_size}"
+            )
+        log.info("%s: %d passages of %d documents have queries", names, passages, documents)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Name of each text column, and its task."""
+        return {"passage": "document", "context": "query"}
+
+    @property
+    def batch_keys(self) -> ContextKeys | None:
+        """What rows of a batch must not share, where they are contrasted with each other."""
+        return ContextKeys(self) if self.options.objective == "qc" else None
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    def dataset(self) -> Dataset:
+        return Dataset.from_dict({"row": np.arange(len(self))}).with_transform(self._draw)
+
+    def collator(self) -> MaskingCollator:
+        options, tokenizer = self.options, self.model.tokenizer
+        shares: dict[str, float] = {}
+        if options.objective == "cotmae":
+            shares["passage"] = options.mask_probability
+            if options.decoder == "masked":
+                shares["context"] = options.decoder_mask_probability
+        elif options.mlm_weight > 0:
+            shares = dict.fromkeys(self.columns, options.mask_probability)
+        maskers = {column: WholeWordMasker(tokenizer, share) for column, share in shares.items()}
+        return masking_collator(
+            self.model, self.columns, maskers, options.max_length, self.clock, options.seed
+        )
+
+    def names(self, rows: Sequence[int]) -> list[str]:
+        """Passages by row number: "document passage 0", after the folder where there are several."""
+        named = []
+        for row in map(int, rows):
+            passage = self.passages[row]
+            folder = self.folders[int(np.searchsorted(self.bounds, row, side="right")) - 1]
+            place = f"{passage['document']} passage {passage['number']}"
+            named.append(f"{folder}: {place}" if len(self.folders) > 1 else place)
+        return named
+
+    def texts(self, row: int) -> tuple[str, str]:
+        """What this epoch sees of one row: passage and context."""
+        rng = np.random.default_rng((self.options.seed, self.clock.epoch, row))
+        if self.options.mix and rng.random() < self.options.mix:
+            pair = self._two_passages(row, rng)
+            if pair is not None:
+                return pair
+        passage = self.passages[row]
+        queries = passage["queries"]
+        return passage["text"], queries[int(rng.integers(len(queries)))]
+
+    def counts(self) -> dict[str, Any]:
+        """How much is trained on: passages, documents, queries; the share of texts that are cut, over at
+        most 1,000 rows; with mixed contexts, passages that are alone in their document, and those of them
+        that always meet a query.
+        """
+        lengths = pc.sum(pc.list_value_length(self.passages.data.column("queries")))
+        counts = {
+            "passages": len(self),
+            "documents": self._documents(),
+            "queries": lengths.as_py(),
+            "truncated": self._truncated(),
+        }
+        return counts | (self._unmixed() if self.options.mix else {})
+
+    def _load(self, folder: str) -> Dataset:
+        # The first process writes the table, all map it.
+        on_main(lambda: len(load_query_context(folder, self.options.per_passage)))
+        return load_query_context(folder, self.options.per_passage)
+
+    def _documents(self) -> int:
+        return int(self.document[-1]) if len(self) else 0
+
+    def _two_passages(self, row: int, rng: np.random.Generator) -> tuple[str, str] | None:
+        places = [
+            place
+            for place in (row - 1, row + 1)
+            if 0 <= place < len(self) and self.document[place] == self.document[row]
+        ]
+        text = self.passages[row]["text"]
+        if places:
+            return text, self.passages[places[int(rng.integers(len(places)))]]["text"]
+        tokens = self.model.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        spans = split_spans(text, tokens["offset_mapping"], self.options.span_tokens)
+        return draw_pair(spans, rng) if len(spans) > 1 else None
+
+    def _unmixed(self) -> dict[str, int]:
+        changes = np.diff(self.document, prepend=0, append=self._documents() + 1) != 0
+        alone = np.flatnonzero(changes[:-1] & changes[1:])
+        short = 0
+        for begin in range(0, len(alone), 10_000):
+            texts = self.passages[alone[begin : begin + 10_000].tolist()]["text"]
+            long = has_two_spans(texts, self.model.tokenizer, self.options.span_tokens)
+            short += int((~long).sum())
+        return {"passages_alone": len(alone), "passages_never_mixed": short}
+
+    def _truncated(self, most: int = 1000) -> dict[str, float]:
+        rows = range(0, len(self), -(-len(self) // most))
+        text_format, shares = self.model.text_format, {}
+        prompts = (text_format.document_prompt, text_format.query_prompt)
+        columns = zip(*(self.texts(row) for row in rows), strict=True)
+        for column, prompt, texts in zip(self.columns, prompts, columns, strict=True):
+            tokens = self.model.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)
+            cut = sum(len(ids) > self.options.max_length for ids in tokens["input_ids"])
+            shares[column] = cut / len(texts)
+        if shares["passage"] > _MANY:
+            log.warning(
+                "%.0f%% of the passages are cut at %d tokens: raise max_length, or generate queries with "
+                "this encoder's tokenizer",
+                100 * shares["passage"],
+                self.options.max_length,
+            )
+        return shares
+
+    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        rows = [int(row) for row in batch["row"]]
+        texts = zip(*(self.texts(row) for row in rows), strict=True)
+        return {name: list(column) for name, column in zip(self.columns, texts, strict=True)} | {
+            "label": rows
+        }
+
+
+@dataclass
+class ContextKeys:
+    """What a row must not share with another of its batch: its document, its passage's text, its context.
+
+    A passage would else be trained to be far from its own neighbour, or from its own query. The host's
+    sampler reads it like a dataset of texts.
+    """
+
+    views: ContextViews
+    column_names: tuple[str, ...] = ("keys",)
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def __getitem__(self, row: int) -> dict[str, str]:
+        passage, context = self.views.texts(row)
+        # No text begins with a zero byte, so a document is not taken for one.
+        return {
+            "document": f"\0{self.views.document[row]}",
+            "passage": passage,
+            "context": context,
+        }

@@ -1,0 +1,364 @@
+"""One training run: the host's trainer, resumable checkpoints, a model that appears when it is complete.
+
+What training tells: its epoch to the data, its progress to a person.
+
+Training stops at the first loss or gradient that is not a number.
+
+The state of a loss in checkpoints, where the host keeps only the model's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
+from torch import Tensor, nn
+from transformers import ProgressCallback, TrainerCallback
+
+from beir_cocodr.distributed import on_main, rank, world_size
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import write_text
+from beir_cocodr.provenance import read_record, write_record
+from beir_cocodr.records import versions
+from beir_cocodr.training.options import TrainingOptions
+from beir_cocodr.training.outputs import CHECKPOINTS, started
+
+
+class EpochClock(TrainerCallback):
+    """Holds the number of the running epoch for whoever draws data by it, also after a resume."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.epoch = int((state.epoch or 0) + 1e-6)
+
+
+class StderrProgress(ProgressCallback):
+    """The host's progress bar with the loss beside it; the host itself prints losses to stdout."""
+
+    training_bar: Any
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        if self.training_bar is not None and logs and "loss" in logs:
+            self.training_bar.set_postfix(loss=f"{float(logs['loss']):.4f}")
+
+    def close(self) -> None:
+        """End the bar's line, so that a message after it stands in a line of its own."""
+        if self.training_bar is not None:
+            self.training_bar.close()
+            self.training_bar = None
+
+
+_NAMED = 5
+
+
+class NonFiniteTraining(InputError):
+    """A loss or gradient that is NaN or infinite; nothing after it would mean anything."""
+
+
+class FiniteGuard(TrainerCallback):
+    """Checks every loss before its backward, and every gradient before the weights move by it.
+
+    The message names the step, the examples of the batch and the last good checkpoint; all examples stand in
+    ``nonfinite.json`` in the output folder.
+
+    Args:
+        output: the output folder.
+        checkpoint: gives the newest complete checkpoint, if any.
+        names: ids of examples by row number.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        checkpoint: Callable[[], Path | None],
+        names: Callable[[Sequence[int]], list[str]] | None,
+    ) -> None:
+        self.output, self.checkpoint, self.names = output, checkpoint, names
+        self.step = 0
+        self.rows: list[int] = []
+        self.scaled = False
+
+    def check_loss(self, loss: torch.Tensor) -> None:
+        if not torch.isfinite(loss.detach()).all():
+            self._stop(f"the loss is {loss.detach().float().mean().item()}")
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.step = state.global_step + 1
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
+        if self.scaled:
+            return  # float16's loss scaler looks for overflows itself, and skips such a step
+        norms = [p.grad.detach().norm() for p in model.parameters() if p.grad is not None]
+        if norms and not torch.isfinite(torch.stack(norms)).all():
+            self._stop("the loss is finite, its gradient is not")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if control.should_save and not all(weight.isfinite().all() for weight in model.parameters()):
+            self._stop("the loss and its gradient are finite, the weights after the step are not")
+
+    def _stop(self, what: str) -> None:
+        examples = self.names(self.rows) if self.names is not None else []
+        last = self.checkpoint()
+        place = self.output / f"nonfinite{f'-{rank()}' if rank() else ''}.json"
+        found = {
+            "step": self.step,
+            "what": what,
+            "examples": examples,
+            "last_good_checkpoint": None if last is None else str(last),
+        }
+        write_text(place, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        more = f" and {len(examples) - _NAMED} more" * (len(examples) > _NAMED)
+        batch = f", for the batch {', '.join(examples[:_NAMED])}{more}" if examples else ""
+        good = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
+        raise NonFiniteTraining(
+            f"step {self.step}: {what}{batch} (all in {place}); {good}: "
+            "start again with a lower learning rate, or look at these texts"
+        )
+
+
+LOSS_FILE = "loss_state.safetensors"
+
+
+class LossState(TrainerCallback):
+    """Saves what a loss knows beside each checkpoint, and gives it back when training goes on.
+
+    Args:
+        loss: its own buffers and parameters are kept, those of its ``model`` are in the checkpoint already.
+        checkpoint: where to go on from.
+    """
+
+    def __init__(self, loss: nn.Module, checkpoint: Path | None) -> None:
+        self.loss, self.checkpoint = loss, checkpoint
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.checkpoint is not None:
+            self.loss.load_state_dict(load_file(self.checkpoint / LOSS_FILE), strict=False)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if finish_step := getattr(self.loss, "finish_step", None):
+            finish_step()
+        if rank() == 0:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            unfinished = folder / f".{LOSS_FILE}"
+            save_file(self._state(), unfinished)
+            unfinished.replace(folder / LOSS_FILE)
+
+    def _state(self) -> dict[str, Tensor]:
+        whole = self.loss.state_dict()
+        return {k: v.detach().cpu().clone() for k, v in whole.items() if not k.startswith("model.")}
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one training stage is made of.
+
+    Args:
+        plan: what identifies it, see :func:`training_plan`.
+        model: the encoder, trained in place.
+        loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own).
+        column_tasks: column name to "query" or "document", for prompts and lengths.
+        batch_keys: rows of the dataset as mappings to texts; two rows that share a text are kept out of one
+            batch.
+        names: ids of examples by row number, which the column ``label`` holds; for messages.
+        finish: called before the final save, to take off what only training needs.
+    """
+
+    plan: dict[str, Any]
+    model: Any
+    loss: torch.nn.Module
+    dataset: Any
+    column_tasks: dict[str, str]
+    collator: Any = None
+    batch_keys: Any = None
+    callbacks: Sequence[TrainerCallback] = ()
+    names: Callable[[Sequence[int]], list[str]] | None = None
+    finish: Callable[[Path], None] = lambda folder: None
+    extra: dict[str, Any] | None = None
+
+
+def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> dict[str, Any]:
+    """Train, save the encoder to ``output`` and write its training.json last.
+
+    Returns:
+        The record that was written.
+
+    Raises:
+        InputError: no batch can be made of the data.
+        NonFiniteTraining: a loss or gradient is NaN or infinite.
+    """
+    start = time.perf_counter()
+    checkpoints = output / CHECKPOINTS
+    stateful = getattr(stage.loss, "stateful", False)
+    last = on_main(lambda: _checkpoint_to_resume(checkpoints, stateful)) if resume else None
+    with started(output, stage.plan):
+        arguments = _arguments(stage, options, checkpoints)
+    guard = FiniteGuard(output, lambda: _last_checkpoint(checkpoints, stateful), stage.names)
+    guard.scaled = arguments.fp16
+    trainer = _Trainer(
+        batch_keys=stage.batch_keys,
+        guard=guard,
+        model=stage.model,
+        args=arguments,
+        train_dataset=stage.dataset,
+        loss=stage.loss,
+        data_collator=stage.collator,
+        callbacks=[guard, *stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
+    )
+    trainer.remove_callback(ProgressCallback)
+    progress = StderrProgress()
+    trainer.add_callback(progress)
+    try:
+        result = trainer.train(resume_from_checkpoint=str(last) if last else None)
+    finally:
+        progress.close()
+    if result.global_step == 0:
+        on_main(lambda: shutil.rmtree(checkpoints))
+        raise InputError(
+            f"{output}: not one step could be made, as no batch of {options.batch_size} can be filled "
+            "without repeated texts; lower the batch size"
+        )
+    if stage.batch_keys is not None and result.global_step < options.max_steps:
+        log.warning(
+            "%s: %d of %d steps were made, there were no more batches without repeated texts; "
+            "lower the batch size for more",
+            stage.plan["stage"],
+            result.global_step,
+            options.max_steps,
+        )
+    record = {
+        **stage.plan,
+        "steps": result.global_step,
+        "processes": world_size(),
+        # The next two cover what was done after a resume only.
+        "resumed_from": last.name if last else None,
+        "training_loss": result.training_loss,
+        "seconds": round(time.perf_counter() - start, 1),
+        **(stage.extra or {}),
+        "versions": versions(),
+        "parent": read_record(stage.plan["base"]),
+    }
+    return on_main(lambda: _save(stage, output, record))
+
+
+def _save(stage: Stage, output: Path, record: dict[str, Any]) -> dict[str, Any]:
+    stage.finish(output)
+    stage.model.save_pretrained(str(output))
+    write_record(output, record)
+    shutil.rmtree(output / CHECKPOINTS)
+    return record
+
+
+class _Trainer(SentenceTransformerTrainer):
+    """The host's trainer with batches made by our keys, losses looked at, and without its model card, which
+    would quote the corpus; training.json says more."""
+
+    def __init__(self, guard: FiniteGuard, batch_keys: Any = None, **settings: Any) -> None:
+        self.guard, self.batch_keys = guard, batch_keys
+        super().__init__(**settings)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **settings: Any) -> Any:
+        labels = inputs.get("label")  # numbers of examples, or a teacher's scores
+        self.guard.rows = labels.tolist() if labels is not None and labels.ndim == 1 else []
+        loss = super().compute_loss(model, inputs, *args, **settings)
+        self.guard.check_loss(loss[0] if isinstance(loss, tuple) else loss)
+        return loss
+
+    def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
+        if self.batch_keys is None:
+            return super().get_batch_sampler(dataset, *args, **settings)
+        return NoDuplicatesBatchSampler(self.batch_keys, *args, **settings)
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        return
+
+
+def _arguments(
+    stage: Stage, options: TrainingOptions, checkpoints: Path
+) -> SentenceTransformerTrainingArguments:
+    text_format = stage.model.text_format
+    prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
+    steps = options.max_steps
+    if steps < 0:
+        steps = max(1, round(options.epochs * len(stage.dataset) / options.batch_size))
+    device = stage.model.device
+    if world_size() == 1 and device.type == "cuda" and device.index not in (None, 0):
+        raise InputError(f"training takes the first GPU, not {device}: choose it by CUDA_VISIBLE_DEVICES")
+    if options.batch_size % world_size() or (world_size() > 1 and len(stage.dataset) < options.batch_size):
+        raise InputError(
+            f"the batch of {options.batch_size} is split evenly over {world_size()} processes, and has to be "
+            f"a multiple of them and no larger than the {len(stage.dataset)} examples"
+        )
+    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(checkpoints),
+        max_steps=options.max_steps,
+        num_train_epochs=options.epochs,
+        # Each process takes its slice of the global batch, so that their number changes nothing.
+        per_device_train_batch_size=options.batch_size,
+        accelerator_config={"split_batches": True},
+        learning_rate=options.learning_rate,
+        warmup_steps=options.warmup,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+        seed=options.seed,
+        use_cpu=device.type == "cpu",
+        bf16=bf16,
+        fp16=device.type == "cuda" and not bf16,
+        prompts={column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]}
+        or None,
+        router_mapping=stage.column_tasks,
+        save_strategy="steps",
+        save_steps=options.save_steps or min(500, max(1, -(-steps // 10))),
+        save_total_limit=2,
+        logging_steps=max(1, min(50, steps // 20)),
+        logging_nan_inf_filter=False,
+        dataloader_drop_last=len(stage.dataset) >= options.batch_size,
+        dataloader_pin_memory=device.type == "cuda",
+        report_to="none",
+        disable_tqdm=False,
+    )
+
+
+def _checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
+    """The newest complete checkpoint; later ones were being written when the run died, and are deleted."""
+    last = _last_checkpoint(folder, stateful)
+    for checkpoint in folder.glob("checkpoint-*"):
+        if last is None or _step(checkpoint) > _step(last):
+            shutil.rmtree(checkpoint)
+    return last
+
+
+def _last_checkpoint(folder: Path, stateful: bool) -> Path | None:
+    """The newest complete checkpoint; the host writes trainer_state.json last, and a loss with a state comes
+    after it."""
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
+        try:
+            json.loads((checkpoint / "trainer_state.json").read_text())
+        except (OSError, ValueError):
+            continue
+        if not stateful or (checkpoint / LOSS_FILE).is_file():
+            return checkpoint
+    return None
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[-1])
