@@ -173,7 +173,7 @@ def _locked(folder: Path) -> int | None:
     return handle
 
 
-def refuse_taken(output: Path) -> None:
+def check_output_free(output: Path) -> None:
     """Refuse an output that is there already, better before hours of encoding than after.
 
     Raises:
@@ -192,7 +192,7 @@ def draft_folder(output: Path) -> Iterator[Path]:
     Raises:
         InputError: ``output`` is taken, or its parent cannot be written to.
     """
-    refuse_taken(output)
+    check_output_free(output)
     output = output.absolute()
     draft = output.with_name(f".{output.name}.{uuid4().hex}")
     try:
@@ -201,7 +201,7 @@ def draft_folder(output: Path) -> Iterator[Path]:
         except OSError as error:
             raise InputError(f"{output} cannot be made: {error.strerror}; choose another --output") from error
         yield draft
-        refuse_taken(output)
+        check_output_free(output)
         if output.is_dir():
             output.rmdir()
         draft.replace(output)

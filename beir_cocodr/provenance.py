@@ -59,7 +59,7 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
     write_text(folder / RECORD_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
-def ancestors(encoder: str) -> list[dict[str, Any]]:
+def training_lineage(encoder: str) -> list[dict[str, Any]]:
     """The content of training.json of an encoder and of its ancestors, oldest first; [] without a record.
 
     Raises:
@@ -84,7 +84,7 @@ LISTED = 100
 _HASHES = ("corpus_sha256", "split", "queries_sha256", "qrels_sha256")
 
 
-def statement_of_seen(models: Sequence[str], collection: Collection) -> dict[str, dict[str, Any]]:
+def contamination_statement(models: Sequence[str], collection: Collection) -> dict[str, dict[str, Any]]:
     """For each model, what its training was given, and which of the evaluated texts were among that.
 
     The training.json of a model and of all its ancestors are merged. A training collection with the hash of
@@ -129,7 +129,7 @@ class _Evaluated:
 def _statement(encoder: str, evaluated: _Evaluated) -> dict[str, Any]:
     if encoder == "bm25":
         return _merged("bm25", [], evaluated) | {"sentences": ["BM25 is not trained."]}
-    return _merged(encoder, ancestors(encoder), evaluated)
+    return _merged(encoder, training_lineage(encoder), evaluated)
 
 
 def _merged(model: str, records: list[dict[str, Any]], evaluated: _Evaluated) -> dict[str, Any]:

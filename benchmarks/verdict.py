@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine
-from study import targets
-
-from beir_cocodr.data.collection import load_collection
-from beir_cocodr.evaluation.compare import COMPARISON_FILE, compare_models
-from beir_cocodr.evaluation.label_free.estimates import kind
-from beir_cocodr.evaluation.label_free.fitting import (
+from label_free_fitting import (
     LabelledPair,
     count_trust,
     fit_threshold,
     fit_weights,
     leave_one_out,
 )
+from machine import machine
+from study import targets
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.evaluation.compare import COMPARISON_FILE, compare_models
+from beir_cocodr.evaluation.label_free.estimates import kind
 from beir_cocodr.evaluation.label_free.verdict import CALIBRATION_FILE, choose
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.evaluation.runs import file_names, ranked_run

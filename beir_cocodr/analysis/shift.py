@@ -267,7 +267,7 @@ class _Side:
 
 def _side(dataset: str, split: str | None, default: str) -> _Side:
     collection = load_collection(dataset, split or default, labels="optional")
-    _say_split(collection, split, default)
+    _log_split(collection, split, default)
     log.info("words of %s", dataset)
     unigrams = Unigrams.of(collection.documents)
     counts = query_type_counts(collection.queries.values())
@@ -285,7 +285,7 @@ def _side(dataset: str, split: str | None, default: str) -> _Side:
     return _Side(unigrams, counts, record)
 
 
-def _say_split(collection: Collection, asked: str | None, default: str) -> None:
+def _log_split(collection: Collection, asked: str | None, default: str) -> None:
     if not collection.queries:
         log.info("%s has no queries: their types cannot be compared", collection.name)
     elif collection.split is None:

@@ -103,7 +103,7 @@ def cluster_queries(
             "float32 if the model runs in half precision"
         )
     points = _normalized(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
-    _refuse_too_many(k, points)
+    _check_enough_points(k, points)
     seed %= 2**31  # what both libraries take
     sample = _sample(points, k * max_points_per_centroid, seed)
     method = method or _default_method()
@@ -215,7 +215,7 @@ def _nearest(points: npt.NDArray[np.float32], centroids: npt.NDArray[np.float32]
     return labels
 
 
-def _refuse_too_many(k: int, points: npt.NDArray[np.float32]) -> None:
+def _check_enough_points(k: int, points: npt.NDArray[np.float32]) -> None:
     distinct: set[bytes] = set()
     for point in points:
         distinct.add((point + 0.0).tobytes())  # -0.0 becomes 0.0, to which it is equal

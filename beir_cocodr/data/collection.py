@@ -25,7 +25,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.defects import Duplicate, DuplicateIds, Report, StrictReport, ignore, refuse_duplicates
+from beir_cocodr.data.defects import Duplicate, DuplicateIds, Report, StrictReport, check_duplicates, ignore
 from beir_cocodr.data.documents import ArrowCorpus, CorpusWriter, Documents, open_corpus
 from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
@@ -204,7 +204,7 @@ def _convert(source: Source, temporary: Path) -> str:
             f"{temporary.parent}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere"
         ) from error
     duplicates = written.ids.find(lambda: ((line, id) for line, id, _, _ in source.documents(ignore)))
-    refuse_duplicates(duplicates, source.documents_file, report)
+    check_duplicates(duplicates, source.documents_file, report)
     return written.content_hash
 
 
@@ -292,7 +292,7 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
         return documents.rows(ids) >= 0
 
     joined = join_labels(source, labels, known, report)
-    refuse_duplicates(joined.duplicate_queries, str(source.queries_file), report)
+    check_duplicates(joined.duplicate_queries, str(source.queries_file), report)
     equal_ids = int(np.count_nonzero(known(list(joined.queries))))
     report.counts.update(Counter({"query ids equal to document ids": equal_ids} if equal_ids else {}))
     return _said(
@@ -330,7 +330,7 @@ def load_queries(dataset: str | Path, split: str = "test") -> QuerySet:
         source.missing(report, "required")  # a split that is misspelt must not become all queries
     corpus = converted_corpus(source).documents
     joined = join_labels(source, "optional", lambda ids: np.ones(len(ids), dtype=bool), report)
-    refuse_duplicates(joined.duplicate_queries, str(source.queries_file), report)
+    check_duplicates(joined.duplicate_queries, str(source.queries_file), report)
     if not joined.queries:
         raise InputError(f"{source.name} has no queries of split {split!r} to search for")
     if source.judgements_file is None:

@@ -146,7 +146,7 @@ def report_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report
         report("error", "duplicate ids", file, line, id, message)
 
 
-def refuse_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
+def check_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
     """Report the first three duplicates, if there are any, as one error: for a caller that stops there."""
     first = list(islice(duplicates, 4))
     if first:

@@ -22,15 +22,15 @@ from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures, score_queries
 from beir_cocodr.evaluation.recommendation import (
     LABELS_FILE,
-    labels_wanted,
+    annotation_candidates,
     verdict,
     with_texts,
-    write_labels_wanted,
+    write_annotation_candidates,
 )
 from beir_cocodr.evaluation.runs import identical_ids, ranked_run
 from beir_cocodr.evaluation.significance import compare, interval
 from beir_cocodr.io import output_folder, write_text
-from beir_cocodr.provenance import statement_of_seen
+from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
 
@@ -186,9 +186,9 @@ def compare_models(
 
     Returns:
         The content of comparison.json: ``dataset``, ``split``, ``labels``, counts, ``pairs`` with a
-        ``verdict`` each, ``ranking`` (best first), ``best`` (``model``, ``reason``), ``labels_wanted`` (the
+        ``verdict`` each, ``ranking`` (best first), ``best`` (``model``, ``reason``), ``annotation_candidates`` (the
         heaviest first), ``seen`` (see
-        :func:`~beir_cocodr.provenance.statement_of_seen`); with labels also ``evaluation`` (the content
+        :func:`~beir_cocodr.provenance.contamination_statement`); with labels also ``evaluation`` (the content
         of results.json) and ``measure``, without them ``pseudo_queries`` and ``calibration``.
 
     Raises:
@@ -229,11 +229,11 @@ def compare_models(
         "labels_wanted": _wanted(
             _asked_about(told["ranking"], against), results, collection, wanted, labelled
         ),
-        "seen": statement_of_seen([name for name in models if not Path(name).is_file()], collection),
+        "seen": contamination_statement([name for name in models if not Path(name).is_file()], collection),
         "versions": versions(),
     }
     if output is not None:
-        write_labels_wanted(output / LABELS_FILE, report["labels_wanted"]["pairs"])
+        write_annotation_candidates(output / LABELS_FILE, report["labels_wanted"]["pairs"])
         write_text(output / COMPARISON_FILE, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return report
 
@@ -267,7 +267,7 @@ def _wanted(
     a, b = models
     if not results:
         return {"a": a, "b": b, "pairs": [], "remark": "the collection has no queries: write some first"}
-    rows = labels_wanted(results[a], results[b], collection.qrels if labelled else None, count)
+    rows = annotation_candidates(results[a], results[b], collection.qrels if labelled else None, count)
     remark = "" if rows else "the two rank the same documents at the same ranks, or all are judged"
     pairs = with_texts(rows, collection.queries, collection.documents)
     return {"a": a, "b": b, "pairs": pairs, "remark": remark}

@@ -79,7 +79,7 @@ def evaluate(
     with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
         retrievers = Retrievers(collection.documents, Path(folder), **retrieval)
         made = {label: retrievers.get(model) for label, model in labels.items()}
-        retrievers.refuse_unused_stores()
+        retrievers.check_stores_used()
         for label, retriever in made.items():
             log.info("searching %s with %s", dataset, label)
             start = time.perf_counter()

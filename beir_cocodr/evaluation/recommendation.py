@@ -94,16 +94,20 @@ def recommend(results: dict[str, Any]) -> dict[str, Any]:
     winners = [label for label in allowed if label != BASE and verdict(tests[USE, BASE, label]) == "better"]
     chosen = max(winners, key=value.__getitem__, default=BASE)
     verdicts = {label: verdict(tests[TRAINING, BASE, label]) for label in encoders}
-    reasons = [f"{label} against {BASE}: {_told(tests[TRAINING, BASE, label])}." for label in encoders]
+    reasons = [
+        f"{label} against {BASE}: {_describe_test(tests[TRAINING, BASE, label])}." for label in encoders
+    ]
     for (family, without, label), test in tests.items():
         if ", " in label:
             continue
         if family == COCO:
             stages = without.removeprefix(f"{BASE} + ")
             meaning = _COCO_VERDICTS[verdict(test)]
-            reasons.append(f"COCO before {stages}, against {stages} alone: {_told(test)}; {meaning}.")
+            reasons.append(
+                f"COCO before {stages}, against {stages} alone: {_describe_test(test)}; {meaning}."
+            )
         elif family == STAGE:
-            reasons.append(f"{label} against {without}: {_told(test)}.")
+            reasons.append(f"{label} against {without}: {_describe_test(test)}.")
     reasons.append(_choice(chosen, value, measure))
     reasons.append("The choice was made on these labels, so the chosen model's own figure is optimistic.")
     return {
@@ -130,7 +134,7 @@ def overall(verdicts: list[str]) -> str:
     return "worse" if verdicts and set(verdicts) == {"worse"} else "cannot tell"
 
 
-def _told(test: dict[str, Any]) -> str:
+def _describe_test(test: dict[str, Any]) -> str:
     p = "one query, no test" if test["t_p_holm"] is None else f"p = {test['t_p_holm']:.3g} after Holm"
     span = "" if test["interval"] is None else " [{:+.4f}, {:+.4f}]".format(*test["interval"])
     return f"{test['difference']:+.4f}{span} {test['measure']}, {p}, {verdict(test)}"
@@ -157,7 +161,7 @@ COLUMNS = ("query_id", "document_id", "weight", "rank_a", "rank_b", "query", "do
 _TEXT = 300
 
 
-def labels_wanted(
+def annotation_candidates(
     first: Results,
     second: Results,
     judged: Mapping[str, Mapping[str, int]] | None = None,
@@ -215,7 +219,7 @@ def with_texts(
     return told
 
 
-def write_labels_wanted(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_annotation_candidates(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write the rows as TSV with a header; tabs and line ends in texts become spaces."""
     with atomic_writer(path) as file:
         file.write("\t".join(COLUMNS) + "\n")

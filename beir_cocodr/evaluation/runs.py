@@ -95,7 +95,7 @@ def read_trec_run(path: Path) -> Run:
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a TREC run such as evaluate and search write")
     run: Run = {}
-    for number, line in numbered_lines(path, _refuse):
+    for number, line in numbered_lines(path, _malformed):
         columns = line.split()
         if len(columns) != 6:
             raise InputError(f"{path}:{number}: {len(columns)} columns; a TREC run has six, {_COLUMNS}")
@@ -121,7 +121,7 @@ def _score(text: str, place: str) -> float:
     return score
 
 
-def _refuse(
+def _malformed(
     severity: str, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
 ) -> None:
     if severity == "error":
@@ -266,7 +266,7 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
     differing = {part: value for part, value in differing.items() if value != own[part]}
     if differing:
         encoder = load_encoder(source, device=device, **differing)
-    store.record.refuse_other_encoder(fingerprint(encoder), source, store.folder)
+    store.record.check_encoder(fingerprint(encoder), source, store.folder)
     return encoder
 
 

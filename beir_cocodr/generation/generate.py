@@ -45,7 +45,7 @@ _PLAN_FILE, _LOCK = "plan.json", ".generation.lock"
 _NAMES = {"dataset": ("name", "counts"), "generator": ("name",), "settings": ("tokenizer",)}
 
 
-def claim_generation(output: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
+def lock_generation(output: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
     """Take ``output`` for a plan, together with other processes that follow the same one.
 
     A plan has ``dataset``, ``generator``, ``tokenizer_sha256`` and ``settings``, which decide what is
@@ -163,7 +163,7 @@ def generate_queries(
     maker, counter = _generator(generator, collection, options, device)
     consistency = _filter(collection, options, device, progress)
     plan = _plan(collection, maker, counter, options)
-    if (record := claim_generation(output, plan)) is not None:
+    if (record := lock_generation(output, plan)) is not None:
         return record
     shards = QueryShards(output, len(collection.documents), options.shard_documents)
     text_format = TextFormat(title_separator=options.title_separator)
@@ -288,7 +288,7 @@ def _finish(
         }
         write_generation(output, record)
         tidy(output)
-    _say(collection.name, record["counts"])
+    _log_counts(collection.name, record["counts"])
     return record
 
 
@@ -301,7 +301,7 @@ def _nothing(name: str, counts: dict[str, int]) -> str:
     )
 
 
-def _say(name: str, counts: dict[str, int]) -> None:
+def _log_counts(name: str, counts: dict[str, int]) -> None:
     told = ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
     log.info("%s: %s", name, told)
 

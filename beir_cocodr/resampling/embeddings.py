@@ -266,7 +266,7 @@ def _encode(encoder: QueryEncoder, queries: Mapping[str, str], path: Path) -> No
             np.lib.format.write_array_header_1_0(file, header)
             for start in range(0, len(ids), _CHUNK):
                 vectors = encoder.encode(texts[start : start + _CHUNK])
-                _refuse_non_finite(vectors, ids[start : start + _CHUNK])
+                _check_finite(vectors, ids[start : start + _CHUNK])
                 file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
         temporary.replace(path)
     except OSError as error:
@@ -277,7 +277,7 @@ def _encode(encoder: QueryEncoder, queries: Mapping[str, str], path: Path) -> No
             temporary.unlink()
 
 
-def _refuse_non_finite(vectors: npt.NDArray[np.float32], ids: list[str]) -> None:
+def _check_finite(vectors: npt.NDArray[np.float32], ids: list[str]) -> None:
     wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(wrong):
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""

@@ -169,7 +169,7 @@ class TrainTest:
         train, test = word_sets(list(self.train.queries.values()), list(self.test.queries.values()))
         return train, test
 
-    def refuse_unusable(self) -> None:
+    def check_usable(self) -> None:
         """Refuse what cannot be resampled.
 
         Raises:

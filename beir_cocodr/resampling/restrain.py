@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import refuse_taken
+from beir_cocodr.io import check_output_free
 from beir_cocodr.resampling.embeddings import Vectors
 from beir_cocodr.resampling.inputs import TrainTest, embed_inputs
 from beir_cocodr.resampling.manifest import checked_base, short_size
 from beir_cocodr.resampling.outputs import ResampledSet, write_resampled
-from beir_cocodr.resampling.similarity import Rows, nearest_ranks, refuse_method
+from beir_cocodr.resampling.similarity import Rows, check_method, nearest_ranks
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def restrain(
 
     Source: Zhan et al., 2022, section 4.1.2.
     """
-    refuse_targets(sizes, ks, exclude_top, len(ranks))
+    check_targets(sizes, ks, exclude_top, len(ranks))
     unions = _union_sizes(ranks, depth)
     targets: list[int | None] = [*sizes] or [None] * len(ks)
     chosen = list(zip(targets, ks or [_k_for(size, unions) for size in sizes], strict=True))
@@ -102,7 +102,7 @@ def restrain(
     if max(top, largest) > depth and unions[-1] < len(ranks):
         raise ValueError(f"lists of {depth} neighbours do not tell what is outside the {top} nearest")
     pool = np.flatnonzero(ranks >= top)
-    _refuse_small_pool(len(pool), int(unions[min(largest, depth)]), top, len(ranks))
+    _check_pool(len(pool), int(unions[min(largest, depth)]), top, len(ranks))
     order = np.random.default_rng(seed).permutation(pool)
     sets = []
     for size, k in chosen:
@@ -112,7 +112,7 @@ def restrain(
     return ReSTrain(top, len(pool), tuple(sets))
 
 
-def refuse_targets(sizes: Sequence[int], ks: Sequence[int], exclude_top: int | None, queries: int) -> None:
+def check_targets(sizes: Sequence[int], ks: Sequence[int], exclude_top: int | None, queries: int) -> None:
     """Refuse what no neighbour list can satisfy, before there are any.
 
     Raises:
@@ -153,7 +153,7 @@ def _k_for(size: int, unions: Rows) -> int:
     return k
 
 
-def _refuse_small_pool(pool: int, needed: int, top: int, queries: int) -> None:
+def _check_pool(pool: int, needed: int, top: int, queries: int) -> None:
     if pool >= needed:
         return
     left = "no training queries are left" if pool == 0 else f"only {pool} training queries are left"
@@ -238,18 +238,18 @@ def resample_restrain(
 
     Source: Zhan et al., 2022, section 4.1.2.
     """
-    refuse_taken(output)
-    refuse_method(method)
+    check_output_free(output)
+    check_method(method)
     if base is not None:
         checked_base(base)
     pair = TrainTest.load(train, test, train_split, test_split)
-    pair.refuse_unusable()
-    refuse_targets(sizes, ks, exclude_top, len(pair.train.queries))
+    pair.check_usable()
+    check_targets(sizes, ks, exclude_top, len(pair.train.queries))
     inputs = embed_inputs(pair, (train_split, test_split), encoder, **options)
     ranks, depth = ranks_for_targets(inputs.train, inputs.test.load(), sizes, ks, exclude_top, method)
     found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
     for chosen in found.sets:
-        _say(chosen, len(inputs.test))
+        _log_sets(chosen, len(inputs.test))
     parameters = {
         "sizes": list(sizes),
         "k": [chosen.k for chosen in found.sets],
@@ -263,7 +263,7 @@ def resample_restrain(
     return write_resampled(output, inputs, "restrain", parameters, sets, base)
 
 
-def _say(chosen: TrainingSets, tests: int) -> None:
+def _log_sets(chosen: TrainingSets, tests: int) -> None:
     count = len(chosen.interpolation)
     if chosen.size is not None and chosen.k == 1 and count > chosen.size:
         log.warning(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import refuse_taken
+from beir_cocodr.io import check_output_free
 from beir_cocodr.resampling.inputs import TrainTest, embed_inputs
 from beir_cocodr.resampling.manifest import checked_base
 from beir_cocodr.resampling.outputs import ResampledSet, write_resampled
@@ -97,12 +97,12 @@ def resttest(train_buckets: Rows, test_buckets: Rows, buckets: int) -> list[Held
         train = np.flatnonzero(train_buckets != bucket)
         inside = test_buckets == bucket
         found = HeldOut(bucket + 1, train, np.flatnonzero(~inside), np.flatnonzero(inside))
-        _refuse_empty(found, buckets)
+        _check_not_empty(found, buckets)
         held_out.append(found)
     return held_out
 
 
-def _refuse_empty(found: HeldOut, buckets: int) -> None:
+def _check_not_empty(found: HeldOut, buckets: int) -> None:
     name = f"bucket {found.bucket} of {buckets}"
     way = "lower --buckets, or take another --seed or --encoder"
     if not len(found.train):
@@ -148,11 +148,11 @@ def resample_resttest(
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
-    refuse_taken(output)
+    check_output_free(output)
     if base is not None:
         checked_base(base)
     pair = TrainTest.load(train, test, train_split, test_split)
-    pair.refuse_unusable()
+    pair.check_usable()
     if buckets < 2 or buckets > len(pair.test.queries):
         raise InputError(
             f"--buckets {buckets}: give 2 to {len(pair.test.queries)}, as every bucket holds out test queries"

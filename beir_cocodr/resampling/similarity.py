@@ -63,7 +63,7 @@ def nearest(
 
     Source: Zhan et al., 2022, section 4.1.1 (similarity by embeddings rather than by terms).
     """
-    refuse_method(method)
+    check_method(method)
     vectors = _InMemory(train) if isinstance(train, np.ndarray) else train
     if k < 1:
         raise InputError(f"k is {k}: ask for at least one neighbour")
@@ -81,7 +81,7 @@ def nearest(
     return Neighbours(scores.numpy(), rows.numpy())
 
 
-def refuse_method(method: str) -> None:
+def check_method(method: str) -> None:
     """Refuse a search that there is not.
 
     Raises:

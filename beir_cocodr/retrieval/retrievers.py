@@ -77,14 +77,14 @@ class Retrievers:
         lexical = self._bm25() if bare == name else self._lucene()
         return lexical if bare == "bm25" else self._fusion(kind, encoder, lexical)
 
-    def refuse_unused_stores(self) -> None:
+    def check_stores_used(self) -> None:
         """To be called when all models are made.
 
         Raises:
             InputError: a store is of none of them.
         """
         if self.stores:
-            self._store_choice().refuse_unused()
+            self._store_choice().check_used()
 
     def _once(self, key: str, make: Callable[[], Any]) -> Any:
         if key not in self._made:
@@ -174,12 +174,12 @@ class StoreChoice:
             if all(stored[part] == value for part, value in encoder.items()):
                 options = EncodeOptions(precision=stored["precision"], backend=stored["backend"])
                 wanted = CorpusEncoder(model, self.documents, backend=options.backend)
-                store.record.refuse_other(identity_of(wanted, options, stored["shard_size"]), store.folder)
+                store.record.check_identity(identity_of(wanted, options, stored["shard_size"]), store.folder)
                 self._used.add(store.folder)
                 return store
         return None
 
-    def refuse_unused(self) -> None:
+    def check_used(self) -> None:
         """Raise where a store was asked for in vain.
 
         Raises:

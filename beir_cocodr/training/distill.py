@@ -29,7 +29,7 @@ from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions
-from beir_cocodr.training.outputs import CHECKPOINTS, claim_output, started, training_plan
+from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
 from beir_cocodr.training.teachers import (
     BM25Teacher,
     CrossEncoderTeacher,
@@ -81,7 +81,7 @@ def distill(
     model = _student(base, options, encoder)
     plan = training_plan("distill", base, model, encoder, options, [seen(collection, queries=True)])
     plan["teacher"] = teacher
-    if (record := claim_output(output, resume, plan)) is not None:
+    if (record := lock_output(output, resume, plan)) is not None:
         return record
     with started(output, plan):
         rounds = _rounds(collection, model, base, teacher, output / CHECKPOINTS, options, encoder)

@@ -38,9 +38,9 @@ from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, mine_
 from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.outputs import (
     CHECKPOINTS,
-    Judge,
-    claim_output,
+    TargetEvaluator,
     finish_rounds,
+    lock_output,
     started,
     training_plan,
 )
@@ -75,7 +75,7 @@ def finetune_stage(
     plan["episode"] = episode
     if miner is not None:
         plan["miner"] = miner
-    if (record := claim_output(output, resume, plan)) is not None:
+    if (record := lock_output(output, resume, plan)) is not None:
         return record
     weighted = options.weighting != "erm"
     with started(output, plan):
@@ -232,7 +232,7 @@ def finetune_in_episodes(
 
     Source: COCO-DR, section 4.2 and figures 4 and 6; ANCE (Xiong et al., 2021).
     """
-    judge = Judge(output, targets, measures, encoder)
+    evaluator = TargetEvaluator(output, targets, measures, encoder)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     plan = training_plan(
         "finetune",
@@ -242,10 +242,10 @@ def finetune_in_episodes(
         options,
         [seen(collection, queries=True)],
     )
-    if (record := claim_output(output, resume, plan)) is not None:
+    if (record := lock_output(output, resume, plan)) is not None:
         return record
     with started(output, plan):
-        judge(base, "base")
+        evaluator(base, "base")
         start, records = base, []
         for episode in range(options.episodes + 1):
             folder = output / EPISODES / str(episode)
@@ -253,8 +253,8 @@ def finetune_in_episodes(
             settings = options.with_overrides(seed=options.seed + episode)
             records.append(finetune_stage(collection, start, folder, settings, resume, encoder, episode))
             start = str(folder)
-            judge(start, f"episode {episode}")
-    return finish_rounds(output, Path(start), plan, "episodes", records, judge.points)
+            evaluator(start, f"episode {episode}")
+    return finish_rounds(output, Path(start), plan, "episodes", records, evaluator.points)
 
 
 STAGES = "stages"
@@ -280,24 +280,24 @@ def finetune_in_two_stages(
 
     Source: query-as-context pre-training (Wu et al., 2023), section 3.2.
     """
-    judge = Judge(output, targets, measures, encoder)
+    evaluator = TargetEvaluator(output, targets, measures, encoder)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, **encoder)
     plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
-    if (record := claim_output(output, resume, plan)) is not None:
+    if (record := lock_output(output, resume, plan)) is not None:
         return record
     first, second = (output / STAGES / str(number) for number in (1, 2))
     with started(output, plan):
-        judge(base, "base")
+        evaluator(base, "base")
         log.info("retriever 1 of 2")
         records = [finetune_stage(collection, base, first, options, resume, encoder)]
-        judge(str(first), "stage 1")
+        evaluator(str(first), "stage 1")
         log.info("retriever 2 of 2")
         records.append(
             finetune_stage(collection, base, second, options, resume, encoder, 1, miner=str(first))
         )
-        judge(str(second), "stage 2")
-    return finish_rounds(output, second, plan, STAGES, records, judge.points)
+        evaluator(str(second), "stage 2")
+    return finish_rounds(output, second, plan, STAGES, records, evaluator.points)
 
 
 def finetune(

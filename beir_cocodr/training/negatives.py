@@ -233,7 +233,7 @@ def mine_negatives(
         unfinished.replace(finished)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    log.info("%s, episode %d: %s", collection.name, episode, _told(counts))
+    log.info("%s, episode %d: %s", collection.name, episode, _format_counts(counts))
     return _read(finished)[1]
 
 
@@ -337,7 +337,7 @@ class _Mining:
             on = ", ".join(f"{name} {value}" for name, value in self.filters.active.items())
             way = f"loosen the filters ({on}) or raise" if on else "raise"
             raise InputError(
-                f"{self.collection.name}: no query keeps a negative ({_told(counts)}); {way} the depth, "
+                f"{self.collection.name}: no query keeps a negative ({_format_counts(counts)}); {way} the depth, "
                 f"which is {self.depth}"
             )
         return counts
@@ -366,7 +366,7 @@ def _check(depth: int, keep: int, seed: int, episode: int, query_block: int) -> 
         )
 
 
-def _told(counts: dict[str, Any]) -> str:
+def _format_counts(counts: dict[str, Any]) -> str:
     removed = "".join(
         f", {name} removed {count} ({counts['removal_rates'][name]:.1%})"
         for name, count in counts["removed"].items()

@@ -49,7 +49,7 @@ def training_plan(
     }
 
 
-def claim_output(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
+def lock_output(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
     """Take ``output`` for a :func:`training_plan`; never writes over something else. To be called by all
     processes of a run.
 
@@ -60,10 +60,10 @@ def claim_output(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, 
         InputError: the folder holds files and ``resume`` is off, or what it holds followed another plan, or
             is not from here.
     """
-    return on_main(lambda: _claim(output, resume, plan))
+    return on_main(lambda: _lock(output, resume, plan))
 
 
-def _claim(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
+def _lock(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
     output_folder(output)
     record = read_record(output)
     if record is not None:
@@ -121,7 +121,7 @@ CURVES_FILE = "curves.json"
 _KEPT = ("episode", "steps", "training_loss", "seconds", "mining", "pairs", "pairs_without_negative")
 
 
-class Judge:
+class TargetEvaluator:
     """The measures of one model after another on every target; what was judged before is not judged again.
 
     Args:
@@ -179,7 +179,7 @@ def finish_rounds(
         plan: of the whole.
         rounds: what the record calls the rounds.
         records: their records.
-        points: see :class:`Judge`.
+        points: see :class:`TargetEvaluator`.
 
     Returns:
         The record that was written.

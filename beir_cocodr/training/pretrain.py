@@ -24,12 +24,12 @@ from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.provenance import seen
 from beir_cocodr.training.objectives import attach_decoder, attach_head, build_loss, find_objective, is_masked
 from beir_cocodr.training.options import QUERY_OBJECTIVES, PretrainOptions
-from beir_cocodr.training.outputs import claim_output, training_plan
+from beir_cocodr.training.outputs import lock_output, training_plan
 from beir_cocodr.training.pretrain_data import ContextViews, DocumentViews
 from beir_cocodr.training.trainer import Stage, run_stage
 
 
-def seen_contexts(folders: Sequence[str], collections: Sequence[Collection]) -> list[dict[str, Any]]:
+def context_provenance(folders: Sequence[str], collections: Sequence[Collection]) -> list[dict[str, Any]]:
     """The records of folders with generated queries, by hashes and counts.
 
     Args:
@@ -110,9 +110,9 @@ def pretrain(
     collections = [load_collection(name, labels="none") for name in corpora]
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, **encoder)
-    shown = [seen(found, queries=False) for found in collections] + seen_contexts(queries, collections)
+    shown = [seen(found, queries=False) for found in collections] + context_provenance(queries, collections)
     plan = training_plan(options.objective, base, model, encoder, options, shown)
-    if (record := claim_output(output, resume, plan)) is not None:
+    if (record := lock_output(output, resume, plan)) is not None:
         return record
     stage = _stage(plan, model, base, _views(collections, queries, model, options), options)
     with _encoder_dropout(model, options.keeps_dropout):

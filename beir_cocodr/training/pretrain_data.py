@@ -90,7 +90,7 @@ def masking_collator(
     )
 
 
-def text_room(model: Any, max_length: int) -> int:
+def content_tokens(model: Any, max_length: int) -> int:
     """Tokens of a document that fit into ``max_length`` beside special tokens and prompt, at least 1.
 
     Raises:
@@ -140,7 +140,7 @@ class DocumentViews:
 
     def __post_init__(self) -> None:
         self.bounds = np.cumsum([0] + [len(collection.documents) for collection in self.collections])
-        self.max_tokens = text_room(self.model, self.options.max_length)
+        self.max_tokens = content_tokens(self.model, self.options.max_length)
         least = self.options.span_tokens if self.two_spans else 0
         found, start = [], 0
         for collection in self.collections:
@@ -246,7 +246,7 @@ class ContextViews:
     clock: EpochClock = field(default_factory=EpochClock)
 
     def __post_init__(self) -> None:
-        text_room(self.model, self.options.max_length)
+        content_tokens(self.model, self.options.max_length)
         tables = [self._load(folder) for folder in self.folders]
         self.passages = concatenate_datasets(tables)
         self.bounds = np.cumsum([0] + [len(table) for table in tables])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.evaluation.label_free.evidence import BM25, Evidence, fuse, overlap
+from beir_cocodr.evaluation.label_free.evidence import BM25, Evidence, overlap, reciprocal_rank_fusion
 from beir_cocodr.evaluation.significance import interval
 
 CROPS, GENERATED = "held-out crops", "generated queries"
@@ -84,7 +84,7 @@ def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
     be behind is.
     """
     lists = evidence.lists
-    reference = fuse([lists[name] for name in sorted({a, b, BM25})])
+    reference = reciprocal_rank_fusion([lists[name] for name in sorted({a, b, BM25})])
     alike = kind(a) == kind(b)
     bm25 = "" if alike else "one of the two is made of BM25, or they are made of it in different ways"
     spans = _rehearsed(

@@ -28,7 +28,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
 )
 from beir_cocodr.generation.shards import GENERATION_FILE
-from beir_cocodr.provenance import ancestors
+from beir_cocodr.provenance import training_lineage
 from beir_cocodr.retrieval.model_spec import encoder_name
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.retrievers import Retrievers
@@ -41,7 +41,7 @@ _SPANS = ("coco", "cocondenser", "ict")
 
 
 @dataclass(frozen=True)
-class Familiar:
+class Contamination:
     """What models were trained on that pseudo-queries of a corpus resemble.
 
     Attributes:
@@ -60,7 +60,7 @@ class Familiar:
         return place < len(self.hashes) and int(self.hashes[place]) == value
 
 
-def familiar(models: Sequence[str], corpus_sha256: str) -> Familiar:
+def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contamination:
     """Read from the training.json of models, and of all their ancestors, what they know of a corpus.
 
     A folder of generated queries is looked at where it was when it was trained on; that one is gone is said.
@@ -74,7 +74,7 @@ def familiar(models: Sequence[str], corpus_sha256: str) -> Familiar:
     """
     spans, generated, folders = set(), set(), dict[str, None]()
     for model in models:
-        for record in ancestors(encoder_name(model)):
+        for record in training_lineage(encoder_name(model)):
             own = [shown for shown in record.get("seen", []) if shown.get("corpus_sha256") == corpus_sha256]
             if own and _finds_by_spans(record):
                 spans.add(model)
@@ -82,8 +82,8 @@ def familiar(models: Sequence[str], corpus_sha256: str) -> Familiar:
                 generated.add(model)
                 folders[str(shown["dataset"])] = None
     hashes = [hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders]
-    return Familiar(
-        frozenset(spans), frozenset(generated), np.unique(np.concatenate([Familiar().hashes, *hashes]))
+    return Contamination(
+        frozenset(spans), frozenset(generated), np.unique(np.concatenate([Contamination().hashes, *hashes]))
     )
 
 
@@ -190,7 +190,7 @@ def overlap(found: Rows, reference: Rows, depth: int = 10) -> npt.NDArray[np.flo
     return shares
 
 
-def fuse(lists: Sequence[Rows], depth: int = 10) -> Rows:
+def reciprocal_rank_fusion(lists: Sequence[Rows], depth: int = 10) -> Rows:
     """(Q, depth) rows by reciprocal rank fusion of (Q, k) lists, -1 for no result; ties to the smaller row.
 
     Source: Cormack et al., 2009.
@@ -242,7 +242,7 @@ class Evidence:
     crop_queries: PseudoQueries
     generated_queries: PseudoQueries
     retrieval: dict[str, dict[str, Any]]
-    known: Familiar = field(default_factory=Familiar)
+    contamination: Contamination = field(default_factory=Contamination)
 
     def describe(self) -> dict[str, Any]:
         """The pseudo-queries: counts, the share of words taken verbatim, and what BM25 makes of them."""
@@ -270,7 +270,7 @@ def gather_evidence(
 ) -> Evidence:
     """Search for held-out crops, for generated queries, and for real queries where there are any.
 
-    Generated queries that a model was trained on are left out, see :func:`familiar`.
+    Generated queries that a model was trained on are left out, see :func:`find_contamination`.
 
     Args:
         documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop.
@@ -290,8 +290,8 @@ def gather_evidence(
         place.mkdir()
     whole = Retrievers(documents, places["whole"], **retrieval)
     made = {name: whole.get(name) for name in dict.fromkeys([*models, BM25])}  # unknown names fail early
-    known = familiar(models, documents.content_hash)
-    trained_on = known.has if len(known.hashes) else None
+    contamination = find_contamination(models, documents.content_hash)
+    trained_on = contamination.has if len(contamination.hashes) else None
     crops = hold_out_crops(documents, folder, samples, seed, trained_on)
     generated = lexical_queries(documents, places["terms"], samples, seed, trained_on)
     held_out = HeldOutRetrievers(whole, crops.documents, crops.queries.rows, places["held-out"])
@@ -320,7 +320,7 @@ def gather_evidence(
         crops.queries,
         generated,
         described,
-        known,
+        contamination,
     )
 
 

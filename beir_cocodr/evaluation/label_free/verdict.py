@@ -359,7 +359,7 @@ def recommend_label_free(comparison: Mapping[str, Any], candidates: Mapping[str,
         "reasons": [
             "The target has no labels, so these are estimates: from held-out crops, from generated queries, "
             "and from how far the lists of models agree.",
-            *_verdicts_told(comparison, pairs, by_use),
+            *_describe_verdicts(comparison, pairs, by_use),
             _choice(chosen, pairs),
             f"{len(pairs)} pairs were judged, each for itself: with many, one may be wrong by chance alone.",
             _fresh(comparison),
@@ -382,7 +382,7 @@ def training_pairs(candidates: Mapping[str, str]) -> list[tuple[str, str]]:
     return ablation_families(encoders)[TRAINING]
 
 
-def _verdicts_told(
+def _describe_verdicts(
     comparison: Mapping[str, Any], pairs: LabelPairs, by_use: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
     for label, uses in by_use.items():

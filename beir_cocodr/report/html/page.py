@@ -28,9 +28,9 @@ from beir_cocodr.report.html.outputs import (
 from beir_cocodr.report.html.sections import (
     DrillDown,
     comparison_parts,
+    contamination_section,
     drill_down,
     facts,
-    seen_section,
     training_parts,
 )
 from beir_cocodr.report.html.text import allowed_text, collection_name, short_names
@@ -149,7 +149,7 @@ def write_report(
         "facts": facts(found, judged),
         "texts_remark": texts.remark,
         "drill_down": shown,
-        "seen": seen_section(
+        "seen": contamination_section(
             found, labels, texts.collection, judged.results["queries"] if judged is not None else None
         ),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -21,12 +21,13 @@ import numpy as np
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.provenance import statement_of_seen
+from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.report.html.outputs import KNOWN, Found, Judgement, Scores, run_tops
 from beir_cocodr.report.html.pictures import cluster_pictures, curve_picture, interval_picture, query_picture
 from beir_cocodr.report.html.tables import (
     Column,
     HtmlTable,
+    annotation_table,
     curve_table,
     model_table,
     number_cell,
@@ -37,7 +38,6 @@ from beir_cocodr.report.html.tables import (
     text_cell,
     training_table,
     verdict_table,
-    wanted_table,
 )
 from beir_cocodr.report.html.text import short_names
 from beir_cocodr.report.html.verdict import Headline, label_free_reference
@@ -60,7 +60,7 @@ def comparison_parts(
     parts: dict[str, Any] = {"models": None, "tests": None, "published": None, "wanted": None, "pictures": []}
     wanted = (found.comparison or {}).get("labels_wanted")
     if wanted and wanted["pairs"]:
-        parts["wanted"] = wanted_table(wanted, names)
+        parts["wanted"] = annotation_table(wanted, names)
     if judged is None:
         if found.comparison is not None:
             parts |= _label_free(found, names)
@@ -191,7 +191,7 @@ _UNTRAINED = "bm25"
 
 
 @dataclass(frozen=True)
-class Seen:
+class ContaminationSection:
     """Attributes: statements: name of a model to its sentences; table: what training was given; remark."""
 
     statements: dict[str, list[str]]
@@ -199,9 +199,9 @@ class Seen:
     remark: str = ""
 
 
-def seen_section(
+def contamination_section(
     found: Found, judged: Mapping[str, Any], collection: Collection | None, count: int | None = None
-) -> Seen | None:
+) -> ContaminationSection | None:
     """The statement of comparison.json, else one that is made now, else what the records say by themselves.
 
     Args:
@@ -211,7 +211,7 @@ def seen_section(
         count: how many queries were judged, where labels did.
     """
     if (found.comparison or {}).get("seen"):
-        return _told(_by_encoder(found.comparison["seen"]))  # type: ignore[index]
+        return _describe_statement(_by_encoder(found.comparison["seen"]))  # type: ignore[index]
     models = {label: _here(str(name), found.folder) for label, name in judged.items()}
     models |= {model.name: str(model.folder) for model in found.trained if not judged}
     encoders = [encoder_name(name) for name in models.values()]
@@ -221,10 +221,10 @@ def seen_section(
     if collection is None:
         return _unjoined(found)
     try:
-        statement = statement_of_seen(encoders, collection)
+        statement = contamination_statement(encoders, collection)
     except InputError as error:
-        return Seen({}, None, f"What was seen cannot be told: {error}.")
-    told, asked = _told(_by_encoder(statement)), len(collection.queries)
+        return ContaminationSection({}, None, f"What was seen cannot be told: {error}.")
+    told, asked = _describe_statement(_by_encoder(statement)), len(collection.queries)
     if count is None or count >= asked:
         return told
     part = f"Queries are counted over all {asked:,} of the split; {count:,} of them were judged here."
@@ -250,7 +250,7 @@ def _by_encoder(statement: Mapping[str, Any]) -> dict[str, Any]:
     return {names[encoder]: found for encoder, found in told.items()}
 
 
-def _told(statement: Mapping[str, Any]) -> Seen:
+def _describe_statement(statement: Mapping[str, Any]) -> ContaminationSection:
     columns = [
         Column("Model", number=False),
         Column("Given", number=False),
@@ -279,10 +279,10 @@ def _told(statement: Mapping[str, Any]) -> Seen:
                 ]
             )
     table = HtmlTable("Collections that training was given, by hash", columns, rows) if rows else None
-    return Seen({model: list(told["sentences"]) for model, told in statement.items()}, table)
+    return ContaminationSection({model: list(told["sentences"]) for model, told in statement.items()}, table)
 
 
-def _unjoined(found: Found) -> Seen | None:
+def _unjoined(found: Found) -> ContaminationSection | None:
     """What the records name, without looking at the judged collection."""
     statements = {}
     for model in found.trained:
@@ -302,7 +302,7 @@ def _unjoined(found: Found) -> Seen | None:
         return None
     judged = found.results or found.adaptation or found.comparison
     remark = "The judged collection is not at hand, so what is shared with it was not looked at."
-    return Seen(statements, None, remark if judged else "")
+    return ContaminationSection(statements, None, remark if judged else "")
 
 
 def _short(sha256: str | None) -> str:

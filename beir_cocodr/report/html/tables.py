@@ -249,7 +249,7 @@ def shown_pairs(
     ]
 
 
-def wanted_table(wanted: Mapping[str, Any], names: Mapping[str, str]) -> HtmlTable:
+def annotation_table(wanted: Mapping[str, Any], names: Mapping[str, str]) -> HtmlTable:
     """The query-document pairs whose labels would move the comparison most."""
     a, b = (names[wanted[side]] for side in "ab")
     columns = [

@@ -48,7 +48,7 @@ from beir_cocodr.records import versions
 from beir_cocodr.training.trainer import FiniteGuard, StderrProgress
 
 #: What changes where and how fast a number is computed, not the number.
-_UNTOLD = ("device", "encode_batch_size")
+_NOT_RECORDED = ("device", "encode_batch_size")
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class Recipe:
         if self.hard_negatives not in ("bm25", "mined"):
             raise InputError(f"hard_negatives is bm25 or mined, not {self.hard_negatives!r}")
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What a number depends on."""
-        return {name: value for name, value in asdict(self).items() if name not in _UNTOLD}
+        return {name: value for name, value in asdict(self).items() if name not in _NOT_RECORDED}
 
     @property
     def encoder(self) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def run_host(run: HostRun, output: Path, recipe: Recipe, seed: int) -> Path:
     run.model.save_pretrained(str(output))
     record = {
         **run.record,
-        "recipe": recipe.told(),
+        "recipe": recipe.describe(),
         "seed": seed,
         "steps": result.global_step,
         "training_loss": result.training_loss,

@@ -331,7 +331,7 @@ def evaluate_regimes(
     candidates = [trained(found, recipe, seeds, output) for found in kinds] + given_by_options(models, seeds)
     _check(candidates, ood)
     picture = will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
-    _claim(output_folder(output), folder, recipe, names)
+    _lock_output(output_folder(output), folder, recipe, names)
     policy = identical_ids(manifest["test"]["dataset"])
     cells = Cells(output, recipe, measures, policy, ood, progress)
     points = regime_points(_judge(cells, candidates, units, keep_models), names)
@@ -339,7 +339,7 @@ def evaluate_regimes(
         "folder": str(folder),
         **{name: manifest[name] for name in ("method", "base", "train", "test")},
         "sets": [{"name": unit.name, "group": unit.group, "regimes": list(unit.tests)} for unit in units],
-        "recipe": recipe.told(),
+        "recipe": recipe.describe(),
         "seeds": list(seeds),
         "measures": names,
         "rows": regime_rows(points),
@@ -373,10 +373,10 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
             )
 
 
-def _claim(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
+def _lock_output(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
     """Cells in one output are comparable: they have one recipe, one set of measures, the same sets."""
     manifest = hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
-    now = {"manifest_sha256": manifest, "measures": measures, **recipe.told()}
+    now = {"manifest_sha256": manifest, "measures": measures, **recipe.describe()}
     file = output / _SETTINGS_FILE
     begun = any((output / name).is_dir() for name in ("cells", "models"))
     if file.is_file() and begun:

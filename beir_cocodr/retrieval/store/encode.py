@@ -69,7 +69,7 @@ class ShardJob:
         if store is None:
             raise InputError(f"{self.folder} is gone: it held the store that was being written")
         model = load_encoder(self.model, device=device, **self.encoder)
-        store.record.refuse_other_encoder(fingerprint(model), self.model, self.folder)
+        store.record.check_encoder(fingerprint(model), self.model, self.folder)
         encoder = CorpusEncoder(model, self.documents, self.options.token_budget, self.options.backend)
 
         def work(number: int) -> int:
@@ -141,7 +141,7 @@ def prepare_store(
     identity = identity_of(encoder, options, size)
     missing = None
     if found is not None:
-        found.record.refuse_other(identity, folder)
+        found.record.check_identity(identity, folder)
         missing = found.missing()
         if _folding_lost(found, missing):
             raise InputError(
@@ -161,7 +161,7 @@ def prepare_store(
     left = sum(len(store.shards[number]) for number in missing)
     taken = estimate(sample, encoder, left, size, options.precision, record.prior, devices)
     log.info("%s", taken)
-    taken.refuse_full_disk(folder)
+    taken.check_disk_space(folder)
     if found is None:
         record.write(folder)
     store.table.write(documents)

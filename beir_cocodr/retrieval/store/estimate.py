@@ -57,11 +57,11 @@ class Estimate:
     def __str__(self) -> str:
         return (
             f"{self.documents:,} documents to encode: about {size(self.disk_bytes)} of disk, "
-            f"{size(self.memory_bytes)} of memory and {_told(self.seconds)} (by a sample of "
+            f"{size(self.memory_bytes)} of memory and {_format_duration(self.seconds)} (by a sample of "
             f"{self.sample.documents}, of which {self.sample.truncated:.0%} are cut to the document length)"
         )
 
-    def refuse_full_disk(self, folder: Path) -> None:
+    def check_disk_space(self, folder: Path) -> None:
         """
         Raises:
             InputError: the disk has less room.
@@ -154,7 +154,7 @@ def _resident(model: Any) -> int:
     return _GIB // 2 + int(sum(weight.nbytes for weight in model.parameters()))
 
 
-def _told(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

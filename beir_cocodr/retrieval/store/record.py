@@ -87,7 +87,7 @@ class StoreRecord:
             raise InputError(f"{path} was changed: its key {key} is not that of its content, {record.key}")
         return record
 
-    def refuse_other(self, identity: Mapping[str, Any], folder: Path) -> None:
+    def check_identity(self, identity: Mapping[str, Any], folder: Path) -> None:
         """Raise where what is wanted now is not what the store holds.
 
         Raises:
@@ -101,7 +101,7 @@ class StoreRecord:
             f"{differences}; choose another folder, or delete this one"
         )
 
-    def refuse_other_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:
+    def check_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:
         """Raise where queries would be encoded by another model than the documents were.
 
         Raises:

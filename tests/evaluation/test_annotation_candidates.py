@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.evaluation.recommendation import COLUMNS, labels_wanted, write_labels_wanted
+from beir_cocodr.evaluation.recommendation import COLUMNS, annotation_candidates, write_annotation_candidates
 
 
 def ranked(*documents):
@@ -13,7 +13,7 @@ def ranked(*documents):
 
 
 def test_weights_by_hand():
-    found = labels_wanted({"q": ranked("x", "y", "z")}, {"q": ranked("y", "x", "w")})
+    found = annotation_candidates({"q": ranked("x", "y", "z")}, {"q": ranked("y", "x", "w")})
     told = {row["document_id"]: (row["weight"], row["rank_a"], row["rank_b"]) for row in found}
     first_two = 1 - 1 / np.log2(3)
     assert told["x"] == (pytest.approx(first_two), 1, 2)
@@ -36,33 +36,33 @@ def test_a_weight_is_what_the_label_changes(first, second):
         found = [document for document, _ in results.get(query, [])[:10]]
         return sum(1 / np.log2(2 + place) for place, document in enumerate(found) if document == relevant)
 
-    rows = labels_wanted(first, second, count=10_000)
+    rows = annotation_candidates(first, second, count=10_000)
     weights = {(row["query_id"], row["document_id"]): row["weight"] for row in rows}
     for query in {*first, *second}:
         for document in "abcdefghijklmn":
             change = abs(dcg(first, query, document) - dcg(second, query, document))
             assert weights.get((query, document), 0) == pytest.approx(change)
-    swapped = labels_wanted(second, first, count=10_000)
+    swapped = annotation_candidates(second, first, count=10_000)
     assert [(row["query_id"], row["document_id"]) for row in swapped] == list(weights)
 
 
 def test_judged_pairs_and_equal_lists_are_left_out():
     lists = {"q": ranked("x", "y")}, {"q": ranked("y", "x")}
-    assert [row["document_id"] for row in labels_wanted(*lists, judged={"q": {"x": 0}})] == ["y"]
-    assert labels_wanted(lists[0], lists[0]) == []
-    assert len(labels_wanted(*lists, count=1)) == 1
+    assert [row["document_id"] for row in annotation_candidates(*lists, judged={"q": {"x": 0}})] == ["y"]
+    assert annotation_candidates(lists[0], lists[0]) == []
+    assert len(annotation_candidates(*lists, count=1)) == 1
 
 
 def test_the_queries_that_differ_most_come_first_among_equal_weights():
     first = {"q1": ranked("x", "s"), "q2": ranked("x", "y", "z")}
     second = {"q1": ranked("y", "s"), "q2": ranked("u", "v", "w")}
-    assert [row["query_id"] for row in labels_wanted(first, second)][:4] == ["q2", "q2", "q1", "q1"]
+    assert [row["query_id"] for row in annotation_candidates(first, second)][:4] == ["q2", "q2", "q1", "q1"]
 
 
 def test_the_file_has_a_row_a_line_whatever_the_texts_hold(tmp_path):
-    [row, _] = labels_wanted({"q": ranked("x")}, {"q": ranked("y")})
+    [row, _] = annotation_candidates({"q": ranked("x")}, {"q": ranked("y")})
     row |= {"query": "a\tb", "document": "one\ntwo"}
-    write_labels_wanted(tmp_path / "f.tsv", [row])
+    write_annotation_candidates(tmp_path / "f.tsv", [row])
     header, line = (tmp_path / "f.tsv").read_text().splitlines()
     assert header.split("\t") == list(COLUMNS)
     assert line.split("\t") == ["q", "x", "1.0", "1", "", "a b", "one two"]

@@ -10,7 +10,7 @@ import pytest
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.evidence import familiar
+from beir_cocodr.evaluation.label_free.evidence import find_contamination
 from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
@@ -53,7 +53,7 @@ def test_spans_of_the_same_corpus_count_also_those_of_an_ancestor(beir_folder, d
     mixed = model(tmp_path / "mixed", "qc", shown, mix=0.5)
     unmixed = model(tmp_path / "unmixed", "qc", shown, mix=0.0)
     names = [coco, child, f"hybrid:{coco}", other, masked, mixed, unmixed, "bm25", "some/hub-name"]
-    found = familiar(names, documents.content_hash)
+    found = find_contamination(names, documents.content_hash)
     assert found.spans == {coco, child, f"hybrid:{coco}", mixed}
     assert found.generated == set()
     assert not found.has("anything")
@@ -64,7 +64,7 @@ def test_generated_queries_are_known_by_their_text(beir_folder, documents, gener
     plain = seen(load_collection(beir_folder, "train"), queries=True)
     qgen = model(tmp_path / "qgen", "finetune", shown)
     real = model(tmp_path / "real", "finetune", [plain])
-    found = familiar([qgen, real, f"feedback:{qgen}"], documents.content_hash)
+    found = find_contamination([qgen, real, f"feedback:{qgen}"], documents.content_hash)
     assert (found.spans, found.generated) == (set(), {qgen, f"feedback:{qgen}"})
     texts = [json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()]
     assert all(found.has(text) and found.has(f"  {text.upper()}\n") for text in texts)
@@ -73,7 +73,7 @@ def test_generated_queries_are_known_by_their_text(beir_folder, documents, gener
 
 def test_queries_that_were_trained_on_are_left_out_and_counted(documents, generated, tmp_path):
     shown = [seen(load_collection(generated, "train"), queries=True)]
-    found = familiar([model(tmp_path / "m", "finetune", shown)], documents.content_hash)
+    found = find_contamination([model(tmp_path / "m", "finetune", shown)], documents.content_hash)
     texts = {json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()}
     for name in ("a", "b", "c", "d"):
         (tmp_path / name).mkdir()
@@ -85,10 +85,10 @@ def test_queries_that_were_trained_on_are_left_out_and_counted(documents, genera
     assert sum(made.counts.values()) - made.counts["documents_looked_at"] + len(made.texts) == len(documents)
     free_crops = hold_out_crops(documents, tmp_path / "c", size=48, seed=8).queries
     crops = hold_out_crops(documents, tmp_path / "d", size=48, seed=8, trained_on=found.has).queries
-    known = [text for text in free_crops.texts if found.has(text)]
-    assert known
-    assert crops.texts == [text for text in free_crops.texts if text not in known]
-    assert crops.counts["queries_trained_on"] == len(known)
+    contamination = [text for text in free_crops.texts if found.has(text)]
+    assert contamination
+    assert crops.texts == [text for text in free_crops.texts if text not in contamination]
+    assert crops.counts["queries_trained_on"] == len(contamination)
     assert len(crops.rows) == len(np.unique(crops.rows)) == len(crops.texts)
 
 
@@ -96,9 +96,9 @@ def test_a_folder_that_is_gone_is_said_and_a_broken_one_refused(documents, tmp_p
     shown = {"dataset": str(tmp_path / "gone"), "corpus_sha256": documents.content_hash, "generation": {}}
     gone = model(tmp_path / "m", "qc", [shown], mix=0.0)
     with caplog.at_level(logging.WARNING):
-        assert familiar([gone], documents.content_hash).generated == {gone}
+        assert find_contamination([gone], documents.content_hash).generated == {gone}
     assert "gone/queries.jsonl is gone" in caplog.text
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone" / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2"}\n')
     with pytest.raises(InputError, match=r"queries.jsonl:2 is no query"):
-        familiar([gone], documents.content_hash)
+        find_contamination([gone], documents.content_hash)

@@ -11,7 +11,7 @@ from conftest import sentences
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
-from beir_cocodr.evaluation.label_free.evidence import HeldOutRetrievers, fuse, overlap
+from beir_cocodr.evaluation.label_free.evidence import HeldOutRetrievers, overlap, reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     CROP_WORDS,
     PseudoQueries,
@@ -118,7 +118,7 @@ def test_fusion_is_by_reciprocal_ranks():
     rng = np.random.default_rng(0)
     lists = [np.stack([rng.permutation(30)[:12] for _ in range(4)]) for _ in range(3)]
     lists[0][:, 9:] = -1
-    fused = fuse(lists, depth=5)
+    fused = reciprocal_rank_fusion(lists, depth=5)
     for i in range(4):
         scores: Counter[int] = Counter()
         for rows in lists:
@@ -127,7 +127,7 @@ def test_fusion_is_by_reciprocal_ranks():
                     scores[row] += 1 / (60 + rank)
         expected = sorted(scores, key=lambda row: (-round(scores[row], 12), row))[:5]
         assert fused[i].tolist() == expected
-    assert (fuse(lists[::-1], depth=5) == fused).all()
+    assert (reciprocal_rank_fusion(lists[::-1], depth=5) == fused).all()
 
 
 def test_sentences_are_cut_at_their_ends(tmp_path):

@@ -9,6 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from label_free_fitting import (
+    LabelledPair,
+    count_trust,
+    fit_threshold,
+    fit_weights,
+    leave_one_out,
+)
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.estimates import (
@@ -20,13 +27,6 @@ from beir_cocodr.evaluation.label_free.estimates import (
     kind,
 )
 from beir_cocodr.evaluation.label_free.evidence import Evidence
-from beir_cocodr.evaluation.label_free.fitting import (
-    LabelledPair,
-    count_trust,
-    fit_threshold,
-    fit_weights,
-    leave_one_out,
-)
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.evaluation.label_free.verdict import (
     DIFFERENT_KINDS,

@@ -6,7 +6,7 @@ import pytest
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.provenance import RECORD_FILE, seen, statement_of_seen, write_record
+from beir_cocodr.provenance import RECORD_FILE, contamination_statement, seen, write_record
 
 TEXTS = {"d1": "wing drag", "d2": "heat flow", "d3": "library index", "d4": ""}
 QUERIES = {"q1": "what is drag", "q2": "what is heat", "q3": "what is a library"}
@@ -34,7 +34,7 @@ def model(path, shown, stage="finetune", parent=None, base="some/base"):
 
 
 def statement(name, collection):
-    return statement_of_seen([name], collection)[name]
+    return contamination_statement([name], collection)[name]
 
 
 def test_the_very_collection_is_known_by_its_hashes(evaluated, tmp_path):
@@ -96,19 +96,19 @@ def test_ancestors_are_merged_and_texts_counted_once(evaluated, tmp_path):
 
 
 def test_models_without_a_record(evaluated, tiny_bert):
-    found = statement_of_seen(["bm25", str(tiny_bert)], evaluated)
+    found = contamination_statement(["bm25", str(tiny_bert)], evaluated)
     assert found["bm25"]["sentences"] == ["BM25 is not trained."]
     assert "nothing is known" in found[str(tiny_bert)]["sentences"][0]
 
 
 def test_generated_queries_are_compared_too(evaluated, tmp_path):
     from beir_cocodr.generation.generate import generate_queries
-    from beir_cocodr.training.pretrain import seen_contexts
+    from beir_cocodr.training.pretrain import context_provenance
 
     corpus = folder(tmp_path / "other", {"x": "what is drag. heat flow on a plate"}, {"y": "none"})
     generate_queries(corpus, "lexical", tmp_path / "generated")
     collection = load_collection(corpus, labels="none")
-    shown = seen_contexts([str(tmp_path / "generated")], [collection])
+    shown = context_provenance([str(tmp_path / "generated")], [collection])
     texts = [
         json.loads(line)["text"]
         for line in (tmp_path / "generated" / "queries.jsonl").read_text().splitlines()
@@ -133,4 +133,4 @@ def test_a_record_of_real_training_is_read(beir_folder, tiny_bert, tmp_path):
 def test_a_broken_record_is_named(evaluated, tmp_path):
     (tmp_path / RECORD_FILE).write_text("{")
     with pytest.raises(InputError, match=RECORD_FILE):
-        statement_of_seen([str(tmp_path)], evaluated)
+        contamination_statement([str(tmp_path)], evaluated)
