@@ -186,7 +186,7 @@ def compare_models(
 
     Returns:
         The content of comparison.json: ``dataset``, ``split``, ``labels``, counts, ``pairs`` with a
-        ``verdict`` each, ``ranking`` (best first), ``best`` (``model``, ``reason``), ``annotation_candidates`` (the
+        ``verdict`` each, ``ranking`` (best first), ``best`` (``model``, ``reason``), ``labels_wanted`` (the
         heaviest first), ``seen`` (see
         :func:`~beir_cocodr.provenance.contamination_statement`); with labels also ``evaluation`` (the content
         of results.json) and ``measure``, without them ``pseudo_queries`` and ``calibration``.

@@ -337,7 +337,8 @@ class _Mining:
             on = ", ".join(f"{name} {value}" for name, value in self.filters.active.items())
             way = f"loosen the filters ({on}) or raise" if on else "raise"
             raise InputError(
-                f"{self.collection.name}: no query keeps a negative ({_format_counts(counts)}); {way} the depth, "
+                f"{self.collection.name}: no query keeps a negative ({_format_counts(counts)}); {way} "
+                "the depth, "
                 f"which is {self.depth}"
             )
         return counts

@@ -88,10 +88,10 @@ def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
     alike = kind(a) == kind(b)
     bm25 = "" if alike else "one of the two is made of BM25, or they are made of it in different ways"
     spans = _rehearsed(
-        evidence.crops, evidence.known.spans, "to find documents of this corpus by spans", a, b
+        evidence.crops, evidence.contamination.spans, "to find documents of this corpus by spans", a, b
     )
     queries = _rehearsed(
-        evidence.generated, evidence.known.generated, "on queries generated from this corpus", a, b
+        evidence.generated, evidence.contamination.generated, "on queries generated from this corpus", a, b
     )
     return [
         _estimate(CROPS, evidence.crops[a], evidence.crops[b], spans),
