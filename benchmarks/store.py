@@ -93,7 +93,7 @@ def worker(step: str, folder: Path, size: int, options: argparse.Namespace) -> N
     """Do one step and print its seconds and peaks."""
     data, store = folder / f"data-{size}", folder / f"store-{size}"
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.evaluation.runs import search
+    from beir_cocodr.evaluation.store_run import search
     from beir_cocodr.retrieval.store.encode import encode
     from beir_cocodr.retrieval.store.record import EncodeOptions
 

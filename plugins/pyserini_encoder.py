@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.evaluation.runs import query_encoder
+from beir_cocodr.evaluation.store_run import query_encoder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.retrieval.store.store import EmbeddingStore

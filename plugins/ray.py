@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import search as search_and_write
+from beir_cocodr.evaluation.store_run import search as search_and_write
 from beir_cocodr.retrieval.pool import torch_threads
 from beir_cocodr.retrieval.store.encode import encode as encode_corpus
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -245,7 +245,7 @@ def search(
     threads: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """:func:`beir_cocodr.evaluation.runs.search` on a cluster, exactly.
+    """:func:`beir_cocodr.evaluation.store_run.search` on a cluster, exactly.
 
     Args:
         store, dataset, output, top_k, threads: as there.

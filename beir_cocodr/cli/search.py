@@ -111,7 +111,7 @@ def search(
     as_json: options.Json = False,
 ) -> None:
     """Search the queries of a collection in a store and write a TREC run."""
-    from beir_cocodr.evaluation.runs import search as run
+    from beir_cocodr.evaluation.store_run import search as run
 
     settings: dict[str, Any] = {
         "split": split,

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import regex
-from transformers import AutoTokenizer
 
 from beir_cocodr.errors import InputError
 
@@ -100,6 +99,8 @@ def load_tokenizer(name: str) -> Any:
     Raises:
         InputError: there is no tokenizer, or it is such a one.
     """
+    from transformers import AutoTokenizer  # takes seconds, and counting words must not cost them
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

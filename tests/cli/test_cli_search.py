@@ -124,7 +124,7 @@ def test_without_ray_it_is_said_how_to_get_it(capsys, monkeypatch, beir_folder, 
 def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, tmp_path, words, address):
     """What stands behind --ray is its address, unless it is an option."""
     from beir_cocodr.cli import search as cli_search
-    from beir_cocodr.evaluation import runs as store_run
+    from beir_cocodr.evaluation import store_run
 
     asked: list[str | None] = []
 

@@ -21,7 +21,7 @@ from beir_cocodr import COCODR, MRL, load_collection
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.runs import search
+from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.retrieval.store.encode import encode

@@ -21,7 +21,7 @@ from conftest import write_beir
 from beir_cocodr import load_collection
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import search
+from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.store.encode import ShardJob, encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from conftest import write_beir
 
-from beir_cocodr.evaluation.runs import read_trec_run, search
+from beir_cocodr.evaluation.runs import read_trec_run
+from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore

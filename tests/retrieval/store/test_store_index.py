@@ -10,7 +10,7 @@ from conftest import write_beir
 
 from beir_cocodr import MRL
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import search
+from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore

@@ -14,7 +14,7 @@ from conftest import write_beir
 from beir_cocodr import COCODR, MRL, ExactSearch, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.runs import search
+from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.search import search_store

@@ -1,0 +1,179 @@
+"""A run file from a store: the queries of a collection searched in its corpus, which was encoded before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from beir_cocodr.data.collection import load_queries
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
+from beir_cocodr.io import output_folder
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.loading import fingerprint, load_encoder
+from beir_cocodr.records import versions
+from beir_cocodr.retrieval.faiss.transform import Kind
+from beir_cocodr.retrieval.pool import ShareOut, device_list, torch_threads, warn_if_crowded
+from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.store.search import search_store
+from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.topk import NonFiniteScores
+
+_FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
+
+# Hits whose ids are looked up at a time.
+_HITS = 1 << 20
+
+
+def search(
+    store: str | Path,
+    dataset: str,
+    output: Path,
+    top_k: int = 100,
+    split: str = "test",
+    policy: str = "auto",
+    model: str | None = None,
+    processes: int = 1,
+    device: str | None = None,
+    threads: int | None = None,
+    batch_size: int = 64,
+    index: str | None = None,
+    share: ShareOut | None = None,
+) -> dict[str, Any]:
+    """Search a store and write a TREC run, exactly unless an index is asked for.
+
+    Args:
+        store: folder that ``encode`` wrote.
+        dataset, split: the collection whose queries are searched; its corpus has to be the store's. Without
+            any judgements all its queries are taken.
+        output: the run file.
+        top_k: documents a query.
+        policy: for documents whose id is the query's, see
+            :func:`~beir_cocodr.evaluation.runs.identical_ids`.
+        model: where the encoder is now; by default where it was when it made the store.
+        processes, device, threads: see :func:`~beir_cocodr.retrieval.store.search.search_store`; GPUs in turn
+            by default.
+        batch_size: queries encoded at a time.
+        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`;
+            searched in this process. None searches exactly.
+        share: as for ``search_store``.
+
+    Returns:
+        what was searched with what, counts, and seconds.
+
+    Raises:
+        InputError: no complete store, a corpus or a model that is not the store's, no queries, or ``top_k``
+            below 1.
+    """
+    started = time.perf_counter()
+    devices, policy = device_list(device, processes), identical_ids(dataset, policy)
+    _check(output, top_k, index)
+    opened = EmbeddingStore.open(store)
+    queries, drop = _queries(opened, dataset, split), policy == "drop"
+    ids, texts = list(queries), list(queries.values())
+    with torch_threads(threads) as count:
+        warn_if_crowded(devices, count)
+        encoder = query_encoder(opened, model, devices[0])
+        vectors = encoder.encode_queries(
+            texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
+        )
+        searching = time.perf_counter()
+        if index is None:
+            ranking = search_store(opened, ids, vectors, top_k + drop, devices, count, share=share)
+        else:
+            ranking = _by_index(opened, index, ids, vectors, top_k + drop)
+        searched = time.perf_counter()
+    name = opened.record.model["name"] or model or "store"
+    write_run(output, _results(opened, ranking, drop, top_k), file_names([name])[name])
+    return {
+        "store": opened.describe(),
+        "dataset": dataset,
+        "split": split,
+        "queries": len(ids),
+        "truncated_queries": encoder.truncated_share(texts, "query"),
+        "top_k": top_k,
+        "identical_ids": policy,
+        "index": index,
+        "run": str(output),
+        "devices": devices,
+        "threads": count,
+        "search_seconds": round(searched - searching, 3),
+        "seconds": round(time.perf_counter() - started, 3),
+        "versions": versions(),
+    }
+
+
+def _check(output: Path, top_k: int, index: str | None) -> None:
+    if top_k < 1:
+        raise InputError(f"top_k is {top_k}: ask for at least one document")
+    if index is not None and index not in get_args(Kind):
+        raise InputError(f"unknown index {index!r}; there are {', '.join(get_args(Kind))}")
+    output_folder(output.parent)
+    if output.is_dir():
+        raise InputError(f"{output} is a folder; name the run file to write, as {output / 'my.run'}")
+
+
+def _queries(store: EmbeddingStore, dataset: str, split: str) -> dict[str, str]:
+    """Of a collection that has the store's corpus."""
+    wanted, stored = load_queries(dataset, split), store.record.identity["corpus"]
+    if wanted.corpus_hash != stored:
+        raise InputError(
+            f"{store.folder} holds another corpus than that of {dataset}: its content hash is "
+            f"{stored[:16]}, and {wanted.corpus_hash[:16]} is wanted; encode {dataset}"
+        )
+    return wanted.queries
+
+
+def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) -> COCODR:
+    """The encoder that made a store, with the store's own text format.
+
+    Args:
+        store: whose documents it encoded.
+        model: where it is now; by default where it was then.
+        device: to load it on.
+
+    Raises:
+        InputError: it cannot be found, or is another one.
+    """
+    name, path = store.record.model["name"], store.record.model["path"]
+    if name is None and model is None:
+        raise InputError(f"{store.folder} does not say which model encoded it; give --model")
+    source = model or (path if path is not None and Path(path).is_dir() else str(name))
+    encoder = load_encoder(source, device=device)
+    own = encoder.text_format.as_dict()
+    differing = {part: store.record.identity[part] for part in _FORMAT}
+    differing = {part: value for part, value in differing.items() if value != own[part]}
+    if differing:
+        encoder = load_encoder(source, device=device, **differing)
+    store.record.check_encoder(fingerprint(encoder), source, store.folder)
+    return encoder
+
+
+def _by_index(store: EmbeddingStore, kind: str, ids: list[str], vectors: Any, top_k: int) -> Ranking:
+    from beir_cocodr.retrieval.store.search import search_index
+
+    known: Any = kind
+    try:
+        return search_index(store, known, ids, vectors, top_k)
+    except NonFiniteScores as error:
+        raise error.named(
+            lambda rows: store.ids(np.asarray(rows, dtype=np.int64)), lambda rows: [ids[r] for r in rows]
+        ) from None
+
+
+def _results(
+    store: EmbeddingStore, ranking: Ranking, drop: bool, top_k: int
+) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Queries with their documents and scores, in rank order; ids of a block of queries in memory."""
+    size = max(1, _HITS // ranking.rows.shape[1])
+    for start in range(0, len(ranking.queries), size):
+        block = slice(start, start + size)
+        rows, scores = ranking.rows[block], ranking.scores[block]
+        names = iter(store.ids(rows[rows >= 0]))
+        for query, row, score in zip(ranking.queries[block], rows, scores, strict=True):
+            found = [(next(names), value) for value in score[row >= 0].tolist()]
+            yield query, [hit for hit in found if not (drop and hit[0] == query)][:top_k]
