@@ -10,19 +10,54 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beir_cocodr.data.collection import load_collection
+    from beir_cocodr.evaluation.compare import compare_models as compare
+    from beir_cocodr.evaluation.evaluate import evaluate
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.models.mrl import MRL
     from beir_cocodr.retrieval.exact import ExactSearch
+    from beir_cocodr.training.adapt import adapt
+    from beir_cocodr.training.distill import distill
+    from beir_cocodr.training.finetune import finetune
+    from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+    from beir_cocodr.training.pretrain import pretrain
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "COCODR",
+    "MRL",
+    "DistillOptions",
+    "ExactSearch",
+    "FinetuneOptions",
+    "PretrainOptions",
+    "__version__",
+    "adapt",
+    "compare",
+    "distill",
+    "evaluate",
+    "finetune",
+    "load_collection",
+    "load_encoder",
+    "pretrain",
+]
+
+# Where each public name is defined, as ``module:object``; the imports above tell the same to type checkers.
 _HOMES = {
-    "COCODR": "beir_cocodr.models.cocodr",
-    "MRL": "beir_cocodr.models.mrl",
-    "ExactSearch": "beir_cocodr.retrieval.exact",
-    "load_collection": "beir_cocodr.data.collection",
-    "load_encoder": "beir_cocodr.models.loading",
+    "COCODR": "beir_cocodr.models.cocodr:COCODR",
+    "MRL": "beir_cocodr.models.mrl:MRL",
+    "DistillOptions": "beir_cocodr.training.options:DistillOptions",
+    "ExactSearch": "beir_cocodr.retrieval.exact:ExactSearch",
+    "FinetuneOptions": "beir_cocodr.training.options:FinetuneOptions",
+    "PretrainOptions": "beir_cocodr.training.options:PretrainOptions",
+    "adapt": "beir_cocodr.training.adapt:adapt",
+    "compare": "beir_cocodr.evaluation.compare:compare_models",
+    "distill": "beir_cocodr.training.distill:distill",
+    "evaluate": "beir_cocodr.evaluation.evaluate:evaluate",
+    "finetune": "beir_cocodr.training.finetune:finetune",
+    "load_collection": "beir_cocodr.data.collection:load_collection",
+    "load_encoder": "beir_cocodr.models.loading:load_encoder",
+    "pretrain": "beir_cocodr.training.pretrain:pretrain",
 }
 
 #: What this package itself uses of its plugins, by name; they stand outside this folder in the source tree.
@@ -33,13 +68,16 @@ PLUGINS = {
     "ray search": "beir_cocodr.plugins.ray:search",
 }
 
-__all__ = ["COCODR", "MRL", "ExactSearch", "__version__", "load_collection", "load_encoder"]
-
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def load_plugin(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -45,14 +46,38 @@ def test_this_check_can_fail():
     assert loaded_after("import torch") == {"torch"}
 
 
+#: What `from beir_cocodr import ...` promises.
+PUBLIC = [
+    *("COCODR", "MRL", "ExactSearch", "load_encoder", "load_collection"),
+    *("adapt", "evaluate", "compare", "pretrain", "finetune", "distill"),
+    *("PretrainOptions", "FinetuneOptions", "DistillOptions"),
+]
+
+
 def test_public_names():
     import beir_cocodr
-    from beir_cocodr.retrieval import ExactSearch
 
-    assert beir_cocodr.ExactSearch is ExactSearch
-    assert all(hasattr(beir_cocodr, name) for name in beir_cocodr.__all__)
-    with pytest.raises(AttributeError):
+    assert set(PUBLIC) | {"__version__"} == set(beir_cocodr.__all__)
+    assert set(beir_cocodr.__all__) <= set(dir(beir_cocodr))
+    with pytest.raises(AttributeError, match="NoSuchThing"):
         beir_cocodr.NoSuchThing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_what_type_checkers_take_it_for(name):
+    import beir_cocodr
+
+    tree = ast.parse(Path(beir_cocodr.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    homes = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    found = getattr(beir_cocodr, name)
+    assert callable(found)
+    assert (found.__module__, found.__name__) == homes[name]
 
 
 def test_plugins_are_installed_below_the_package_and_nowhere_else():
