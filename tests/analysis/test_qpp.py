@@ -184,18 +184,18 @@ def test_bad_input(beir_folder, tmp_path):
         with pytest.raises(InputError, match=match):
             qpp(folder, "bm25", tmp_path / "out", *arguments, picture=False, **options)
 
-    refused("'q0' is not in", {"q0": 0.5})  # a query of the train split
-    refused("quality of no query", {})
-    refused("is nan, not a finite number", some | {next(iter(queries)): math.nan})
-    refused("'AvgIDF' already", some, extra={"AvgIDF": some})
-    refused("'mine' has a value for none", some, extra={"mine": {"x": 1.0}})
-    refused("one measure at a time", some, "nDCG@10 AP")
-    refused("cannot be read", tmp_path / "absent.tsv")
+    refused("'q0'", {"q0": 0.5})  # a query of the train split
+    refused("no query", {})
+    refused("nan", some | {next(iter(queries)): math.nan})
+    refused("'AvgIDF'", some, extra={"AvgIDF": some})
+    refused("'mine' .*none", some, extra={"mine": {"x": 1.0}})
+    refused("one measure", some, "nDCG@10 AP")
+    refused("absent", tmp_path / "absent.tsv")
     for text, match in {
-        "query_id\tAP\nq1\t0.5\n": "has no nDCG@10, only AP",
-        "query_id\tnDCG@10\nq1\t0.5\nq2\tgood\n": r":3: 'good' is not a number",
-        "query_id\tnDCG@10\nq1\t0.5\nq1\t0.5\n": r":3: query 'q1' a second time",
-        "query_id\tnDCG@10\nq1\n": r":2: 1 columns, not 2",
+        "query_id\tAP\nq1\t0.5\n": "no nDCG@10.*AP",
+        "query_id\tnDCG@10\nq1\t0.5\nq2\tgood\n": r":3: .*'good'",
+        "query_id\tnDCG@10\nq1\t0.5\nq1\t0.5\n": r":3: .*'q1'",
+        "query_id\tnDCG@10\nq1\n": r":2: 1 columns",
     }.items():
         (tmp_path / "bad.tsv").write_text(text)
         refused(match, tmp_path / "bad.tsv")

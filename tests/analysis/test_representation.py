@@ -86,7 +86,7 @@ def test_alignment_is_its_definition(points):
 
 
 def test_no_pair_and_other_shapes_are_refused():
-    with pytest.raises(ValueError, match="at least two rows"):
+    with pytest.raises(ValueError, match="two rows"):
         uniformity(torch.ones(1, 3))
     with pytest.raises(ValueError, match="one shape"):
         alignment(torch.ones(2, 3), torch.ones(3, 3))
@@ -147,7 +147,7 @@ def test_a_perfect_encoder_is_aligned_and_uniform_and_has_no_loss():
 def test_embeddings_that_are_not_finite_name_their_document():
     rows = np.ones((8, 3))
     rows[5] = np.nan  # the second span of d2
-    with pytest.raises(InputError, match="1 documents, such as 'd2'"):
+    with pytest.raises(InputError, match=r"1 documents.*'d2'"):
         measure_spans(Lookup(rows), pairs(4), batch_size=2)
 
 
@@ -183,7 +183,7 @@ def test_documents_without_two_spans_are_left_out_and_counted(tmp_path, wordpiec
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     found = drawn(tmp_path, wordpiece, size=99)
     assert (sorted(found.ids), found.too_short) == (["d2", "d4"], 3)
-    with pytest.raises(InputError, match="1 of 5 documents have more than 20 tokens"):
+    with pytest.raises(InputError, match=r"1 of 5 .*20 tokens"):
         drawn(tmp_path, wordpiece, span_tokens=20)
 
 
@@ -295,14 +295,14 @@ def test_bad_input(beir_folder, tiny_bert, tiny_cosine, tmp_path):
     refused("no dataset", [], model)
     refused("not 0", data, [])
     refused("not 3", data, [*model, str(tiny_cosine), "x"])
-    refused("model .* is named twice", data, model * 2)
-    refused("dataset .* is named twice", data * 2, model)
-    refused("a gain is between two models", results=[tmp_path / "x.json"])
+    refused("model .*twice", data, model * 2)
+    refused("dataset .*twice", data * 2, model)
+    refused("gain .*two models", results=[tmp_path / "x.json"])
     refused("no-such/model", data, ["no-such/model"])
-    refused("spans; lower --span-tokens", data, model, RepresentationOptions(span_tokens=120))
-    with pytest.raises(InputError, match="sample must be at least 2"):
+    refused("--span-tokens", data, model, RepresentationOptions(span_tokens=120))
+    with pytest.raises(InputError, match=r"sample .*2"):
         RepresentationOptions(sample=1)
-    with pytest.raises(InputError, match="temperature must be positive"):
+    with pytest.raises(InputError, match="temperature"):
         RepresentationOptions(temperature=math.nan)
 
 
@@ -310,7 +310,7 @@ def test_an_mrl_is_refused(beir_folder, tiny_bert, tmp_path):
     from beir_cocodr import MRL
 
     MRL(str(tiny_bert), k=5).save_pretrained(str(tmp_path / "mrl"))
-    with pytest.raises(InputError, match="is an MRL"):
+    with pytest.raises(InputError, match="an MRL"):
         representation([str(beir_folder)], [str(tmp_path / "mrl")], SMALL)
 
 

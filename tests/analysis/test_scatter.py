@@ -50,7 +50,7 @@ def test_without_matplotlib_a_picture_is_refused_before_any_work_and_else_left_o
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
     )
-    with pytest.raises(InputError, match=r"pip install 'beir-cocodr\[report\]'"):
+    with pytest.raises(InputError, match=r"beir-cocodr\[report\]"):
         qpp(str(beir_folder), "bm25", tmp_path / "asked", picture=True)
     assert not (tmp_path / "asked").exists()
     assert qpp(str(beir_folder), "bm25", tmp_path / "default")["picture"] is None

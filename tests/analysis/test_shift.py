@@ -161,9 +161,9 @@ def test_a_split_that_is_not_there_is_said_by_default_and_refused_when_asked_for
     assert (record["split"], record["queries"]) == (None, 2)
     assert "no split test: all its 2 queries" in caplog.text
     assert shift(source, [target], split="dev")["targets"][0]["split"] == "dev"
-    with pytest.raises(InputError, match="no split 'tset'"):
+    with pytest.raises(InputError, match="split 'tset'"):
         shift(source, [target], split="tset")
-    with pytest.raises(InputError, match="no split 'dev'"):
+    with pytest.raises(InputError, match="split 'dev'"):
         shift(source, [target], source_split="dev")
 
 
@@ -242,22 +242,22 @@ def test_bad_input(judged, tmp_path):
         assert not list(tmp_path.glob("out/*"))
 
     refused("no target", source, [])
-    refused("named twice", source, [targets[0], targets[0]])
+    refused("twice", source, [targets[0], targets[0]])
     refused("nowhere", source, ["nowhere/at/all"])
-    refused("none of", source, targets[:1], results=files)
-    refused("has no AP of 'words', only", results=files, measure="AP")
-    refused("in an earlier file", results=[files[0], files[0]])
-    refused("no results file judges 'x'; they judge words, dense", results=files, baseline="x")
+    refused("none", source, targets[:1], results=files)
+    refused("no AP .*'words'", results=files, measure="AP")
+    refused("earlier file", results=[files[0], files[0]])
+    refused("'x'.*words, dense", results=files, baseline="x")
     refused("cannot be read", results=[tmp_path / "absent.json"])
-    refused("give --results", picture=True)
+    refused("--results", picture=True)
     (tmp_path / "no.json").write_text("[1]")
-    refused("is no results.json", results=[tmp_path / "no.json"])
+    refused("no results.json", results=[tmp_path / "no.json"])
     (tmp_path / "no.json").write_text("{")
     refused("cannot be read", results=[tmp_path / "no.json"])
     other = json.loads(files[0].read_text())
     del other["models"]["words"]
     (tmp_path / "no.json").write_text(json.dumps(other))
-    refused("not the baseline", results=[tmp_path / "no.json", *files[1:]], baseline="words")
+    refused("baseline", results=[tmp_path / "no.json", *files[1:]], baseline="words")
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

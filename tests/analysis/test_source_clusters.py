@@ -105,7 +105,7 @@ def test_losses_are_those_of_single_triplets_averaged(similarity):
 
 def test_a_loss_that_is_not_finite_names_its_query():
     triplets = SourceTriplets({"q7": "0"}, np.array([[0, 1]]))
-    with pytest.raises(InputError, match="'q7' is not finite"):
+    with pytest.raises(InputError, match=r"'q7'.*finite"):
         source_losses(Lookup([[np.nan, 1]], np.ones((2, 2)), "dot"), Numbers(), triplets)
 
 
@@ -227,15 +227,15 @@ def test_bad_input(study, tiny_cosine, tmp_path):
         assert not list(tmp_path.glob("out/*"))
 
     refused("no target", targets=[])
-    refused("named twice", targets=[targets[0]] * 2)
-    refused("the same model", models=[models[0]] * 2)
+    refused("twice", targets=[targets[0]] * 2)
+    refused("same model", models=[models[0]] * 2)
     refused("cosine", models=[models[0], str(tiny_cosine)])
-    refused("no split 'x'", source_split="x")
-    refused("query 'x' is in none of the targets", queries=["x"])
-    refused("has no queries", targets=[f"{targets[0]}/corpus.jsonl"])
-    refused("no results file judges", models=[models[0], "x"], results=results)
-    refused("give --results", picture=True)
-    with pytest.raises(InputError, match="clusters must be at least 1"):
+    refused("split 'x'", source_split="x")
+    refused("'x' .*none", queries=["x"])
+    refused("no queries", targets=[f"{targets[0]}/corpus.jsonl"])
+    refused("results", models=[models[0], "x"], results=results)
+    refused("--results", picture=True)
+    with pytest.raises(InputError, match=r"clusters .*1"):
         SourceClusterOptions(clusters=0)
 
 
