@@ -158,7 +158,7 @@ def test_scikit_learn_takes_over_where_faiss_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     points, _ = blobs([5, 5])
     assert cluster_queries(points, 2).method == "scikit-learn"
-    with pytest.raises(InputError, match=r"pip install 'beir-cocodr\[faiss-cpu\]'"):
+    with pytest.raises(InputError, match=r"beir-cocodr\[faiss-cpu\]"):
         cluster_queries(points, 2, method="faiss")
 
 
@@ -182,7 +182,7 @@ def test_impossible_numbers(change, message):
 def test_only_distinct_queries_count():
     points = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
     points[0, 1] = -0.0
-    with pytest.raises(InputError, match="4 clusters for 12 queries, 3 of them distinct: lower --clusters"):
+    with pytest.raises(InputError, match=r"4 clusters .*3 .*--clusters"):
         cluster_queries(points, 4)
     assert sorted(cluster_queries(points, 3).sizes) == [4, 4, 4]
 
@@ -192,14 +192,14 @@ def test_non_finite_embeddings_are_named(value):
     points, _ = blobs([10, 10])
     points[3, 1] = points[17, 0] = value
     ids = [f"q{i}" for i in range(20)]
-    with pytest.raises(InputError, match="embeddings of queries 'q3', 'q17': look at their texts"):
+    with pytest.raises(InputError, match="'q3', 'q17'"):
         cluster_queries(points, 2, ids=ids)
-    with pytest.raises(InputError, match="embeddings of queries row 3, row 17"):
+    with pytest.raises(InputError, match="row 3, row 17"):
         cluster_queries(points, 2)
 
 
 def test_ids_of_another_length_are_a_mistake():
-    with pytest.raises(ValueError, match="do not fit 3 ids"):
+    with pytest.raises(ValueError, match="3 ids"):
         cluster_queries(np.eye(4, dtype=np.float32), 2, ids=["a", "b", "c"])
 
 
@@ -218,7 +218,7 @@ def test_what_holds_for_any_embeddings(method, data):
     np.testing.assert_allclose(own, distances.min(axis=1), rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(whole.sizes, np.bincount(whole.labels, minlength=k))
     if whole.sizes.max() < min_size:
-        with pytest.raises(InputError, match="lower --clusters"):
+        with pytest.raises(InputError, match="--clusters"):
             cluster_queries(points, k, min_size=min_size, method=method)
         return
     found = cluster_queries(points, k, min_size=min_size, method=method)

@@ -97,9 +97,9 @@ def test_unknown_ids_and_rows_are_refused() -> None:
     assert documents.get("c") is None
     assert 7 not in documents
     for rows in ([-1], [0, 2]):
-        with pytest.raises(IndexError, match="rows run from 0 to 1"):
+        with pytest.raises(IndexError, match="0 to 1"):
             documents.take(rows)
-    with pytest.raises(ValueError, match="at least one document"):
+    with pytest.raises(ValueError, match="one document"):
         next(documents.chunks(0))
 
 

@@ -115,5 +115,5 @@ def test_counters_by_name(tiny_bert, tmp_path):
     assert by_folder.count([]) == []
     assert named_counter("words").count(["wing flow.", "今日"]) == [3, 2]
     assert by_folder.sha256 == named_counter(str(tiny_bert)).sha256 != named_counter("words").sha256
-    with pytest.raises(InputError, match=r"the tokenizer of .* cannot be loaded"):
+    with pytest.raises(InputError, match=r"tokenizer .*load"):
         named_counter(str(tmp_path))

@@ -24,7 +24,7 @@ def test_without_judgements_all_queries_are_taken(beir_folder, tmp_path):
 
 
 def test_a_misspelt_split_does_not_become_all_queries(beir_folder):
-    with pytest.raises(InputError, match=r"no split 'tset' \(choose one of: test, train\)"):
+    with pytest.raises(InputError, match=r"'tset' .*test, train"):
         load_queries(beir_folder, "tset")
 
 

@@ -206,7 +206,7 @@ def test_the_environment_names_the_cache(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("domain", ["", "cobol", "scipy+cobol", "scipy+", "SciPy", "../scipy"])
 def test_unknown_domains(domain: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown domain") as error:
+    with pytest.raises(InputError, match="domain") as error:
         apidocs_folder(domain, tmp_path)
     assert "\n" not in str(error.value)
     for known in ("stdlib", "numpy", "pandas", "torch", "scipy", "sklearn"):
@@ -216,7 +216,7 @@ def test_unknown_domains(domain: str, tmp_path: Path) -> None:
 
 def test_a_package_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(InputError, match="'torch' is not installed") as error:
+    with pytest.raises(InputError, match=r"'torch' .*installed") as error:
         apidocs_folder("torch", tmp_path / "cache")
     assert "\n" not in str(error.value)
 
