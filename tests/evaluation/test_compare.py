@@ -210,17 +210,17 @@ def test_bad_input(distinct, tmp_path):
     other = write_run(tmp_path / "c.run", {"elsewhere": ["d1"]})
     dataset = str(distinct)
     cases = [
-        (["bm25"], {}, "two models, not 1"),
-        (["bm25", "bm25"], {}, "named twice"),
-        ([whole, part], {}, r"b.run has no results for queries that .*a.run answers: q0, q1, q2"),
-        ([whole, other], {}, "answers none of the 40 queries"),
-        ([whole, "bm25"], {}, "is a run file and bm25 is not"),
-        ([whole, part], {"labels": False}, "cannot be judged without labels"),
+        (["bm25"], {}, "two models.* 1"),
+        (["bm25", "bm25"], {}, "twice"),
+        ([whole, part], {}, r"b.run .*a.run .*q0, q1, q2"),
+        ([whole, other], {}, "none of the 40"),
+        ([whole, "bm25"], {}, "run file .*bm25"),
+        ([whole, part], {"labels": False}, "without labels"),
         (["bm25", "no-such-model"], {"labels": False}, "no-such-model"),
-        (["bm25", "minilm"], {"labels": True, "split": "dev"}, "no split 'dev'"),
+        (["bm25", "minilm"], {"labels": True, "split": "dev"}, "split 'dev'"),
         (["bm25", "minilm"], {"measures": "nonsense"}, "nonsense"),
-        (["bm25", "minilm"], {"labels": False, "samples": 0}, "at least one pseudo-query"),
-        (["bm25", "minilm"], {"wanted": -1}, "no pair or more"),
+        (["bm25", "minilm"], {"labels": False, "samples": 0}, "one pseudo-query"),
+        (["bm25", "minilm"], {"wanted": -1}, "pair"),
     ]
     for models, options, message in cases:
         with pytest.raises(InputError, match=message):

@@ -88,12 +88,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_searched(
     folded = EncodeOptions(precision="int8")
     encode(str(beir_folder), str(tmp_path / "mrl"), tmp_path / "folded", folded, threads=1)
     for stored, model, settings, expected in (
-        (stores["cosine"], str(tiny_bert), {}, "cosine was encoded by .*, and no model here needs it"),
-        (stores["dot"], "bm25", {}, "dot was encoded by .*, and no model here needs it"),
+        (stores["cosine"], str(tiny_bert), {}, "cosine was .*no model"),
+        (stores["dot"], "bm25", {}, "dot was .*no model"),
         (tmp_path / "other-store", str(tiny_bert), {}, r"corpus \w{16} there, \w{16} now"),
         (stores["dot"], str(tiny_bert), {"document_length": 9}, "document_length 128 there, 9 now"),
-        (tmp_path / "nowhere", str(tiny_bert), {}, "holds no embeddings"),
-        (tmp_path / "folded", str(tmp_path / "mrl"), {}, "the vectors of an MRL in int8.*in fp32"),
+        (tmp_path / "nowhere", str(tiny_bert), {}, "no embeddings"),
+        (tmp_path / "folded", str(tmp_path / "mrl"), {}, "MRL in int8.*fp32"),
     ):
         with pytest.raises(InputError, match=expected):
             evaluate(str(beir_folder), [model], output, stores=[stored], **settings)

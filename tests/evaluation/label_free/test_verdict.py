@@ -274,9 +274,9 @@ def test_trust_by_hand():
 
 
 def test_too_little_to_calibrate_on():
-    with pytest.raises(InputError, match="at least three labelled collections, not 2"):
+    with pytest.raises(InputError, match=r"three .*not 2"):
         leave_one_out(planted(collections=2))
-    with pytest.raises(InputError, match="nothing to calibrate on"):
+    with pytest.raises(InputError, match="calibrate"):
         fit_weights([replace(p, truth="cannot tell") for p in planted()])
 
 
