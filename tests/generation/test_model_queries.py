@@ -165,7 +165,7 @@ def test_a_passage_that_does_not_fit_is_cut_and_counted_and_the_prompt_is_not(ti
     assert cut.startswith("Passage: wing ")
     assert cut.endswith("wing\nSearch query:")
     assert 480 < len(cut) <= 512 - 20
-    with pytest.raises(InputError, match=r"reads 512 tokens, too few"):
+    with pytest.raises(InputError, match=r"512 tokens.*few"):
         ModelGenerator(str(tiny_gpt2), GenerationOptions(max_length=500), "cpu")
 
 
@@ -176,7 +176,7 @@ def test_prefix_and_prompt(tiny_t5, tiny_gpt2, tmp_path):
     assert ModelGenerator(str(named), GenerationOptions(prefix=""), "cpu").template == "{passage}"
     options = GenerationOptions(prefix="x ", prompt="About {passage}, one asks")
     assert ModelGenerator(str(tiny_gpt2), options, "cpu").template == "x About {passage}, one asks"
-    with pytest.raises(InputError, match=r"needs \{passage\} once"):
+    with pytest.raises(InputError, match=r"\{passage\} once"):
         GenerationOptions(prompt="no place")
 
 
@@ -194,23 +194,23 @@ def encoder_of(tiny_t5, folder):
 
 def test_models_that_cannot_write_are_refused(tiny_bert, tiny_mlm, tiny_t5, tiny_gpt2, tmp_path):
     for encoder in (tiny_bert, tiny_mlm):
-        with pytest.raises(InputError, match="bert without a decoder"):
+        with pytest.raises(InputError, match=r"bert .*decoder"):
             ModelGenerator(str(encoder), GenerationOptions(), "cpu")
-    with pytest.raises(InputError, match="lacks the weights of its decoder"):
+    with pytest.raises(InputError, match=r"weights .*decoder"):
         ModelGenerator(str(encoder_of(tiny_t5, tmp_path / "half")), GenerationOptions(), "cpu")
-    with pytest.raises(InputError, match="neither 'lexical' nor a language model"):
+    with pytest.raises(InputError, match="'lexical' nor"):
         ModelGenerator(str(tmp_path / "nothing"), GenerationOptions(), "cpu")
     dumb = tmp_path / "dumb"
     shutil.copytree(tiny_gpt2, dumb)
     for path in dumb.glob("token*"):
         path.unlink()
-    with pytest.raises(InputError, match="has no vocabulary for its tokenizer"):
+    with pytest.raises(InputError, match="vocabulary"):
         ModelGenerator(str(dumb), GenerationOptions(), "cpu")
     (dumb / "model.safetensors").write_bytes(b"torn" * 100)
     shutil.copy(tiny_gpt2 / "tokenizer.json", dumb)
-    with pytest.raises(InputError, match="neither 'lexical' nor a language model"):
+    with pytest.raises(InputError, match="'lexical' nor"):
         ModelGenerator(str(dumb), GenerationOptions(), "cpu")
-    with pytest.raises(InputError, match="cannot be used"):
+    with pytest.raises(InputError, match="cannot"):
         ModelGenerator(str(tiny_t5), GenerationOptions(), "cuda:93")
 
 
