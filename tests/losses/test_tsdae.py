@@ -58,5 +58,5 @@ def test_keeps_what_the_encoder_does_not_share(tiny_mlm):
     assert not torch.equal(again.state_dict()[name], state[name])
     again.load_state_dict(state, strict=False)
     assert all(torch.equal(weight, state[name]) for name, weight in again.state_dict().items())
-    with pytest.raises(InputError, match="another decoder's"):
+    with pytest.raises(InputError, match="another decoder"):
         again.load_state_dict({})
