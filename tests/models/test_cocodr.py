@@ -90,7 +90,7 @@ def test_the_share_of_truncated_texts_counts_special_tokens_and_prompt(tiny_bert
 
 @pytest.mark.parametrize("length", [2, 161])
 def test_lengths_that_the_encoder_cannot_read_are_refused(tiny_bert, length):
-    with pytest.raises(InputError, match=r"document_length \d+ is outside 3\.\.160"):
+    with pytest.raises(InputError, match=r"document_length \d+ .*3\.\.160"):
         COCODR(str(tiny_bert), document_length=length)
 
 
@@ -103,7 +103,7 @@ def test_a_model_that_is_not_there_is_one_clear_line(name):
 
 
 def test_an_empty_folder_is_no_model(tmp_path):
-    with pytest.raises(InputError, match="neither a folder with a transformer"):
+    with pytest.raises(InputError, match="neither a folder"):
         COCODR(str(tmp_path))
 
 

@@ -88,7 +88,7 @@ def test_a_saved_head_is_found_again(tiny_mlm, tmp_path):
     head.save(str(tmp_path / HEAD_FOLDER))
     with pytest.raises(InputError, match="n_head_layers 1"):
         build_head(model, str(tmp_path))
-    with pytest.raises(InputError, match="skip_from 3; ask for the same"):
+    with pytest.raises(InputError, match="skip_from 3"):
         build_head(model, str(tmp_path), n_head_layers=1, skip_from=2)
     again, origin = build_head(model, str(tmp_path), n_head_layers=1)
     assert origin == "the head of the loaded pre-training"
@@ -164,15 +164,15 @@ def test_a_published_head_of_another_shape_is_refused(published):
     config = BertConfig.from_pretrained(published)
     model = COCODR(str(published))
     release(published, config, layers=3)
-    with pytest.raises(InputError, match=r"condenser/model.pt has 3 head layers, not 2"):
+    with pytest.raises(InputError, match=r"condenser/model.pt .*3 .*2"):
         build_head(model, str(published))
     release(published, BertConfig(hidden_size=64, num_attention_heads=4, intermediate_size=64))
-    with pytest.raises(InputError, match=r"condenser/model.pt belongs to another model"):
+    with pytest.raises(InputError, match=r"condenser/model.pt .*another model"):
         build_head(model, str(published))
     weights = torch.load(published / "model.pt")
     del weights["c_head.1.output.dense.bias"]
     torch.save(weights, published / "model.pt")
-    with pytest.raises(InputError, match=r"not a complete Condenser head.*c_head.1.output.dense.bias"):
+    with pytest.raises(InputError, match=r"complete .*c_head.1.output.dense.bias"):
         build_head(model, str(published))
 
 
@@ -182,11 +182,11 @@ def test_nothing_but_tensors_is_read_from_a_published_head(published):
             return (Path.touch, (published / "executed",))
 
     torch.save({"c_head.0.x": Evil()}, published / "model.pt")
-    with pytest.raises(InputError, match="cannot be read as tensors"):
+    with pytest.raises(InputError, match="read as tensors"):
         build_head(COCODR(str(published)), str(published))
     assert not (published / "executed").exists()
     (published / "model.pt").write_bytes(b"no archive at all")
-    with pytest.raises(InputError, match="cannot be read as tensors"):
+    with pytest.raises(InputError, match="read as tensors"):
         build_head(COCODR(str(published)), str(published))
     torch.save({"weights": torch.zeros(2)}, published / "model.pt")  # somebody else's file of this name
     assert build_head(COCODR(str(published)), str(published))[1] == "the checkpoint's language-model layers"
@@ -204,10 +204,10 @@ def test_the_saved_head_of_another_model_is_refused(tiny_mlm, tmp_path, name):
     }
     (tmp_path / HEAD_FOLDER).mkdir()
     CondenserHead(**sizes | {name: sizes[name] * 2}).save(str(tmp_path / HEAD_FOLDER))
-    with pytest.raises(InputError, match=rf"{HEAD_FOLDER} is the head of another model: its {name}"):
+    with pytest.raises(InputError, match=rf"{HEAD_FOLDER} .*another model.*{name}"):
         build_head(model, str(tmp_path))
     (tmp_path / HEAD_FOLDER / "config.json").unlink()
-    with pytest.raises(InputError, match=rf"{HEAD_FOLDER} is not a complete head"):
+    with pytest.raises(InputError, match=rf"{HEAD_FOLDER} .*complete"):
         build_head(model, str(tmp_path))
 
 

@@ -140,12 +140,12 @@ def test_a_saved_decoder_is_found_again_and_another_is_refused(tiny_mlm, tmp_pat
         torch.testing.assert_close(again.state_dict()[name], weight, rtol=0, atol=0)
     # What belongs to the encoder and the head is saved with them.
     assert all(name.startswith("layers.") for name in again.state_dict())
-    with pytest.raises(InputError, match="has decoder masked, asked for is autoregressive"):
+    with pytest.raises(InputError, match=r"decoder masked.*autoregressive"):
         decoded(base)
-    with pytest.raises(InputError, match="has n_layers 2, asked for is 3"):
+    with pytest.raises(InputError, match=r"n_layers 2.*3"):
         decoded(base, decoder="masked", n_layers=3)
     (base / DECODER_FOLDER / "config.json").write_text("{")
-    with pytest.raises(InputError, match="is not a complete decoder"):
+    with pytest.raises(InputError, match="complete decoder"):
         decoded(base, decoder="masked")
 
 
@@ -155,10 +155,10 @@ def test_an_encoder_that_cannot_be_decoded_is_refused(tiny_mlm, wordpiece, tmp_p
     model = COCODR(str(tiny_mlm))
     head, _ = build_head(model, str(tiny_mlm), n_head_layers=0)
     model.append(Dense(32, 8))
-    with pytest.raises(InputError, match="of the encoder's width 32, this model's have 8"):
+    with pytest.raises(InputError, match=r"32.*8"):
         build_decoder(model, head, None)
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "embedding_size": 16}
     AlbertModel(AlbertConfig(vocab_size=len(wordpiece), **sizes)).save_pretrained(tmp_path / "albert")
     wordpiece.save_pretrained(tmp_path / "albert")
-    with pytest.raises(InputError, match=r"albert cannot be shared; take a BERT.*, or the objective qc"):
+    with pytest.raises(InputError, match=r"albert .*BERT.*qc"):
         build_decoder(COCODR(str(tmp_path / "albert")), head, None)

@@ -182,7 +182,7 @@ def test_loading_trusts_our_own_head_and_nothing_else(tiny_bert, tmp_path, model
     with pytest.raises(ValueError, match=r"collections\.OrderedDict"):
         MRL.load(tmp_path)
     for folder in (tiny_bert, tmp_path / "absent"):
-        with pytest.raises(InputError, match=r"no saved MRL in .*; MRL\(.* starts a new one"):
+        with pytest.raises(InputError, match=r"no saved MRL .*MRL\("):
             MRL.load(folder)
 
 
@@ -190,7 +190,7 @@ def test_saved_options_stand_but_for_the_formula(tiny_bert, tmp_path, model):
     model.save_pretrained(str(tmp_path))
     assert MRL.load(tmp_path, k=15, pooling="cls").head.k == 15
     for name, value in {"k": 4, "beta": 2.0, "pooling": "mean", "normalize_mean": True}.items():
-        with pytest.raises(InputError, match=f"saved with {name}"):
+        with pytest.raises(InputError, match=f"{name}"):
             MRL.load(tmp_path, **{name: value})
     paper = MRL.load(tmp_path, formula="paper")
     assert paper.get_embedding_dimension() == 32
@@ -277,12 +277,12 @@ def test_a_start_encoder_whose_mean_would_be_another_is_refused(tiny_bert, tmp_p
 
     transformer = Transformer(str(tiny_bert))
     SentenceTransformer(modules=[transformer, Pooling(32, "max")]).save_pretrained(str(tmp_path / "max"))
-    with pytest.raises(InputError, match="pools by max: choose pooling"):
+    with pytest.raises(InputError, match=r"max.*pooling"):
         MRL(str(tmp_path / "max"))
     assert MRL(str(tmp_path / "max"), pooling="mean").head.pooling == "mean"
     modules = [transformer, Pooling(32, "mean"), Dense(32, 8)]
     SentenceTransformer(modules=modules).save_pretrained(str(tmp_path / "dense"))
-    with pytest.raises(InputError, match="this encoder is Transformer, Pooling, Dense"):
+    with pytest.raises(InputError, match="Transformer, Pooling, Dense"):
         MRL(str(tmp_path / "dense"))
 
 
