@@ -120,11 +120,11 @@ def test_a_split_of_an_id(split_id: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_split_names_the_others(split_id: str) -> None:
-    with pytest.raises(InputError, match=r"no split 'dev' \(choose one of: test, train\)"):
+    with pytest.raises(InputError, match=r"'dev' .*test, train"):
         load_collection(f"irds:{split_id}", "dev")
     optional = load_collection(f"irds:{split_id}", "dev", labels="optional")
     assert (len(optional.queries), optional.qrels, optional.split) == (3, {}, None)
-    with pytest.raises(InputError, match=r"no split 'train' \(this id holds the split 'test'"):
+    with pytest.raises(InputError, match=r"'train' .*'test'"):
         load_collection(f"irds:{split_id}/test", "train")
 
 
@@ -171,9 +171,9 @@ def test_documents_and_queries_without_any_text(file: Callable[[str, str], Local
     }
     assert collection.counts == {"texts joined from fields": 2}
     assert collection.qrels == {"q1": {"f0": 1, "f1": 0}}
-    with pytest.raises(InputError, match=r":2: grade '0.5' is not an integer"):
+    with pytest.raises(InputError, match=r":2: .*'0.5' .*integer"):
         load_collection(f"irds:{name}/loose")
-    with pytest.raises(InputError, match="queries have no text"):
+    with pytest.raises(InputError, match="no text"):
         load_collection(f"irds:{name}/linking")
 
 
@@ -223,7 +223,7 @@ def test_defects_are_refused_and_listed(file: Callable[[str, str], LocalDownload
         ("unreadable file", 1, None),
         ("unreadable file", None, None),
     } <= found
-    with pytest.raises(InputError, match=rf"irds:{name}:2: id 'd 2' has white space"):
+    with pytest.raises(InputError, match=rf"irds:{name}:2: .*'d 2' .*white space"):
         load_collection(f"irds:{name}")
 
 
@@ -231,10 +231,10 @@ def test_an_empty_corpus_and_missing_parts(file: Callable[[str, str], LocalDownl
     empty = register(main=ir_datasets.Dataset(TsvDocs(file("docs.tsv", ""))))
     with pytest.raises(InputError, match="empty"):
         load_collection(f"irds:{empty}", labels="none")
-    with pytest.raises(InputError, match="has no queries"):
+    with pytest.raises(InputError, match="no queries"):
         load_collection(f"irds:{empty}")
     no_docs = register(main=ir_datasets.Dataset(TsvQueries(file("queries.tsv", "q\tx\n"))))
-    with pytest.raises(InputError, match="has no documents"):
+    with pytest.raises(InputError, match="no documents"):
         load_collection(f"irds:{no_docs}", labels="none")
     assert {defect.kind for defect in validate(f"irds:{no_docs}")} == {"missing file", "missing split"}
 
@@ -245,14 +245,14 @@ def test_a_failing_download_is_one_line(tmp_path: Path) -> None:
         [RequestsDownload("http://127.0.0.1:9/docs.tsv")], cache_path=str(tmp_path / "docs.tsv")
     )
     name = register(main=ir_datasets.Dataset(TsvDocs(closed)))
-    with pytest.raises(InputError, match=rf"irds:{name}: ir_datasets cannot read its docs") as caught:
+    with pytest.raises(InputError, match=rf"irds:{name}: .*docs") as caught:
         load_collection(f"irds:{name}", labels="none")
     assert "IR_DATASETS_HOME" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_ids_get_a_suggestion() -> None:
-    with pytest.raises(InputError, match=r"'beir/scifcat'.*did you mean beir/scifact"):
+    with pytest.raises(InputError, match=r"'beir/scifcat'.*beir/scifact"):
         load_collection("irds:beir/scifcat")
     assert "did you mean" not in suggestion("nothing like any of them")
     assert not is_registered("nonesuch")

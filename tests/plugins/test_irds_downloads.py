@@ -217,7 +217,7 @@ def test_an_archive_without_the_file_under_its_own_name_is_refused(server, tmp_p
         file.writestr("../toy/corpus.jsonl", '{"_id": "d", "title": "", "text": "x"}\n')
     server.body = packed.getvalue()
     name = registered(server.url, server.body, tmp_path)
-    with pytest.raises(InputError, match=r"no item named 'toy/corpus.jsonl' in the archive") as caught:
+    with pytest.raises(InputError, match=r"'toy/corpus.jsonl' .*archive") as caught:
         load_collection(f"irds:{name}", labels="none")
     assert "\n" not in str(caught.value)
     assert not (tmp_path.parent / "toy").exists()

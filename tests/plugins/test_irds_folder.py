@@ -75,7 +75,7 @@ def test_documents(beir_folder, name):
     assert list(store) == expected
     with pytest.raises(KeyError):
         store.get("gone")
-    with pytest.raises(ValueError, match="looked up by doc_id"):
+    with pytest.raises(ValueError, match="doc_id"):
         dataset.docs_store(field="title")
 
 
@@ -196,27 +196,27 @@ def test_again_does_no_harm_and_a_taken_id_is_refused(beir_folder, name, tmp_pat
     assert register_folder(beir_folder, name) == register_folder(str(beir_folder), name)
     other = tmp_path / "other"
     shutil.copytree(beir_folder, other)
-    with pytest.raises(InputError, match=f"the id '{name}' is registered already, from .*; take another"):
+    with pytest.raises(InputError, match=f"'{name}' .*already.*another"):
         register_folder(other, name)
-    with pytest.raises(InputError, match="ir_datasets has the id 'vaswani' already; take another"):
+    with pytest.raises(InputError, match=r"'vaswani' already.*another"):
         register_folder(beir_folder, "vaswani")
 
 
 def test_bad_input(beir_folder, name, tmp_path):
-    with pytest.raises(InputError, match=r"corpus\.jsonl: no such file"):
+    with pytest.raises(InputError, match=r"corpus\.jsonl: no"):
         register_folder(tmp_path / "nowhere", name)
     for wrong in ("", "a b", "/a", "a//b"):
-        with pytest.raises(InputError, match="cannot be an id in ir_datasets"):
+        with pytest.raises(InputError, match="cannot be an id"):
             register_folder(beir_folder, wrong)
     without = tmp_path / "without"
     shutil.copytree(beir_folder, without)
     (without / "queries.jsonl").unlink()
-    with pytest.raises(InputError, match=r"queries\.jsonl: no such file, but there are judgements"):
+    with pytest.raises(InputError, match=r"queries\.jsonl: no .*judgements"):
         register_folder(without, name)
     broken = tmp_path / "broken"
     shutil.copytree(beir_folder, broken)
     with (broken / "queries.jsonl").open("a") as file:
         file.write("{\n")
     register_folder(broken, name)
-    with pytest.raises(InputError, match=r"queries\.jsonl:33: broken JSON"):
+    with pytest.raises(InputError, match=r"queries\.jsonl:33: .*JSON"):
         list(ir_datasets.load(name).queries_iter())

@@ -230,7 +230,7 @@ def test_the_newest_of_equal_ids_is_registered(folder, tiny_cosine, tmp_path, ca
     identifier = f"cocodr/restrain/{folder.name}/size-16/extrapolation/train"
     newest = load_collection(tmp_path / "seed-2" / "extrapolation", "train").qrels
     assert ir_datasets.load(identifier).qrels_dict() == newest
-    with pytest.raises(InputError, match=r"is registered already, from .*seed-2"):
+    with pytest.raises(InputError, match=r"already.*seed-2"):
         register_resampled(tmp_path / "seed-1")
 
 
@@ -264,12 +264,10 @@ def bad(folder, tiny_cosine, tmp_path, beir_folder) -> dict[str, Callable[[], An
     restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
     register_folder(beir_folder, f"small-{folder.name}")
     return {
-        "does not know the base id 'no/such/id'": lambda: register_resampled(tmp_path / "o", "no/such/id"),
-        "has 48 documents, and .* was made from 200": lambda: register_resampled(
-            tmp_path / "o", f"small-{folder.name}"
-        ),
-        "manifest.json cannot be read": lambda: register_resampled(tmp_path),
-        "ir_datasets does not know the id": lambda: load_collection("irds:cocodr/restrain/nobody/size-1k/x"),
+        "base id 'no/such/id'": lambda: register_resampled(tmp_path / "o", "no/such/id"),
+        "48 documents.*200": lambda: register_resampled(tmp_path / "o", f"small-{folder.name}"),
+        "manifest.json": lambda: register_resampled(tmp_path),
+        "not know the id": lambda: load_collection("irds:cocodr/restrain/nobody/size-1k/x"),
     }
 
 
@@ -286,5 +284,5 @@ def test_a_corpus_that_is_not_the_one_that_was_resampled_is_refused(folder, tiny
         file.write('{"_id": "new", "title": "", "text": "one more"}\n')
     dataset = ir_datasets.load(register_resampled(tmp_path / "o")[0])
     assert dataset.queries_count() == 8
-    with pytest.raises(InputError, match="holds other documents than when the collection was resampled"):
+    with pytest.raises(InputError, match="other documents"):
         next(dataset.docs_iter())

