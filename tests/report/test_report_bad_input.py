@@ -55,15 +55,15 @@ def test_what_is_not_ours_is_left_alone(two_models, tmp_path, capsys):
     assert "is no report of ours" in capsys.readouterr().err
     assert (folder / "report.html").read_text() == "<p>mine</p>"
     assert not list(folder.glob(".report*"))
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="a folder"):
         write_report(folder, tmp_path)
 
 
 def test_nothing_to_report(tmp_path):
     for name, content, message in (
-        ("empty", None, "is empty; name the --output folder"),
-        ("other", "notes.txt", "nothing that this command knows"),
-        ("runs", "a.run", "holds runs but no results.json: judge them first"),
+        ("empty", None, "empty.*--output"),
+        ("other", "notes.txt", "nothing"),
+        ("runs", "a.run", "runs .*no results.json"),
     ):
         folder = tmp_path / name
         folder.mkdir()
@@ -72,7 +72,7 @@ def test_nothing_to_report(tmp_path):
         with pytest.raises(InputError, match=message):
             write_report(folder)
         assert not (folder / "report.html").exists()
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="no folder"):
         write_report(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
@@ -80,12 +80,12 @@ def test_nothing_to_report(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("results.json", "{", "cannot be read"),
-        ("results.json", "[]", "not what evaluate writes"),
-        ("results.json", '{"dataset": "x"}', "lacks documents, queries"),
-        ("comparison.json", "{}", "not what compare writes"),
-        ("adapt.json", "{}", "not what adapt writes"),
-        ("training.json", "{", "cannot be read"),
+        ("results.json", "{", "cannot .*read"),
+        ("results.json", "[]", "not .*evaluate"),
+        ("results.json", '{"dataset": "x"}', "documents, queries"),
+        ("comparison.json", "{}", "not .*compare"),
+        ("adapt.json", "{}", "not .*adapt"),
+        ("training.json", "{", "cannot .*read"),
         ("training.json", "{}", "no stage"),
     ],
 )
@@ -102,11 +102,11 @@ def test_broken_cluster_weights_and_curves(adapted, tmp_path):
     log = folder / "episodes" / "0" / "cluster_weights.jsonl"
     whole = log.read_text()
     log.write_text(whole + '{"step": 500, "weights": [1.0]}\n')
-    with pytest.raises(InputError, match=r"cluster_weights.jsonl:41: .*another number of clusters"):
+    with pytest.raises(InputError, match=r"cluster_weights.jsonl:41: .*clusters"):
         write_report(folder)
     log.write_text(whole)
     (folder / "curves.json").write_text("{}")
-    with pytest.raises(InputError, match=r"curves.json is not what"):
+    with pytest.raises(InputError, match=r"curves.json .*not"):
         write_report(folder)
 
 
@@ -115,10 +115,10 @@ def test_scores_of_different_queries(two_models, tmp_path):
     file = next(folder.glob("bm25.per_query.tsv"))
     lines = file.read_text().splitlines()
     file.write_text("\n".join(lines[:-2]) + "\n")
-    with pytest.raises(InputError, match=r"scores of different queries \(q\d+, q\d+\); evaluate them"):
+    with pytest.raises(InputError, match=r"different queries \(q\d+, q\d+\)"):
         write_report(folder)
     file.write_text("\n".join([*lines, "q1\tmuch\t1"]) + "\n")
-    with pytest.raises(InputError, match=r"bm25.per_query.tsv:22: not a query and 2 scores"):
+    with pytest.raises(InputError, match=r"bm25.per_query.tsv:22: .*2 scores"):
         write_report(folder)
 
 
@@ -126,13 +126,13 @@ def test_a_broken_run(two_models, tmp_path):
     folder = copied(two_models, tmp_path)
     lines = (folder / "bm25.run").read_text().splitlines()
     (folder / "bm25.run").write_text("\n".join([lines[0], " ".join(lines[1].split()[:4])]) + "\n")
-    with pytest.raises(InputError, match=r"bm25.run:2: no line of a TREC run"):
+    with pytest.raises(InputError, match=r"bm25.run:2: .*TREC run"):
         write_report(folder)
 
 
 def test_another_collection_than_was_judged(two_models, tmp_path):
     other = write_beir(tmp_path / "other", seed=5)
-    with pytest.raises(InputError, match="is not the collection that was judged"):
+    with pytest.raises(InputError, match="not the collection"):
         write_report(two_models, tmp_path / "r.html", dataset=str(other))
     with pytest.raises(InputError, match="nowhere"):
         write_report(two_models, tmp_path / "r.html", dataset="nowhere/to/be")
@@ -144,7 +144,7 @@ def test_another_collection_than_was_judged(two_models, tmp_path):
 
 
 def test_negative_queries(two_models, tmp_path):
-    with pytest.raises(InputError, match="queries is -1"):
+    with pytest.raises(InputError, match=r"queries .*-1"):
         write_report(two_models, tmp_path / "r.html", queries=-1)
 
 
