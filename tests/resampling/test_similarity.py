@@ -109,13 +109,11 @@ def test_a_zero_vector_is_as_near_as_nothing():
 @pytest.mark.parametrize("method", METHODS)
 def test_bad_input_is_one_clear_line(method):
     train, test = vectors(4, 0), vectors(2, 1)
-    with pytest.raises(
-        InputError, match="12 dimensions, those of test queries 5: take both from one encoder"
-    ):
+    with pytest.raises(InputError, match=r"12 dimensions.*5"):
         nearest(train, vectors(2, 1, 5), 1, method)
-    with pytest.raises(InputError, match="k is 0"):
+    with pytest.raises(InputError, match=r"k .*0"):
         nearest(train, test, 0, method)
-    with pytest.raises(InputError, match="4 training and 0 test queries"):
+    with pytest.raises(InputError, match=r"4 training .*0 test"):
         nearest(train, test[:0], 1, method)
     train[1, 1] = np.nan
     with pytest.raises(InputError, match="NaN or infinite"):
@@ -123,10 +121,10 @@ def test_bad_input_is_one_clear_line(method):
 
 
 def test_unknown_and_absent_searches(monkeypatch):
-    with pytest.raises(InputError, match="unknown search 'bm25'; there are exact and faiss"):
+    with pytest.raises(InputError, match=r"'bm25'.*exact and faiss"):
         nearest(vectors(4, 0), vectors(2, 1), 1, "bm25")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
-    with pytest.raises(InputError, match=r"pip install 'beir-cocodr\[faiss-cpu\]'"):
+    with pytest.raises(InputError, match=r"beir-cocodr\[faiss-cpu\]"):
         nearest(vectors(4, 0), vectors(2, 1), 1, "faiss")
 
 
@@ -134,9 +132,9 @@ def test_what_is_no_file_of_embeddings_is_refused(tmp_path):
     wrong = tmp_path / "x.npy"
     for content in (np.zeros(3, np.float32), np.zeros((2, 2)), np.zeros((4, 4), np.float32).T[:, :2]):
         np.save(wrong, content)
-        with pytest.raises(InputError, match=r"x\.npy holds .*; delete it"):
+        with pytest.raises(InputError, match=r"x\.npy .*delete"):
             QueryEmbeddings.open(wrong)
     np.save(wrong, np.zeros((8, 8), np.float32))
     wrong.write_bytes(wrong.read_bytes()[:-5])
-    with pytest.raises(InputError, match=r"x\.npy holds no embeddings"):
+    with pytest.raises(InputError, match=r"x\.npy .*no embeddings"):
         QueryEmbeddings.open(wrong)
