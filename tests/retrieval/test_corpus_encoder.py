@@ -117,7 +117,7 @@ def test_batches_are_halved_until_they_fit_and_stay_small(tiny_bert, mixed, room
 def test_a_single_text_that_does_not_fit_is_named(tiny_bert, mixed):
     model = Watched(tiny_bert)
     model.room = 0
-    with pytest.raises(InputError, match=r"single text, document 'd\d+' \(CUDA out of memory"):
+    with pytest.raises(InputError, match=r"document 'd\d+' .*CUDA out of memory"):
         CorpusEncoder(model, mixed).encode(ROWS)
 
 
@@ -141,7 +141,7 @@ def test_a_vector_that_is_not_finite_names_its_document(tiny_bert, tmp_path, val
         word = model.tokenizer.convert_tokens_to_ids("treaty")
         model.transformers_model.get_input_embeddings().weight[word] = value
     documents = load_collection(path, labels="none").documents
-    with pytest.raises(InputError, match="embedding of document 'x2': look at the text"):
+    with pytest.raises(InputError, match="document 'x2'"):
         CorpusEncoder(model, documents).encode(np.arange(4))
 
 

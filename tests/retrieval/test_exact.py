@@ -236,9 +236,9 @@ def test_a_similarity_other_than_the_declared_one_is_refused(declared: str, give
 
 def test_similarities_that_exact_search_has_not() -> None:
     model = Table({"a": [1.0]})
-    with pytest.raises(InputError, match="declares no similarity"):
+    with pytest.raises(InputError, match="no similarity"):
         ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1)
-    with pytest.raises(ValueError, match="'manhattan' is neither"):
+    with pytest.raises(ValueError, match="'manhattan'"):
         ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1, "manhattan")
     model.similarity_fn_name = "euclidean"  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="'euclidean'"):
@@ -251,8 +251,8 @@ def test_similarities_that_exact_search_has_not() -> None:
         ({}, QUERIES, 3, "no documents"),
         (arrow({}), QUERIES, 3, "no documents"),
         (CORPUS, {}, 3, "no queries"),
-        (CORPUS, QUERIES, 0, "top_k is 0"),
-        ({7: CORPUS["d1"]}, QUERIES, 3, "document id 7 is not a string"),
+        (CORPUS, QUERIES, 0, "top_k .*0"),
+        ({7: CORPUS["d1"]}, QUERIES, 3, "id 7 .*string"),
     ],
 )
 def test_bad_input_is_named(corpus: Any, queries: Any, top_k: int, message: str) -> None:
@@ -271,7 +271,7 @@ def test_a_model_that_loses_a_document_is_caught() -> None:
         def encode_corpus(self, corpus: list[dict[str, str]], batch_size: int, **kwargs: Any) -> torch.Tensor:
             return super().encode_corpus(corpus[1:], batch_size)
 
-    with pytest.raises(InputError, match=r"shape \(4, 512\) for 5 documents"):
+    with pytest.raises(InputError, match=r"\(4, 512\) .*5 documents"):
         ExactSearch(Lossy()).search(CORPUS, QUERIES, 3, "cos_sim")
 
 

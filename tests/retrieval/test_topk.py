@@ -203,7 +203,7 @@ def test_queries_with_nan_are_named() -> None:
 
 def test_a_product_that_overflows_names_the_pair() -> None:
     queries, documents = torch.tensor([[1.0], [1e30]]), torch.tensor([[1.0], [2.0], [1e20]])
-    with pytest.raises(NonFiniteScores, match="document row 2 with query row 1:") as caught:
+    with pytest.raises(NonFiniteScores, match=r"document row 2 .*query row 1") as caught:
         search_chunks(queries, [documents[:2], documents[2:]], 1, query_tile=1)
     assert (caught.value.documents, caught.value.queries) == ([2], [1])
 
@@ -218,7 +218,7 @@ def test_large_numbers_with_finite_products_are_searched() -> None:
 
 
 def test_many_culprits_are_counted() -> None:
-    with pytest.raises(NonFiniteScores, match=r"row 4 and 3 more:"):
+    with pytest.raises(NonFiniteScores, match=r"row 4 .*3 more"):
         search_chunks(torch.ones(1, 1), [torch.full((8, 1), float("nan"))], 1)
 
 
@@ -255,16 +255,16 @@ def test_inputs_are_left_alone_and_need_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"top_k": 0}, "top_k is 0"),
+        ({"top_k": 0}, "top_k .*0"),
         ({"query_embeddings": torch.empty(0, 2)}, "no queries"),
         ({"query_embeddings": torch.ones(2)}, "two-dimensional"),
         ({"chunks": []}, "no documents"),
-        ({"chunks": [torch.ones(3, 5)]}, "5 dimensions, queries 2"),
-        ({"tie_ranks": np.arange(2)}, "more documents than tie ranks"),
-        ({"tie_ranks": np.arange(4)}, "4 tie ranks for 3 documents"),
-        ({"tie_ranks": np.array([0, 1, 1])}, "not a permutation of 0..2"),
-        ({"tie_ranks": np.array([0, 1, 3])}, "not a permutation of 0..2"),
-        ({"similarity": "euclidean"}, "neither 'dot' nor 'cosine'"),
+        ({"chunks": [torch.ones(3, 5)]}, "5 dimensions.*2"),
+        ({"tie_ranks": np.arange(2)}, "tie ranks"),
+        ({"tie_ranks": np.arange(4)}, "4 tie ranks .*3"),
+        ({"tie_ranks": np.array([0, 1, 1])}, "permutation of 0..2"),
+        ({"tie_ranks": np.array([0, 1, 3])}, "permutation of 0..2"),
+        ({"similarity": "euclidean"}, "'dot' nor 'cosine'"),
     ],
 )
 def test_bad_input_is_named(change: dict[str, object], message: str) -> None:

@@ -73,7 +73,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
         raise RuntimeError("Error in write: disk full")
 
     monkeypatch.setattr(faiss, "write_index", full)
-    with pytest.raises(InputError, match=r"cannot be written: Error in write: disk full"):
+    with pytest.raises(InputError, match=r"cannot be written.*disk full"):
         first.save(tmp_path / "index")
     with pytest.raises(InputError, match="cannot be written"):
         first.save(tmp_path / "new")
@@ -89,7 +89,7 @@ def test_nothing_else_is_overwritten(tmp_path):
     (tmp_path / "notes" / "text").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for place in ("notes", "file"):
-        with pytest.raises(InputError, match="is no index"):
+        with pytest.raises(InputError, match="no index"):
             index.save(tmp_path / place)
     assert (tmp_path / "notes" / "text").read_text() == "mine"
 
@@ -109,12 +109,12 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize(
     ("file", "source", "message"),
     [
-        ("index.faiss", "shorter", "documents: 500 where 600 is due"),
-        ("index.faiss", "wider", "dimensions of the index: 19 where 17 is due"),
-        ("index.faiss", "flat", "kind: IndexFlat where IndexScalarQuantizer is due"),
-        ("transform.safetensors", "wider", "dimensions of the transform: 19 where 17 is due"),
+        ("index.faiss", "shorter", "documents.*500 .*600"),
+        ("index.faiss", "wider", "dimensions .*index.*19 .*17"),
+        ("index.faiss", "flat", "kind.*IndexFlat .*IndexScalarQuantizer"),
+        ("transform.safetensors", "wider", "dimensions .*transform.*19 .*17"),
         ("transform.safetensors", "centred", "not a folding"),
-        ("prior.npy", "shorter", "priors: 500 where 600 is due"),
+        ("prior.npy", "shorter", "priors.*500 .*600"),
     ],
 )
 def test_files_of_different_indexes_are_refused(folders, tmp_path, file, source, message):
@@ -140,14 +140,14 @@ def test_damaged_files_are_refused(folders, tmp_path, file, damage):
 
 
 def test_another_key_or_version_is_refused(folders, tmp_path):
-    with pytest.raises(InputError, match="corpus 'c0ffee', not 'decaf'"):
+    with pytest.raises(InputError, match=r"'c0ffee'.*'decaf'"):
         FaissIndex.load(folders / "one", key={"corpus": "decaf"})
-    with pytest.raises(InputError, match="dtype None, not 'fp16'"):
+    with pytest.raises(InputError, match=r"dtype None.*'fp16'"):
         FaissIndex.load(folders / "one", key={"dtype": "fp16"})
     with pytest.raises(InputError, match="no index"):
         FaissIndex.load(tmp_path / "nowhere")
     shutil.copytree(folders / "one", tmp_path / "index")
     settings = tmp_path / "index" / "settings.json"
     settings.write_text(settings.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(InputError, match="this version"):
+    with pytest.raises(InputError, match="version"):
         FaissIndex.load(tmp_path / "index")

@@ -145,5 +145,5 @@ def test_documents_as_queries_have_the_same_distribution(formula):
     variance = torch.rand(20, 7, generator=generator, dtype=torch.float64) + 0.1
     made = documents_as_queries(flatten_document(mean, variance, formula).numpy())
     np.testing.assert_allclose(made, flatten_query(mean, variance, formula).numpy(), rtol=1e-12)
-    with pytest.raises(InputError, match="no documents of MRL"):
+    with pytest.raises(InputError, match=r"documents .*MRL"):
         documents_as_queries(np.ones((3, 1)))

@@ -25,37 +25,33 @@ def test_bad_input_is_one_clear_line():
     once = iter([documents])
     ivfpq = {"kind": "ivfpq", **QUIET}
     for message, call in {
-        "kind is 'annoy'": lambda: FaissOptions(kind="annoy"),
-        "transform is 'rotation'": lambda: FaissOptions(transform="rotation"),
-        "ef_search is 0": lambda: FaissOptions(ef_search=0),
-        "over_fetch is 0": lambda: index.tuned(over_fetch=0),
+        "kind .*'annoy'": lambda: FaissOptions(kind="annoy"),
+        "transform .*'rotation'": lambda: FaissOptions(transform="rotation"),
+        "ef_search .*0": lambda: FaissOptions(ef_search=0),
+        "over_fetch .*0": lambda: index.tuned(over_fetch=0),
         "at most 16": lambda: FaissOptions(pq_bits=17),
-        "nlist 301 makes 301 centroids of 300": lambda: FaissIndex.build(
-            documents, FaissOptions(nlist=301, **ivfpq)
-        ),
-        "nlist 51 makes 51 centroids of 50": lambda: FaissIndex.build(
+        "nlist 301 .*300": lambda: FaissIndex.build(documents, FaissOptions(nlist=301, **ivfpq)),
+        "nlist 51 .*of 50": lambda: FaissIndex.build(
             documents, FaissOptions(nlist=51, train_size=50, **ivfpq)
         ),
-        "pq_bits 9 makes 512": lambda: FaissIndex.build(documents, FaissOptions(pq_bits=9, **ivfpq)),
-        "pq_m 18 is more": lambda: FaissIndex.build(documents, FaissOptions(pq_m=18, **ivfpq)),
+        "pq_bits 9 .*512": lambda: FaissIndex.build(documents, FaissOptions(pq_bits=9, **ivfpq)),
+        "pq_m 18": lambda: FaissIndex.build(documents, FaissOptions(pq_m=18, **ivfpq)),
         "no vectors": lambda: FaissIndex.build(documents[:0]),
         "no vectors to": lambda: FaissIndex.build(lambda: iter([])),
         "two dimensions": lambda: FaissIndex.build(lambda: iter([documents[0]])),
-        "17 dimensions, and from row 300 on 16": lambda: FaissIndex.build(
-            lambda: iter([documents, documents[:, 1:]])
-        ),
+        "17 dimensions.*300 .*16": lambda: FaissIndex.build(lambda: iter([documents, documents[:, 1:]])),
         "document row 7, row 9": lambda: FaissIndex.build(lambda: iter(np.split(holes, [5]))),
-        "0 at a later one": lambda: FaissIndex.build(lambda: once, FaissOptions(**QUIET)),
-        "no documents of MRL": lambda: FaissIndex.build(np.abs(documents), FaissOptions(transform="folding")),
+        "later": lambda: FaissIndex.build(lambda: once, FaissOptions(**QUIET)),
+        "documents .*MRL": lambda: FaissIndex.build(np.abs(documents), FaissOptions(transform="folding")),
         "begin with 1": lambda: FaissIndex.build(documents, FaissOptions(transform="folding"), documents),
         r"shape \(10, 16\)": lambda: FaissIndex.build(documents, None, queries[:, 1:]),
         r"needs \(Q, 17\)": lambda: index.search(queries[0], 5),
         "no queries": lambda: index.search(queries[:0], 5),
         "query row 2": lambda: index.search(asked, 5),
-        "top_k is 0": lambda: index.search(queries, 0),
+        "top_k .*0": lambda: index.search(queries, 0),
         "299 tie ranks": lambda: index.search(queries, 5, np.arange(299)),
-        r"vectors are \(300, 16\)": lambda: index.search(queries, 5, vectors=documents[:, 1:]),
-        "at least one query": lambda: recall_against_exact(index, queries[:0], documents),
+        r"vectors .*\(300, 16\)": lambda: index.search(queries, 5, vectors=documents[:, 1:]),
+        "one query": lambda: recall_against_exact(index, queries[:0], documents),
     }.items():
         with pytest.raises(InputError, match=message) as caught:
             call()
@@ -64,7 +60,7 @@ def test_bad_input_is_one_clear_line():
 
 def test_where_faiss_is_absent_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(InputError, match=r"pip install 'beir-cocodr\[faiss-cpu\]'"):
+    with pytest.raises(InputError, match=r"beir-cocodr\[faiss-cpu\]"):
         FaissIndex.build(np.eye(3, dtype=np.float32))
 
 

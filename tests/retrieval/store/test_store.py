@@ -88,7 +88,7 @@ def test_an_interrupted_store_is_gone_on_with(folder, store, tiny_bert, tmp_path
     copy = copied(store, tmp_path)
     for name in ("shard-00001.safetensors", "shard-00004.safetensors", "tie_ranks.npy"):
         (copy / name).unlink()
-    with pytest.raises(InputError, match="2 of 5 shards are missing: run encode again"):
+    with pytest.raises(InputError, match=r"2 of 5 shards .*encode"):
         EmbeddingStore.open(copy)
     before = {path: path.stat().st_mtime_ns for path in copy.glob("shard-*")}
     report = run(folder, tiny_bert, copy, shard_size=None)  # the store's own size
@@ -121,7 +121,7 @@ def test_what_a_killed_writer_left_is_removed(folder, store, tiny_bert, tmp_path
 
 def test_two_writers_at_once_are_refused(folder, store, tiny_bert, tmp_path):
     copy = copied(store, tmp_path)
-    with sole_writer(copy), pytest.raises(InputError, match="another process writes"):
+    with sole_writer(copy), pytest.raises(InputError, match="another process"):
         run(folder, tiny_bert, copy)
     run(folder, tiny_bert, copy)
 
@@ -145,7 +145,7 @@ def test_another_key_is_refused_with_both(
     model = tiny_cosine if change.pop("model", None) else tiny_bert
     corpus = write_beir(tmp_path / "c", DOCUMENTS, seed=1) if change.pop("corpus", None) else folder
     key = json.loads((store / "store.json").read_text())["key"][:16]
-    with pytest.raises(InputError, match=rf"key {key}, and \w{{16}} is wanted: .*{differs}") as caught:
+    with pytest.raises(InputError, match=rf"{key}.*\w{{16}}.*{differs}") as caught:
         run(corpus, model, store, **change)
     assert "\n" not in str(caught.value)
     assert contents(store) == before
@@ -156,12 +156,12 @@ def test_a_record_that_was_changed_or_is_something_else_is_refused(folder, store
     record = json.loads((copy / "store.json").read_text())
     record["identity"]["document_length"] = 64
     (copy / "store.json").write_text(json.dumps(record))
-    with pytest.raises(InputError, match=r"store\.json was changed"):
+    with pytest.raises(InputError, match=r"store\.json .*changed"):
         EmbeddingStore.open(copy)
     (copy / "store.json").write_text("[]")
-    with pytest.raises(InputError, match="not what encode writes"):
+    with pytest.raises(InputError, match="encode"):
         run(folder, tiny_bert, copy)
-    with pytest.raises(InputError, match="holds no embeddings; make them with encode"):
+    with pytest.raises(InputError, match=r"no embeddings.*encode"):
         EmbeddingStore.open(tmp_path / "nowhere")
 
 
@@ -180,7 +180,7 @@ def test_nan_stops_and_names_the_document_and_what_was_written_stays(tiny_bert, 
     path.write_text("".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts)))
     documents = load_collection(path, labels="none").documents
     options = EncodeOptions(shard_size=2)
-    with pytest.raises(InputError, match="NaN or infinite embedding of document 'x4'"):
+    with pytest.raises(InputError, match=r"NaN .*document 'x4'"):
         encode_documents(breaking(tiny_bert, float("nan")), documents, tmp_path / "store", options)
     assert not (tmp_path / "store" / "store.json").exists()  # a sample this small has all documents
 
@@ -217,7 +217,7 @@ def test_disk_memory_and_time_are_said_before_anything_is_written(folder, tiny_b
 
 def test_a_disk_that_is_too_full_is_refused_first(folder, tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000))
-    with pytest.raises(InputError, match=r"take 0\.0 MiB and 0\.0 MiB are free"):
+    with pytest.raises(InputError, match=r"0\.0 MiB .*0\.0 MiB .*free"):
         run(folder, tiny_bert, tmp_path / "s")
     assert list((tmp_path / "s").iterdir()) == []
 
@@ -225,10 +225,10 @@ def test_a_disk_that_is_too_full_is_refused_first(folder, tiny_bert, tmp_path, m
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shard_size": 0}, "shard size is 0"),
-        ({"token_budget": 0}, "token budget is 0"),
-        ({"precision": "fp8"}, "unknown precision 'fp8'; there are fp32, fp16, bf16, int8"),
-        ({"backend": "int4"}, "unknown backend 'int4'"),
+        ({"shard_size": 0}, "shard size .*0"),
+        ({"token_budget": 0}, "token budget .*0"),
+        ({"precision": "fp8"}, "'fp8'.*fp32, fp16, bf16, int8"),
+        ({"backend": "int4"}, "backend 'int4'"),
     ],
 )
 def test_bad_options(options, message):
@@ -251,5 +251,5 @@ def test_bad_calls(folder, tiny_bert, tmp_path):
 
 
 def test_queries_of_another_width_are_refused(store):
-    with pytest.raises(InputError, match="queries have 7 dimensions, the store has 32"):
+    with pytest.raises(InputError, match=r"7 dimensions.*32"):
         EmbeddingStore.open(store).queries(torch.ones(2, 7))

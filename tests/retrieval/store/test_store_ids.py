@@ -61,9 +61,9 @@ def test_a_broken_table_is_named(tmp_path):
     with pytest.raises(InputError, match=r"ids\.parquet"):
         table.ids(np.array([0]))
     StoreIds(tmp_path, 2).write(corpus(["a", "b"]))
-    with pytest.raises(InputError, match="2 ids for 3 documents"):
+    with pytest.raises(InputError, match=r"2 ids .*3 documents"):
         table.ids(np.array([0]))
-    with pytest.raises(InputError, match=r"tie_ranks\.npy has shape \(2,\)"):
+    with pytest.raises(InputError, match=r"tie_ranks\.npy .*\(2,\)"):
         table.tie_ranks(0, 3)
-    with pytest.raises(IndexError, match="not -1 to 1"):
+    with pytest.raises(IndexError, match="-1 to 1"):
         StoreIds(tmp_path, 2).ids(np.array([1, -1]))

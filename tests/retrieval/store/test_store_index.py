@@ -81,7 +81,7 @@ def test_mrl_by_an_index_has_the_scores_of_exact_search(folder, tiny_bert, tmp_p
 
 
 def test_an_index_of_another_store_and_an_unknown_kind_are_refused(folder, store, tiny_bert, tmp_path):
-    with pytest.raises(InputError, match="unknown index 'annoy'; there are flat, hnsw, ivfpq, sq8"):
+    with pytest.raises(InputError, match=r"'annoy'.*flat, hnsw, ivfpq, sq8"):
         search(store, str(folder), tmp_path / "run", index="annoy")
     search(store, str(folder), tmp_path / "run", index="flat", threads=1)
     encode(str(folder), str(tiny_bert), tmp_path / "other", EncodeOptions(shard_size=50), threads=1)

@@ -125,9 +125,7 @@ def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_pat
 def test_queries_of_another_model_are_refused_and_a_moved_one_is_not(
     folder, store, tiny_bert, tiny_mlm, tmp_path
 ):
-    with pytest.raises(
-        InputError, match=r"is another model: weights \w{16} there, \w{16} now.*--model"
-    ) as caught:
+    with pytest.raises(InputError, match=r"another model: weights \w{16} .*\w{16} .*--model") as caught:
         search(store, str(folder), tmp_path / "run", model=str(tiny_mlm))
     assert str(tiny_bert) in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -144,33 +142,33 @@ def test_a_model_that_changed_in_its_place_is_refused(folder, tiny_bert, tmp_pat
     with torch.no_grad():
         next(model.parameters()).mul_(1.01)
     model.save_pretrained(str(place))
-    with pytest.raises(InputError, match="is another model: weights"):
+    with pytest.raises(InputError, match=r"another model.*weights"):
         search(tmp_path / "store", str(folder), tmp_path / "run")
 
 
 def test_another_corpus_and_bad_input_are_refused(folder, store, beir_folder, tmp_path):
-    with pytest.raises(InputError, match=r"holds another corpus .* \w{16}, and \w{16} is wanted"):
+    with pytest.raises(InputError, match=r"another corpus .*\w{16}.*\w{16}"):
         search(store, str(beir_folder), tmp_path / "run")
-    with pytest.raises(InputError, match="holds no embeddings"):
+    with pytest.raises(InputError, match="no embeddings"):
         search(tmp_path / "nowhere", str(folder), tmp_path / "run")
-    with pytest.raises(InputError, match="top_k is 0"):
+    with pytest.raises(InputError, match=r"top_k .*0"):
         search(store, str(folder), tmp_path / "run", top_k=0)
-    with pytest.raises(InputError, match="no split 'tset'"):
+    with pytest.raises(InputError, match="split 'tset'"):
         search(store, str(folder), tmp_path / "run", split="tset")
-    with pytest.raises(InputError, match="is a folder; name the run file"):
+    with pytest.raises(InputError, match=r"folder.*run file"):
         search(store, str(folder), tmp_path)
-    with pytest.raises(InputError, match="unknown policy"):
+    with pytest.raises(InputError, match="policy"):
         search(store, str(folder), tmp_path / "run", policy="sometimes")
     incomplete = shutil.copytree(store, tmp_path / "incomplete")
     (incomplete / "shard-00002.safetensors").unlink()
-    with pytest.raises(InputError, match="1 of 6 shards are missing"):
+    with pytest.raises(InputError, match="1 of 6 shards"):
         search(incomplete, str(folder), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_store_without_a_named_model_asks_for_it(folder, tiny_bert, tmp_path):
     encode_documents(COCODR(tiny_bert), load_collection(folder).documents, tmp_path / "store")
-    with pytest.raises(InputError, match="does not say which model"):
+    with pytest.raises(InputError, match="which model"):
         search(tmp_path / "store", str(folder), tmp_path / "run")
     search(tmp_path / "store", str(folder), tmp_path / "run", model=str(tiny_bert))
 
@@ -202,7 +200,7 @@ def test_products_that_overflow_name_document_and_query(folder, store, tmp_path)
     opened = EmbeddingStore.open(store)
     vectors = torch.zeros(3, 32)
     vectors[1] = 1e38 * torch.sign(opened.vectors(np.array([37]))[0])
-    with pytest.raises(NonFiniteScores, match=r"document 'd\d+'.* with query 'b'"):
+    with pytest.raises(NonFiniteScores, match=r"'d\d+'.*'b'"):
         search_store(opened, ["a", "b", "c"], vectors, 5)
     vectors[2, 0] = float("nan")
     with pytest.raises(NonFiniteScores, match="query 'c':"):
@@ -233,13 +231,13 @@ def test_exact_search_refuses_a_store_of_something_else(folder, beir_folder, tin
     model = COCODR(tiny_bert)
     search_ = ExactSearch(model, store=tmp_path / "store")
     search_.search(load_collection(folder).documents, {"q": "wing"}, 3, "dot")
-    with pytest.raises(InputError, match=r"corpus \w{16} there"):
+    with pytest.raises(InputError, match=r"corpus \w{16}"):
         search_.search(load_collection(beir_folder).documents, {"q": "wing"}, 3, "dot")
 
     class Other:
         similarity_fn_name = "dot"
 
-    with pytest.raises(InputError, match="Other is none of this package's"):
+    with pytest.raises(InputError, match="Other"):
         ExactSearch(Other(), store=tmp_path / "store").search({"d": {"text": "x"}}, {"q": "wing"}, 3, "dot")
 
 

@@ -73,7 +73,7 @@ def test_shards_without_their_folding_are_refused(folder, tiny_bert, tmp_path):
     run(folder, tmp_path / "mrl", tmp_path / "store", precision="int8")
     (tmp_path / "store" / "folding.safetensors").unlink()
     (tmp_path / "store" / "shard-00002.safetensors").unlink()
-    with pytest.raises(InputError, match=r"lost its folding\.safetensors"):
+    with pytest.raises(InputError, match=r"folding\.safetensors"):
         run(folder, tmp_path / "mrl", tmp_path / "store", precision="int8")
 
 
@@ -93,6 +93,6 @@ def test_numbers_that_a_precision_cannot_hold_name_the_document(folder, tiny_ber
             if name.endswith("encoder.layer.3.output.LayerNorm.weight"):
                 weight.mul_(1e6)
     documents = load_collection(folder).documents
-    with pytest.raises(InputError, match=r"document 'd\d+' has numbers beyond ±65,504, which fp16"):
+    with pytest.raises(InputError, match=r"'d\d+' .*±65,504.*fp16"):
         encode_documents(model, documents, tmp_path / "half", EncodeOptions(precision="fp16"))
     encode_documents(model, documents, tmp_path / "byte", EncodeOptions(precision="int8"))
