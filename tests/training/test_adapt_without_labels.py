@@ -229,7 +229,7 @@ def label_free_pick(corpus, encoder, output):
 
 
 def test_no_samples_are_refused_before_anything_is_trained(distinct, clean, tmp_path):
-    with pytest.raises(InputError, match="samples is 0"):
+    with pytest.raises(InputError, match=r"samples .*0"):
         adapt(str(distinct), None, clean, tmp_path / "o", ["coco"], samples=0)
     assert not (tmp_path / "o").exists()
 

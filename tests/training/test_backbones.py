@@ -73,7 +73,7 @@ def test_every_backbone_trains(architecture, objective, backbones, beir_folder, 
     model, output = backbones[architecture], tmp_path / "o"
     options = settings(objective, max_steps=2)
     if objective == "tsdae" and architecture in ("DistilBert", "MPNet"):
-        with pytest.raises(InputError, match=rf"needs a decoder.* for {architecture.lower()};"):
+        with pytest.raises(InputError, match=rf"decoder.* {architecture.lower()}"):
             pretrain([str(beir_folder)], str(model), output, options)
         return
     record = pretrain([str(beir_folder)], str(model), output, options)

@@ -66,7 +66,7 @@ def test_killed_and_resumed_gives_the_same_weights(step, whole, beir_folder, tin
 def test_the_hosts_losses_train_too(loss, beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(loss=loss, positives=1, max_steps=2)
     assert distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options)["steps"] == 2
-    with pytest.raises(InputError, match="set positives to 1"):
+    with pytest.raises(InputError, match=r"positives .*1"):
         distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", SMALL.with_overrides(loss=loss))
 
 
@@ -130,5 +130,5 @@ def test_lists_around_fused_documents_leave_the_own_passage_out(beir_folder, tin
         assert documents[:2].tolist() in (order[:2], order[1::-1])
         assert not set(documents.tolist()) & set(own.tolist())
         assert len(set(documents.tolist())) == options.list_size
-    with pytest.raises(InputError, match="need the teacher hybrid"):
+    with pytest.raises(InputError, match="teacher hybrid"):
         distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", options)

@@ -70,7 +70,7 @@ def test_a_killed_episode_goes_on_to_the_same_weights(
 
 
 def test_targets_without_episodes_and_episodes_without_negatives_are_refused(beir_folder, tiny_mlm, tmp_path):
-    with pytest.raises(InputError, match="set episodes"):
+    with pytest.raises(InputError, match="episodes"):
         finetune(
             str(beir_folder),
             str(tiny_mlm),
@@ -78,13 +78,13 @@ def test_targets_without_episodes_and_episodes_without_negatives_are_refused(bei
             SMALL.with_overrides(episodes=0),
             targets=[str(beir_folder)],
         )
-    with pytest.raises(InputError, match="needs hard negatives"):
+    with pytest.raises(InputError, match="hard negatives"):
         SMALL.with_overrides(negatives=0)
 
 
 def test_more_clusters_than_queries_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(clusters=17, episodes=0)
-    with pytest.raises(InputError, match=r"17 clusters for 16 .*lower --clusters"):
+    with pytest.raises(InputError, match=r"17 clusters for 16 .*--clusters"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
     assert not list((tmp_path / "m").iterdir())
     assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options.with_overrides(clusters=3))

@@ -297,7 +297,7 @@ def test_a_text_stands_again_when_its_better_scored_copy_is_removed():
 )
 def test_impossible_filters(wrong):
     [name] = wrong
-    with pytest.raises(InputError, match=f"{name} must be"):
+    with pytest.raises(InputError, match=f"{name}"):
         NegativeFilters(**wrong)
 
 
@@ -342,7 +342,7 @@ def test_options_out_of_range(collection, model, tmp_path):
 
 def test_no_query_with_a_relevant_document(collection, model, tmp_path):
     empty = dataclasses.replace(collection, qrels={"q21": {"missing": 2}, "q20": {"d3": 0}})
-    with pytest.raises(InputError, match="no query of split train has a relevant document"):
+    with pytest.raises(InputError, match=r"split train .*relevant"):
         mine(empty, model, tmp_path)
 
 

@@ -134,12 +134,12 @@ def test_one_span_is_enough_without_pairs(tiny_mlm, tmp_path):
     data = str(tmp_path / "corpus.jsonl")
     for objective in OBJECTIVES:
         if objective in ("coco", "cocondenser", "ict"):
-            with pytest.raises(InputError, match="so two spans"):
+            with pytest.raises(InputError, match="two spans"):
                 dataset(data, tiny_mlm, settings(objective))
         else:
             assert dataset(data, tiny_mlm, settings(objective)).rows.tolist() == [0, 2]
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": " ", "title": ""}\n')
-    with pytest.raises(InputError, match="has any text"):
+    with pytest.raises(InputError, match="any text"):
         dataset(data, tiny_mlm, settings("mlm"))
 
 
@@ -147,20 +147,20 @@ def test_dropout_is_off_for_coco_alone_unless_asked():
     assert [name for name in OBJECTIVES if not settings(name).keeps_dropout] == ["coco"]
     assert settings("coco", encoder_dropout=True).keeps_dropout
     assert not settings("mlm", encoder_dropout=False).keeps_dropout
-    with pytest.raises(InputError, match="simcse needs encoder_dropout"):
+    with pytest.raises(InputError, match=r"simcse .*encoder_dropout"):
         settings("simcse", encoder_dropout=False)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "bogus"}, r"unknown objective 'bogus'; there are coco, mlm, .* tsdae"),
-        ({"objective": "mlm", "mlm_weight": 0.0}, "nothing to train"),
-        ({"objective": "ict", "batch_size": 1}, "batch_size must be at least 2"),
-        ({"objective": "tsdae", "deletion": 1.5}, "deletion is a share"),
-        ({"span_tokens": 39}, "span_tokens 39 must lie between 1"),
-        ({"scale": 0.0}, "scale must be positive"),
-        ({"n_head_layers": -1}, "n_head_layers must not be negative"),
+        ({"objective": "bogus"}, r"'bogus'.*coco, mlm, .*tsdae"),
+        ({"objective": "mlm", "mlm_weight": 0.0}, "nothing"),
+        ({"objective": "ict", "batch_size": 1}, "batch_size .*2"),
+        ({"objective": "tsdae", "deletion": 1.5}, "deletion"),
+        ({"span_tokens": 39}, "span_tokens 39"),
+        ({"scale": 0.0}, "scale"),
+        ({"n_head_layers": -1}, "n_head_layers"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):
@@ -170,7 +170,7 @@ def test_bad_settings_are_refused(changes, message):
 
 
 def test_a_length_that_the_encoder_cannot_read_is_refused(beir_folder, tiny_mlm):
-    with pytest.raises(InputError, match="max_length 500 is more than the 160 tokens"):
+    with pytest.raises(InputError, match=r"max_length 500 .*160"):
         dataset(str(beir_folder), tiny_mlm, settings("coco", max_length=500))
 
 
@@ -183,7 +183,7 @@ def test_simcse_without_any_dropout_is_refused(beir_folder, wordpiece, tmp_path)
     )
     BertModel(config).save_pretrained(tmp_path / "model")
     wordpiece.save_pretrained(tmp_path / "model")
-    with pytest.raises(InputError, match="simcse needs an encoder with dropout"):
+    with pytest.raises(InputError, match=r"simcse .*dropout"):
         pretrain([str(beir_folder)], str(tmp_path / "model"), tmp_path / "o", settings("simcse"))
 
 

@@ -112,7 +112,7 @@ def test_other_queries_are_another_plan(context, tiny_mlm, tmp_path):
     pretrain([context], str(tiny_mlm), tmp_path / "m", options, queries=[str(folder)])
     lines = (folder / "queries.jsonl").read_text().splitlines()
     (folder / "queries.jsonl").write_text("\n".join(lines[:-1]) + "\n")
-    with pytest.raises(InputError, match="started with other seen"):
+    with pytest.raises(InputError, match="other seen"):
         pretrain([context], str(tiny_mlm), tmp_path / "m", options, True, [str(folder)])
 
 
@@ -150,7 +150,7 @@ def test_pre_trainings_go_on_from_each_other(context, beir_folder, tiny_mlm, tmp
     coco = step("coco", tmp_path / "again", objective="coco")
     assert coco["language_model_head"] == "the head of the loaded pre-training"
     assert step("last", tmp_path / "coco")["language_model_head"] == "the head of the loaded pre-training"
-    with pytest.raises(InputError, match="has decoder masked, asked for is autoregressive"):
+    with pytest.raises(InputError, match=r"decoder masked.*autoregressive"):
         step("other", tmp_path / "again", decoder="autoregressive")
 
 
@@ -244,7 +244,7 @@ def test_several_corpora_have_their_own_queries(context, tiny_mlm, tmp_path):
     options = settings("qc", max_steps=1, batch_size=4)
     record = pretrain([context, other], str(tiny_mlm), tmp_path / "m", options, queries=[other, context])
     assert [seen["dataset"] for seen in record["seen"]] == [context, other, other, context]
-    with pytest.raises(InputError, match=rf"there are no queries for {other}: name their folder"):
+    with pytest.raises(InputError, match=rf"no queries .*{other}"):
         pretrain([context, other], str(tiny_mlm), tmp_path / "n", options, queries=[context])
 
 
@@ -256,22 +256,22 @@ def test_bad_input_is_one_clear_line(context, beir_folder, tiny_mlm, tmp_path):
         finally:
             assert not any(output.rglob("*.safetensors"))
 
-    with pytest.raises(InputError, match=r"qc needs generated queries: .*--queries"):
+    with pytest.raises(InputError, match=r"qc .*--queries"):
         train([])
-    with pytest.raises(InputError, match="coco learns from documents alone: leave --queries out"):
+    with pytest.raises(InputError, match=r"coco .*--queries"):
         train([context], objective="coco")
-    with pytest.raises(InputError, match=r"has no generation\.json; make the folder with"):
+    with pytest.raises(InputError, match=r"generation\.json"):
         train([str(beir_folder)])
-    with pytest.raises(InputError, match="generated from another corpus than"):
+    with pytest.raises(InputError, match="another corpus"):
         train([context], dataset=beir_folder)
-    with pytest.raises(InputError, match="max_length 500 is more than the 160 tokens"):
+    with pytest.raises(InputError, match=r"max_length 500 .*160"):
         train([context], max_length=500)
     lone = write_context(tmp_path / "lone")
     (lone / "queries.jsonl").unlink()
-    with pytest.raises(InputError, match=r"queries.jsonl: no such file; generate the queries again"):
+    with pytest.raises(InputError, match=r"queries.jsonl: .*generate"):
         train([str(lone)], dataset=lone)
     (lone / "queries.jsonl").write_text("")
-    with pytest.raises(InputError, match=r"no passage of .* has a query"):
+    with pytest.raises(InputError, match=r"no passage .*query"):
         train([str(lone)], dataset=lone)
     with (lone / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "x", "text": "one more"}\n')
@@ -298,13 +298,13 @@ def test_defaults_are_the_papers():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoder": "gpt"}, "decoder is autoregressive or masked, not 'gpt'"),
-        ({"mix": 1.5}, "mix is a share between 0 and 1"),
-        ({"per_passage": 0}, "per_passage must be at least 1"),
-        ({"decoder_layers": 0}, "decoder_layers must be at least 1"),
-        ({"decoder_window": 0}, "decoder_window must be at least 1"),
-        ({"decoder_mask_probability": -0.1}, "decoder_mask_probability is a share"),
-        ({"objective": "qc", "batch_size": 1}, "batch_size must be at least 2"),
+        ({"decoder": "gpt"}, "decoder .*'gpt'"),
+        ({"mix": 1.5}, "mix .*0 and 1"),
+        ({"per_passage": 0}, "per_passage .*1"),
+        ({"decoder_layers": 0}, "decoder_layers .*1"),
+        ({"decoder_window": 0}, "decoder_window .*1"),
+        ({"decoder_mask_probability": -0.1}, "decoder_mask_probability"),
+        ({"objective": "qc", "batch_size": 1}, "batch_size .*2"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):

@@ -79,16 +79,16 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
 
 def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_mlm, tmp_path):
     done = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
-    with pytest.raises(InputError, match="already holds a trained model"):
+    with pytest.raises(InputError, match=r"already .*trained model"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done
-    with pytest.raises(InputError, match=r"started with other .*options"):
+    with pytest.raises(InputError, match=r"other .*options"):
         finetune(
             str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True
         )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("do not lose")
-    with pytest.raises(InputError, match="is not empty"):
+    with pytest.raises(InputError, match="not empty"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "other", FINETUNE)
 
 
@@ -96,7 +96,7 @@ def test_a_folder_that_is_not_ours_is_not_resumed_either(beir_folder, tiny_mlm, 
     own = tmp_path / "checkpoints" / "checkpoint-400"
     own.mkdir(parents=True)
     (own / "model.safetensors").write_bytes(b"somebody's")
-    with pytest.raises(InputError, match="nothing in it can be resumed"):
+    with pytest.raises(InputError, match="resumed"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path, FINETUNE, resume=True)
     assert (own / "model.safetensors").read_bytes() == b"somebody's"
 
@@ -112,7 +112,7 @@ def test_content_decides_not_paths(beir_folder, tiny_mlm, tmp_path):
     assert finetune(*arguments, resume=True) == done
     qrels = tmp_path / "moved" / "qrels" / "train.tsv"
     qrels.write_text("\n".join(qrels.read_text().splitlines()[:-2]) + "\n")
-    with pytest.raises(InputError, match="started with other seen"):
+    with pytest.raises(InputError, match="other seen"):
         finetune(*arguments, resume=True)
 
 
@@ -147,7 +147,7 @@ def test_no_step_is_no_model(tmp_path, tiny_mlm, beir_folder):
     shutil.copytree(beir_folder, data)
     lines = [f"q{i}\td0\t1" for i in range(16)]
     (data / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-    with pytest.raises(InputError, match="not one step"):
+    with pytest.raises(InputError, match="one step"):
         finetune(str(data), str(tiny_mlm), tmp_path / "m", FINETUNE)
     assert not list((tmp_path / "m").rglob("*"))
 
@@ -155,7 +155,7 @@ def test_no_step_is_no_model(tmp_path, tiny_mlm, beir_folder):
 def test_resuming_with_other_settings_is_refused(beir_folder, tiny_mlm, tmp_path, dies_at):
     with dies_at(3):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
-    with pytest.raises(InputError, match=r"started with other .*options"):
+    with pytest.raises(InputError, match=r"other .*options"):
         finetune(
             str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True
         )
@@ -165,7 +165,7 @@ def test_short_documents_only_is_one_clear_line(tiny_mlm, tmp_path):
     (tmp_path / "corpus.jsonl").write_text(
         '{"_id": "a", "text": "wing flow"}\n{"_id": "b", "text": "drag"}\n'
     )
-    with pytest.raises(InputError, match=r"no document of .* has more than 30 tokens"):
+    with pytest.raises(InputError, match=r"no document .*30 tokens"):
         pretrain([str(tmp_path / "corpus.jsonl")], str(tiny_mlm), tmp_path / "m", PretrainOptions())
 
 

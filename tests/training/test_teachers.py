@@ -59,9 +59,9 @@ def test_a_cross_encoder_gives_its_raw_logits(collection, tiny_bert, tmp_path):
 def test_a_cross_encoder_of_classes_is_refused(collection, tiny_bert, tmp_path):
     folder = save_cross_encoder(tmp_path / "three", tiny_bert, 3)
     teacher = CrossEncoderTeacher(folder, collection.documents, TextFormat())
-    with pytest.raises(InputError, match="3 numbers a pair"):
+    with pytest.raises(InputError, match="3 numbers"):
         teacher.score("q", "wing flow", np.array([0, 1]))
-    with pytest.raises(InputError, match="cannot be loaded as a cross-encoder"):
+    with pytest.raises(InputError, match="cross-encoder"):
         CrossEncoderTeacher(str(tmp_path / "nowhere"), collection.documents, TextFormat())
 
 
@@ -93,7 +93,7 @@ def test_bm25_and_files_score_rows_of_the_corpus(collection, bm25, tmp_path):
     for file in ("run", "table"):
         teacher = FileTeacher(tmp_path / file, collection.documents)
         assert np.allclose(teacher.score(query, "", rows), expected)
-        with pytest.raises(InputError, match="has no score for query"):
+        with pytest.raises(InputError, match=r"no score .*query"):
             teacher.score(query, "", np.array([0]))
 
 
@@ -113,7 +113,7 @@ def test_a_score_that_is_no_number_is_named_and_not_kept(collection, tmp_path):
     queries = dict(list(collection.queries.items())[:2])
     scores = TeacherScores(Nan(), queries, collection.documents, tmp_path / "t")
     second, document = list(queries)[1], collection.documents.ids(np.array([5]))[0]
-    with pytest.raises(InputError, match=f"{second!r} and document {document!r} with nan"):
+    with pytest.raises(InputError, match=f"{second!r} .*{document!r} .*nan"):
         scores.score(np.array([0, 1]), np.array([[1, 2], [5, 6]]))
     assert not list((tmp_path / "t").glob("*.npy"))
     found = scores.score(np.array([0]), np.array([[2, EMPTY]]))
@@ -125,12 +125,12 @@ def test_lists_without_an_order_are_counted_and_none_with_one_is_refused(caplog)
     scores = np.array([[1, 1, empty], [2, empty, empty], [1, 2, empty], [3, 3, 3]], np.float32)
     assert count_lists(scores) == {"drawn": 4, "of_one_document": 1, "all_tied": 2}
     assert "1 have one document and in 2" in caplog.text
-    with pytest.raises(InputError, match="no order to learn"):
+    with pytest.raises(InputError, match="no order"):
         count_lists(scores[[0, 1, 3]])
 
 
 def test_a_teacher_that_ties_everything_is_refused(beir_folder, tiny_mlm, collection, tmp_path):
     lines = [f"{q}\t{d}\t1\n" for q in collection.queries for d in collection.documents.ids(np.arange(48))]
     (tmp_path / "tied.tsv").write_text("".join(lines))
-    with pytest.raises(InputError, match="no order to learn"):
+    with pytest.raises(InputError, match="no order"):
         distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "tied.tsv"), tmp_path / "m", OPTIONS)

@@ -96,7 +96,7 @@ def test_a_gradient_that_is_not_a_number_never_moves_the_weights(
 ):
     poisoned = poison(gradient=True)
     output = tmp_path / "m"
-    with pytest.raises(NonFiniteTraining, match=r"step 3: the loss is finite, its gradient is not"):
+    with pytest.raises(NonFiniteTraining, match=r"step 3: .*loss is finite.*gradient"):
         finetune(str(beir_folder), str(tiny_mlm), output, KINDS[kind])
     kept = load_file(output / run.CHECKPOINTS / "checkpoint-2" / "model.safetensors")
     now = poisoned.model.transformers_model.state_dict()
@@ -113,7 +113,7 @@ def test_a_gradient_that_is_not_a_number_never_moves_the_weights(
 def test_without_a_checkpoint_it_says_so(beir_folder, tiny_mlm, tmp_path, poison):
     poison(gradient=False)
     options = OPTIONS.with_overrides(save_steps=4)
-    with pytest.raises(NonFiniteTraining, match="there is no checkpoint yet"):
+    with pytest.raises(NonFiniteTraining, match="no checkpoint"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path, options)
     found = json.loads((tmp_path / "nonfinite.json").read_text())
     assert found["last_good_checkpoint"] is None
@@ -134,7 +134,7 @@ def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(beir_fol
 
 def test_pretraining_is_guarded_too(beir_folder, tiny_mlm, tmp_path):
     options = PretrainOptions(max_steps=6, batch_size=8, learning_rate=1e38, span_tokens=12, save_steps=1)
-    with pytest.raises(NonFiniteTraining, match=r"^step \d: the "):
+    with pytest.raises(NonFiniteTraining, match=r"^step \d: "):
         pretrain([str(beir_folder)], str(tiny_mlm), tmp_path, options)
     assert json.loads((tmp_path / "nonfinite.json").read_text())["step"] < 6
 
@@ -196,7 +196,7 @@ class TestGuard:
         guard.scaled = True  # float16's scaler looks for itself
         guard.on_pre_optimizer_step(None, None, None, model=model)
         guard.scaled = False
-        with pytest.raises(NonFiniteTraining, match="its gradient is not"):
+        with pytest.raises(NonFiniteTraining, match="gradient"):
             guard.on_pre_optimizer_step(None, None, None, model=model)
 
     def test_without_names_the_message_is_still_a_sentence(self, tmp_path):

@@ -165,11 +165,11 @@ def test_weighted_clusters_train_in_two_stages(beir_folder, tiny_mlm, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"episodes": 1}, "stages 2 and episodes 1 are two ways to mine negatives: leave one of them out"),
-        ({"stages": 3}, "stages is 1 or 2, not 3"),
-        ({"negatives": 0}, "stages 2 mines hard negatives: set negatives to 1 or more"),
-        ({"stage2_negatives": "bm25"}, "stage2_negatives is both or mined, not 'bm25'"),
-        ({"mining_keep": 13}, "mining_depth 12 must be at least mining_keep 13"),
+        ({"episodes": 1}, "stages 2 .*episodes 1"),
+        ({"stages": 3}, "stages .*3"),
+        ({"negatives": 0}, "stages 2 .*negatives"),
+        ({"stage2_negatives": "bm25"}, "stage2_negatives .*'bm25'"),
+        ({"mining_keep": 13}, "mining_depth 12 .*mining_keep 13"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):
@@ -178,7 +178,7 @@ def test_bad_settings_are_refused(changes, message):
 
 
 def test_bad_input_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
-    with pytest.raises(InputError, match="set episodes to 1 or more, or stages to 2"):
+    with pytest.raises(InputError, match=r"episodes .*stages"):
         finetune(
             str(beir_folder),
             str(tiny_mlm),
@@ -186,14 +186,14 @@ def test_bad_input_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
             SMALL.with_overrides(stages=1),
             targets=[str(beir_folder)],
         )
-    with pytest.raises(InputError, match="document_length 500 is outside"):
+    with pytest.raises(InputError, match="document_length 500"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL.with_overrides(document_length=500))
     data = tmp_path / "data"
     shutil.copytree(beir_folder, data)
     documents = [json.loads(line)["_id"] for line in (data / "corpus.jsonl").read_text().splitlines()]
     lines = [f"q0\t{document}\t1" for document in documents]
     (data / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-    with pytest.raises(InputError, match="every document is relevant to query 'q0'"):
+    with pytest.raises(InputError, match=r"every document .*'q0'"):
         finetune(str(data), str(tiny_mlm), tmp_path / "n", SMALL)
     assert not list((tmp_path / "n").rglob("*"))
 
