@@ -93,7 +93,7 @@ def test_the_picture_is_a_png(folder, tmp_path):
     report = overlap(folder, folder, output=tmp_path / "o")
     assert report["picture"] == "similarity.png"
     assert (tmp_path / "o" / "similarity.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    with pytest.raises(InputError, match="give --output"):
+    with pytest.raises(InputError, match="--output"):
         overlap(folder, folder, picture=True)
 
 
