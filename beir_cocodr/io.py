@@ -1,49 +1,90 @@
-"""Writing a file so that a run that dies leaves nothing half-written.
+"""Files and folders that appear when they are complete, locks, hashes, and the cache folder.
 
-Telling whether a file is still the one that was read.
-
-The user's cache folder.
-
-Arrays that several processes may write and read.
-
-The folder of a store: files that appear when they are complete, and one writer at a time.
-
-A folder that appears under its name only when it is complete.
+Everything is written beside its final place, in a folder whose name begins with ``.unfinished-``, and takes
+its name in one step: a run that dies leaves nothing half-written under a name that is read. What such a run
+leaves is removed by the next one that holds the folder (:func:`sole_writer`), or after a day
+(:func:`cache_folder`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
-import numpy as np
-import numpy.typing as npt
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
 from beir_cocodr.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_UNFINISHED, _LOCK = ".unfinished-", ".lock"
+
+# A writer in the cache that is not older than this may still be alive.
+_LEFT_OVER_SECONDS = 86_400
+
+_CLOCK_TICK_NS = 20_000_000
+
+
+@contextmanager
+def unfinished(folder: Path) -> Iterator[Path]:
+    """A new folder in ``folder``, which is made if need be; removed at the end with what is left in it."""
+    place = folder / f"{_UNFINISHED}{uuid4().hex}"
+    place.mkdir(parents=True)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A name to write a file under, which becomes ``path`` when it is complete and on the disk.
+
+    It lies in a folder of its own, as some libraries write under further names, which a kill leaves there.
+    """
+    with unfinished(path.parent) as place:
+        temporary = place / path.name
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)  # some libraries write files that shut everybody else out
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
 
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[IO[str]]:
     """A text file that appears under its name only when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp's own mode shuts everybody else out
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        yield file
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` in one step."""
+    with atomic_writer(path) as file:
+        file.write(text)
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write a ``.npy`` file in one step."""
+    import numpy as np  # reading the sources of packages imports none of them
+
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)
 
 
 def output_folder(path: Path) -> Path:
@@ -61,17 +102,139 @@ def output_folder(path: Path) -> Path:
     return path
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` in one step."""
-    with atomic_writer(path) as file:
-        file.write(text)
+def check_output_free(output: Path) -> None:
+    """Check that an output is not there yet, better before hours of encoding than after.
+
+    Raises:
+        InputError: it is a file, or a folder that is not empty.
+    """
+    if output.is_dir() and not any(output.iterdir()):
+        return
+    if output.exists() or output.is_symlink():
+        raise InputError(
+            f"{output} is there already, not empty, and is not written over; choose another --output"
+        )
 
 
-_CLOCK_TICK_NS = 20_000_000
+@contextmanager
+def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
+    """A folder beside ``output`` that takes its name at the end, and is removed if anything fails.
+
+    Args:
+        output: the folder to be.
+        replace: an ``output`` that is there is replaced, and stays whole until then.
+
+    Raises:
+        InputError: ``output`` is taken, or its parent cannot be written to.
+    """
+    if not replace:
+        check_output_free(output)
+    output = output.absolute()
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(unfinished(output.parent))
+        except OSError as error:
+            raise InputError(f"{output} cannot be made: {error.strerror}; choose another --output") from error
+        draft, former = place / "new", place / "former"
+        draft.mkdir()
+        yield draft
+        if not replace:
+            check_output_free(output)
+        if output.is_dir():
+            output.replace(former)
+        try:
+            draft.replace(output)
+        except OSError:
+            if former.is_dir():
+                former.replace(output)
+            raise
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Hold a folder against other processes; the lock goes with the process, however that ends.
+
+    Args:
+        folder: exists; where its file system has no locks, nothing is held.
+        wait: for another process that holds it.
+
+    Raises:
+        InputError: another process holds it, and ``wait`` is off.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(folder / _LOCK, timeout=-1 if wait else 0))
+            # Before it is let go: those who wait notice, and lock the next file of this name.
+            stack.callback((folder / _LOCK).unlink, missing_ok=True)
+        except Timeout:
+            raise InputError(
+                f"another process writes to {folder}; wait for it, or choose another folder"
+            ) from None
+        except OSError:  # a file system that cannot lock
+            pass
+        yield
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Keep others from writing to a folder, and remove what a writer that was killed left half-written.
+
+    Raises:
+        InputError: another process writes to it now.
+    """
+    with locked(folder, wait=False):
+        remove_unfinished(folder)
+        try:
+            yield
+        finally:
+            remove_unfinished(folder)  # processes that were started for the writing may have died
+
+
+def is_incidental(path: Path) -> bool:
+    """Whether a path is a lock or the unfinished work of a process that runs or was killed."""
+    return path.name == _LOCK or path.name.startswith(_UNFINISHED)
+
+
+def remove_unfinished(folder: Path, older_than: float = 0.0) -> None:
+    """Remove what writers left half-written, where it was not touched for ``older_than`` seconds."""
+    for left_over in folder.glob(f"{_UNFINISHED}*"):
+        with suppress(FileNotFoundError):  # another process was faster
+            if older_than and time.time() - left_over.stat().st_mtime <= older_than:
+                continue
+            if left_over.is_dir():
+                shutil.rmtree(left_over, ignore_errors=True)
+            else:
+                left_over.unlink()
+
+
+def cache_root() -> Path:
+    """The folder below which everything derived is kept: ``BEIR_COCODR_CACHE`` if that is set, else the
+    platform's own place (on Linux ``~/.cache/beir-cocodr``). It may be deleted at any time."""
+    override = os.environ.get("BEIR_COCODR_CACHE")
+    return Path(override).expanduser() if override else Path(user_cache_dir("beir-cocodr"))
+
+
+def cache_folder(name: str) -> Path:
+    """A folder below the cache root, made if need be; what a killed writer left there is removed after a day.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    folder = cache_root() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder, _LEFT_OVER_SECONDS)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere, to a writable folder"
+        ) from error
+    return folder
 
 
 def file_state(path: Path) -> tuple[str, str, str]:
     """Resolved path, size in bytes and time of last change in nanoseconds, as strings.
+
+    They tell whether a file is still the one that was read.
 
     Raises:
         OSError: if the file is not there.
@@ -85,125 +248,18 @@ def file_state(path: Path) -> tuple[str, str, str]:
     return str(resolved), str(state.st_size), str(state.st_mtime_ns)
 
 
-def cache_root() -> Path:
-    """The folder below which everything derived is kept: ``BEIR_COCODR_CACHE`` if that is set, else the
-    platform's own place (on Linux ``~/.cache/beir-cocodr``). It may be deleted at any time."""
-    override = os.environ.get("BEIR_COCODR_CACHE")
-    return Path(override).expanduser() if override else Path(user_cache_dir("beir-cocodr"))
+def text_sha256(*parts: str) -> str:
+    """A hash of strings, in hexadecimal."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def save_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write a ``.npy`` file in one step."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, array)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+def json_sha256(content: object, ensure_ascii: bool = True) -> str:
+    """A hash of what JSON holds, whatever the order of its keys; of all else its ``str`` counts."""
+    text = json.dumps(content, sort_keys=True, default=str, ensure_ascii=ensure_ascii)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-_UNFINISHED = ".unfinished-"
-
-
-@contextmanager
-def placed(path: Path) -> Iterator[Path]:
-    """A name to write a file under, which becomes ``path`` when it is complete and on the disk.
-
-    It lies in a folder of its own, as some libraries write under further names, which a kill leaves there.
-    """
-    place = path.with_name(f"{_UNFINISHED}{uuid4().hex}")
-    place.mkdir()
-    temporary = place / path.name
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # some libraries write files that shut everybody else out
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Keep others from writing to a folder, and remove what a writer that was killed left half-written.
-
-    Raises:
-        InputError: another process writes to it now.
-    """
-    handle = _locked(folder)
-    try:
-        _tidy(folder)
-        yield
-    finally:
-        _tidy(folder)  # processes that were started for the writing may have died
-        if handle is not None:
-            os.close(handle)
-
-
-def _tidy(folder: Path) -> None:
-    for left_over in folder.glob(f"*{_UNFINISHED}*"):
-        if left_over.is_dir():
-            shutil.rmtree(left_over, ignore_errors=True)
-        else:
-            left_over.unlink(missing_ok=True)
-
-
-def _locked(folder: Path) -> int | None:
-    """The folder, open and locked; the lock goes with the process, however that ends. None without locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise InputError(
-            f"another process writes to {folder}; wait for it, or choose another folder"
-        ) from None
-    except OSError:  # a file system that cannot lock
-        with suppress(OSError):
-            os.close(handle)
-        return None
-    return handle
-
-
-def check_output_free(output: Path) -> None:
-    """Refuse an output that is there already, better before hours of encoding than after.
-
-    Raises:
-        InputError: it is a file, or a folder that is not empty.
-    """
-    if output.is_dir() and not any(output.iterdir()):
-        return
-    if output.exists() or output.is_symlink():
-        raise InputError(f"{output} is there already and is not written over; choose another --output")
-
-
-@contextmanager
-def draft_folder(output: Path) -> Iterator[Path]:
-    """A folder beside ``output`` that takes its name at the end, and is removed if anything fails.
-
-    Raises:
-        InputError: ``output`` is taken, or its parent cannot be written to.
-    """
-    check_output_free(output)
-    output = output.absolute()
-    draft = output.with_name(f".{output.name}.{uuid4().hex}")
-    try:
-        try:
-            draft.mkdir(parents=True)
-        except OSError as error:
-            raise InputError(f"{output} cannot be made: {error.strerror}; choose another --output") from error
-        yield draft
-        check_output_free(output)
-        if output.is_dir():
-            output.rmdir()
-        draft.replace(output)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+def file_sha256(path: Path) -> str:
+    """A hash of the bytes of a file."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

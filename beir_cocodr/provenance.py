@@ -7,7 +7,6 @@ What models have seen in training of the collection that they are judged on.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import write_text
+from beir_cocodr.io import file_sha256, json_sha256, write_text
 from beir_cocodr.retrieval.model_spec import encoder_name
 
 RECORD_FILE = "training.json"
@@ -38,14 +37,10 @@ def seen(collection: Collection, queries: bool) -> dict[str, Any]:
         record |= {
             "split": collection.split,
             "queries": len(collection.queries),
-            "queries_sha256": _sha256(collection.queries),
-            "qrels_sha256": _sha256(collection.qrels),
+            "queries_sha256": json_sha256(collection.queries),
+            "qrels_sha256": json_sha256(collection.qrels),
         }
     return record
-
-
-def _sha256(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_record(model: str | Path) -> dict[str, Any] | None:
@@ -209,16 +204,10 @@ def _training_collection(shown: dict[str, Any]) -> Collection | None:
         return None
     now = seen(found, queries=split is not None)
     if "generation" in shown:
-        now["queries_sha256"] = _file_sha256(Path(name) / "queries.jsonl")
+        file = Path(name) / "queries.jsonl"
+        now["queries_sha256"] = file_sha256(file) if file.is_file() else None
     names = ("corpus_sha256", "queries_sha256") if split else ("corpus_sha256",)
     return found if all(now.get(name) == shown.get(name) for name in names) else None
-
-
-def _file_sha256(file: Path) -> str | None:
-    if not file.is_file():
-        return None
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _contents(documents: Documents) -> npt.NDArray[np.int64]:

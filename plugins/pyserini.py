@@ -18,9 +18,6 @@ Queries to the vectors that an index is searched by.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +31,7 @@ import torch.nn.functional as F
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import draft_folder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.faiss.build import import_faiss
@@ -94,23 +92,12 @@ def appearing(folder: Path) -> Iterator[Path]:
     Raises:
         InputError: there is something in ``folder`` already, or it cannot be made.
     """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(f"{folder} is there already and not empty: choose another folder, or delete it")
-    draft = None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        yield draft
-        umask = os.umask(0)
-        os.umask(umask)
-        draft.chmod(0o777 & ~umask)  # mkdtemp's own mode shuts everybody else out
-        draft.rename(folder)
+        with draft_folder(folder) as draft:
+            yield draft
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"{folder} cannot be written: {reason}; choose another folder") from error
-    finally:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _line(id: str) -> str:

@@ -11,16 +11,12 @@ Converted corpora, kept below the cache root and used again while their source s
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +27,7 @@ from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels, Source
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root
+from beir_cocodr.io import cache_folder, text_sha256, unfinished
 
 
 def resolve_source(dataset: str | Path, split: str) -> Source:
@@ -165,8 +161,6 @@ def _report_unknown(source: Source, queries: dict[str, str], known: Known, repor
 # Part of every key: raise it when reading changes what comes out.
 _FORMAT = "1"
 
-_LEFT_OVER_SECONDS = 86_400
-
 
 def converted_corpus(source: Source) -> ArrowCorpus:
     """The documents of a source, converted to Arrow the first time and mapped from then on.
@@ -177,55 +171,35 @@ def converted_corpus(source: Source) -> ArrowCorpus:
     Raises:
         InputError: for any error in the corpus, and if the cache folder cannot be written.
     """
-    folder = cache_root() / "corpora"
+    folder = cache_folder("corpora")
     key = source.key()
     if key is not None:
         converted = _opened(_place(folder, key))
         if converted is not None:
             return converted
-    temporary = _temporary_file(folder)
     try:
-        content_hash = _convert(source, temporary)
-        if source.key() != key:
-            raise InputError(f"{source.documents_file}: changed while it was being read; run again")
-        place = _place(folder, key or ("content", content_hash))
-        temporary.replace(place)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with unfinished(folder) as draft:
+            temporary = draft / "corpus.arrow"
+            content_hash = _convert(source, temporary)
+            if source.key() != key:
+                raise InputError(f"{source.documents_file}: changed while it was being read; run again")
+            place = _place(folder, key or ("content", content_hash))
+            temporary.replace(place)
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere") from error
     return open_corpus(place)
 
 
 def _convert(source: Source, temporary: Path) -> str:
     report = StrictReport(source.name)
-    try:
-        written = CorpusWriter(temporary).write(source.documents(report), report.counts)
-    except OSError as error:
-        raise InputError(
-            f"{temporary.parent}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere"
-        ) from error
+    written = CorpusWriter(temporary).write(source.documents(report), report.counts)
     duplicates = written.ids.find(lambda: ((line, id) for line, id, _, _ in source.documents(ignore)))
     check_duplicates(duplicates, source.documents_file, report)
     return written.content_hash
 
 
-def _temporary_file(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.glob(".*.tmp"):
-            # A conversion that was killed cannot clean up; one that runs today may still be alive.
-            with suppress(FileNotFoundError):
-                if time.time() - left_over.stat().st_mtime > _LEFT_OVER_SECONDS:
-                    left_over.unlink()
-    except OSError as error:
-        raise InputError(
-            f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE to a writable folder"
-        ) from error
-    return folder / f".{uuid4().hex}.tmp"
-
-
 def _place(folder: Path, key: tuple[str, ...]) -> Path:
-    digest = hashlib.sha256("\0".join((_FORMAT, *key)).encode("utf-8", "surrogateescape")).hexdigest()
-    return folder / f"{digest[:32]}.arrow"
+    return folder / f"{text_sha256(_FORMAT, *key)[:32]}.arrow"
 
 
 def _opened(path: Path) -> ArrowCorpus | None:

@@ -9,13 +9,10 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from tqdm import tqdm
 
 from beir_cocodr.data.beir_folder import link_corpus
@@ -36,10 +33,10 @@ from beir_cocodr.generation.shards import (
     write_generation,
     write_queries,
 )
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.io import is_incidental, locked, output_folder, write_text
 from beir_cocodr.records import versions
 
-_PLAN_FILE, _LOCK = "plan.json", ".generation.lock"
+_PLAN_FILE = "plan.json"
 
 # Names and paths may change while the content stays: hashes stand beside them.
 _NAMES = {"dataset": ("name", "counts"), "generator": ("name",), "settings": ("tokenizer",)}
@@ -68,7 +65,7 @@ def lock_generation(output: Path, plan: dict[str, Any]) -> dict[str, Any] | None
         raise InputError(
             f"{output} is not empty, and no queries were generated in it; choose another --output"
         )
-    with one_at_a_time(output):
+    with locked(output):
         if begun.is_file():
             _same(output, json.loads(begun.read_text(encoding="utf-8")), plan, _generating(plan))
         else:
@@ -78,22 +75,13 @@ def lock_generation(output: Path, plan: dict[str, Any]) -> dict[str, Any] | None
 
 def _strangers(output: Path) -> bool:
     """Whether a folder without a plan holds anything that is not of a process that just begins or died so."""
-    return any(path.name not in (SHARDS, _LOCK) for path in output.iterdir()) or any(
-        not path.name.startswith(f".{_PLAN_FILE}.") for path in (output / SHARDS).glob("*")
-    )
-
-
-@contextmanager
-def one_at_a_time(output: Path) -> Iterator[None]:
-    """Hold an output against other processes; one that dies lets go."""
-    with FileLock(output / _LOCK):
-        yield
+    found = [*output.iterdir(), *(output / SHARDS).glob("*")]
+    return any(path != output / SHARDS and not is_incidental(path) for path in found)
 
 
 def tidy(output: Path) -> None:
     """Remove what only unfinished work needs."""
     shutil.rmtree(output / SHARDS, ignore_errors=True)
-    (output / _LOCK).unlink(missing_ok=True)
 
 
 def _generating(plan: dict[str, Any]) -> list[str]:
@@ -264,7 +252,7 @@ def _finish(
     options: GenerationOptions,
     consistency: ConsistencyFilter | None,
 ) -> dict[str, Any]:
-    with one_at_a_time(output):
+    with locked(output):
         if (output / GENERATION_FILE).is_file():  # another process was faster
             tidy(output)
             return read_generation(output)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
@@ -21,7 +18,7 @@ from beir_cocodr.data.readers import json_records
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.shards import read_generation
-from beir_cocodr.io import cache_root, file_state
+from beir_cocodr.io import atomic_path, cache_folder, file_state, text_sha256
 
 _SCHEMA = pa.schema(
     [
@@ -89,8 +86,7 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
         raise InputError(f"{queries}: no such file; generate the queries again")
     separator = record["settings"]["title_separator"]
     key = (_FORMAT, *file_state(queries), documents.content_hash, separator, str(queries_per_passage))
-    digest = hashlib.sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()
-    table = cache_root() / "query-context" / f"{digest[:32]}.arrow"
+    table = cache_folder("query-context") / f"{text_sha256(*key)[:32]}.arrow"
     if not table.is_file():
         rows = _rows(_passages(queries, queries_per_passage), documents, TextFormat(separator), queries)
         _write(table, rows)
@@ -148,12 +144,10 @@ def _rows(
 
 def _write(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
     """Write an Arrow stream, the layout that ``datasets`` maps, in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("wb") as file,
+        pa.ipc.new_stream(file, _SCHEMA) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(batch)

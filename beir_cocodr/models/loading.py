@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
 
@@ -96,8 +97,8 @@ def fingerprint(model: Any) -> dict[str, str]:
         )
     return {
         "weights": weights_sha256(model),
-        "tokenizer": _digest(_tokenizer(model.tokenizer)),
-        "architecture": _digest([_module(module) for _, module in model.named_children()]),
+        "tokenizer": json_sha256(_tokenizer(model.tokenizer)),
+        "architecture": json_sha256([_module(module) for _, module in model.named_children()]),
     }
 
 
@@ -121,7 +122,3 @@ def _module(module: Any) -> list[Any]:
         {name: value for name, value in settings.items() if name not in _LENGTHS and value is not None},
         {k: v for k, v in content.items() if k not in _INCIDENTAL and not k.startswith("_")},
     ]
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import atomic_path
 
 _COLUMNS = 3
 
@@ -84,12 +85,8 @@ def write_scatter(
         axis.set_visible(False)
     for axis in figure.axes[::columns]:
         axis.set_ylabel(measure)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _caption(row: Mapping[str, Any]) -> str:
@@ -174,12 +171,8 @@ def write_labelled_scatter(path: Path, panels: Sequence[Panel], title: str, colu
     figure.draw_without_rendering()  # only then is it known where everything stands
     for axis, panel in zip(figure.axes, panels, strict=False):
         _write_names(axis, panel)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _draw(axis: Any, panel: Panel) -> None:
@@ -247,12 +240,8 @@ def write_histogram(
     axis.set_xlabel(_plain(label))
     axis.set_ylabel("test queries")
     axis.set_title(_plain(title))
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ Query embeddings, encoded once and kept below the cache root.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root
+from beir_cocodr.io import cache_root, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 
@@ -168,7 +167,7 @@ class QueryEncoder:
             "lower_case": getattr(tokenizer, "do_lower_case", None),
             "text_format": self.model.text_format.as_dict(),
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+        return json_sha256(content)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """(Q,) texts to (Q, d) float32 of length 1; a zero vector stays zero."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -13,7 +12,7 @@ from typing import Any
 from beir_cocodr.data.collection import Collection, resolve_source
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root, write_text
+from beir_cocodr.io import cache_root, json_sha256, text_sha256, write_text
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +83,8 @@ def source_record(collection: Collection, where: Origin) -> dict[str, Any]:
         "corpus_sha256": collection.documents.content_hash,
         "queries": len(collection.queries),
         "judgements": sum(map(len, collection.qrels.values())),
-        "queries_sha256": content_sha256(collection.queries),
-        "qrels_sha256": content_sha256(collection.qrels),
+        "queries_sha256": json_sha256(collection.queries),
+        "qrels_sha256": json_sha256(collection.qrels),
         "counts": collection.counts,
     }
 
@@ -111,15 +110,10 @@ def short_size(size: int) -> str:
     return f"{size // 1000}k" if size % 1000 == 0 else str(size)
 
 
-def content_sha256(content: Any) -> str:
-    """A hash of queries or judgements, whatever their order."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def remember(output: Path) -> None:
     """Note an output of `resample` below the cache root, so that its ids can be registered later."""
     folder = str(output.resolve())
-    name = hashlib.sha256(folder.encode()).hexdigest()[:16]
+    name = text_sha256(folder)[:16]
     try:
         write_text(cache_root() / "resampled" / f"{name}.json", json.dumps({"folder": folder}) + "\n")
     except OSError as error:

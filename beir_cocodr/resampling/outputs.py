@@ -21,13 +21,12 @@ import numpy.typing as npt
 
 from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.io import draft_folder, write_text
+from beir_cocodr.io import draft_folder, json_sha256, write_text
 from beir_cocodr.records import versions
 from beir_cocodr.resampling.inputs import Inputs
 from beir_cocodr.resampling.manifest import (
     MANIFEST_FILE,
     Origin,
-    content_sha256,
     remember,
     set_id,
     source_record,
@@ -168,8 +167,8 @@ def _part(
         "split": split,
         "queries": len(queries),
         "judgements": sum(map(len, qrels.values())),
-        "queries_sha256": content_sha256(queries),
-        "qrels_sha256": content_sha256(qrels),
+        "queries_sha256": json_sha256(queries),
+        "qrels_sha256": json_sha256(qrels),
     }
 
 

@@ -25,7 +25,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.io import write_text
+from beir_cocodr.io import atomic_path, save_array, write_text
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.options import DistillOptions
@@ -311,8 +311,8 @@ class Rounds(TrainerCallback):
         from safetensors.torch import save_file
 
         state = {name: weight.detach().cpu().clone() for name, weight in self.model.state_dict().items()}
-        save_file(state, self.folder / "unfinished.safetensors")
-        (self.folder / "unfinished.safetensors").replace(self.folder / "best.safetensors")
+        with atomic_path(self.folder / "best.safetensors") as temporary:
+            save_file(state, temporary)
 
 
 # Pairs scored between two files; a run that is killed asks for at most so many again.
@@ -381,8 +381,5 @@ class TeacherScores:
 
     def _keep(self, pairs: np.ndarray) -> None:
         number = sum(1 for _ in self.folder.glob("*.npy"))
-        unfinished = self.folder / "unfinished"
-        with unfinished.open("wb") as file:
-            np.save(file, pairs)
-        unfinished.replace(self.folder / f"{number:06d}.npy")
+        save_array(self.folder / f"{number:06d}.npy", pairs)
         self._known = np.sort(np.concatenate([self._known, pairs]), order="key")

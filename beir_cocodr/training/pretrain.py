@@ -5,7 +5,6 @@ What pre-training is shown of generated queries.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +17,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.shards import read_generation
+from beir_cocodr.io import file_sha256
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead
 from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder
 from beir_cocodr.models.loading import load_encoder
@@ -57,7 +57,7 @@ def context_provenance(folders: Sequence[str], collections: Sequence[Collection]
             {
                 "dataset": str(folder),
                 "corpus_sha256": corpus,
-                "queries_sha256": on_main(partial(_sha256, file)),
+                "queries_sha256": on_main(partial(file_sha256, file)),
                 "generation": {name: record[name] for name in ("settings", "counts")},
             }
         )
@@ -68,11 +68,6 @@ def context_provenance(folders: Sequence[str], collections: Sequence[Collection]
             "leave the corpus out"
         )
     return found
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def pretrain(

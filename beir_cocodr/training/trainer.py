@@ -27,7 +27,7 @@ from transformers import ProgressCallback, TrainerCallback
 
 from beir_cocodr.distributed import on_main, rank, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import write_text
+from beir_cocodr.io import atomic_path, write_text
 from beir_cocodr.provenance import read_record, write_record
 from beir_cocodr.records import versions
 from beir_cocodr.training.options import TrainingOptions
@@ -155,9 +155,8 @@ class LossState(TrainerCallback):
             finish_step()
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            unfinished = folder / f".{LOSS_FILE}"
-            save_file(self._state(), unfinished)
-            unfinished.replace(folder / LOSS_FILE)
+            with atomic_path(folder / LOSS_FILE) as temporary:
+                save_file(self._state(), temporary)
 
     def _state(self) -> dict[str, Tensor]:
         whole = self.loss.state_dict()

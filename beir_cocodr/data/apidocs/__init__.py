@@ -11,18 +11,16 @@ import importlib.util
 import json
 import logging
 import platform
-import shutil
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root
+from beir_cocodr.io import cache_root, draft_folder, json_sha256
 
 
 def describe_apidocs(folder: Path) -> str:
@@ -121,8 +119,7 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     """
     domains = _domains(domain)
     key = _key(domains)
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:12]
-    folder = _cache_root(cache_dir) / "apidocs" / f"{'+'.join(domains)}-{digest}"
+    folder = _cache_root(cache_dir) / "apidocs" / f"{'+'.join(domains)}-{json_sha256(key)[:12]}"
     if not (folder / "statistics.json").is_file():
         extractions = {name: _extract(name) for name in domains}
         _drop_repeated(extractions)
@@ -225,27 +222,26 @@ def _drop_repeated(extractions: dict[str, _Extraction]) -> None:
 
 
 def _write(folder: Path, extractions: dict[str, _Extraction], key: dict[str, Any]) -> None:
-    """Write into a folder beside the final one and rename it, which of two processes one does first."""
+    """Write the folder in one step, which of two processes one does first."""
     pairs = [pair for extraction in extractions.values() for pair in extraction.pairs]
     statistics = {"key": key, "domains": {name: _statistics(found) for name, found in extractions.items()}}
-    draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    corpus = ({"_id": p.id, "title": "", "text": p.passage} for p in pairs)
+    queries = ({"_id": f"query:{p.id}", "text": p.query} for p in pairs)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
-        (draft / "qrels").mkdir(parents=True)
-        _write_jsonl(draft / "corpus.jsonl", ({"_id": p.id, "title": "", "text": p.passage} for p in pairs))
-        _write_jsonl(draft / "queries.jsonl", ({"_id": f"query:{p.id}", "text": p.query} for p in pairs))
-        for split in ("train", "test"):
-            rows = [f"query:{pair.id}\t{pair.id}\t1\n" for pair in pairs if pair.split == split]
-            header = "query-id\tcorpus-id\tscore\n"
-            (draft / "qrels" / f"{split}.tsv").write_text("".join([header, *rows]), encoding="utf-8")
-        (draft / "statistics.json").write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
-        try:
-            draft.rename(folder)
-        except OSError:
-            # A folder that is there already was written by another process from the same key.
-            if not (folder / "statistics.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        with draft_folder(folder) as draft:
+            (draft / "qrels").mkdir()
+            _write_jsonl(draft / "corpus.jsonl", corpus)
+            _write_jsonl(draft / "queries.jsonl", queries)
+            for split in ("train", "test"):
+                rows = [f"query:{pair.id}\t{pair.id}\t1\n" for pair in pairs if pair.split == split]
+                header = "query-id\tcorpus-id\tscore\n"
+                (draft / "qrels" / f"{split}.tsv").write_text("".join([header, *rows]), encoding="utf-8")
+            (draft / "statistics.json").write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+    except InputError:
+        # A folder that is there already was written by another process from the same key.
+        if not (folder / "statistics.json").is_file():
+            raise
 
 
 def _write_jsonl(path: Path, records: Iterable[dict[str, str]]) -> None:

@@ -13,7 +13,6 @@ The score of a regime from the scores of all models that were judged in it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
@@ -32,7 +31,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.io import file_sha256, output_folder, write_text
 from beir_cocodr.records import versions
 from beir_cocodr.report.pictures import alignment_picture, will_draw
 from beir_cocodr.resampling.manifest import MANIFEST_FILE, read_manifest
@@ -375,7 +374,7 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
 
 def _lock_output(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
     """Cells in one output are comparable: they have one recipe, one set of measures, the same sets."""
-    manifest = hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+    manifest = file_sha256(folder / MANIFEST_FILE)
     now = {"manifest_sha256": manifest, "measures": measures, **recipe.describe()}
     file = output / _SETTINGS_FILE
     begun = any((output / name).is_dir() for name in ("cells", "models"))

@@ -1,15 +1,9 @@
-"""A FAISS index and all that belongs to it, in a folder.
-
-What kind of FAISS index is built over a corpus, and how it is searched.
-"""
+"""A FAISS index and all that belongs to it, written to a folder and read back."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import draft_folder
 from beir_cocodr.retrieval.faiss.build import IndexParts, import_faiss
 from beir_cocodr.retrieval.faiss.transform import (
     FaissOptions,
@@ -57,26 +52,17 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
         "prior_apart": parts.remainders is not None,
         **parts.record,
     }
-    draft = None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        import_faiss().write_index(parts.index, str(draft / INDEX))
-        parts.transform.save(draft / TRANSFORM)
-        if parts.remainders is not None:
-            np.save(draft / REMAINDERS, parts.remainders)
-        (draft / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
-        umask = os.umask(0)
-        os.umask(umask)
-        draft.chmod(0o777 & ~umask)  # mkdtemp's own mode shuts everybody else out
-        _put(draft, folder)
+        with draft_folder(folder, replace=True) as draft:
+            import_faiss().write_index(parts.index, str(draft / INDEX))
+            parts.transform.save(draft / TRANSFORM)
+            if parts.remainders is not None:
+                np.save(draft / REMAINDERS, parts.remainders)
+            (draft / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
     except (OSError, RuntimeError) as error:  # faiss reports a full disk as a RuntimeError
         raise InputError(
             f"{folder} cannot be written: {_first_line(error)}; choose another folder"
         ) from error
-    finally:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
 
 
 def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts:
@@ -138,20 +124,6 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _may_replace(folder: Path) -> bool:
     return folder.is_dir() and ((folder / SETTINGS).is_file() or not any(folder.iterdir()))
-
-
-def _put(draft: Path, folder: Path) -> None:
-    if not folder.exists():
-        draft.rename(folder)
-        return
-    old = draft.with_name(f"{draft.name}.old")
-    folder.rename(old)
-    try:
-        draft.rename(folder)
-    except OSError:
-        old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,7 +10,6 @@ What kind of FAISS index is built over a corpus, and how it is searched.
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import atomic_path
 
 logger = logging.getLogger(__name__)
 
@@ -267,12 +267,8 @@ class Folding:
 
     def save(self, path: str | Path) -> None:
         """Write to ``path``, in safetensors, in one step."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            temporary = Path(folder) / path.name
+        with atomic_path(Path(path)) as temporary:
             save_file({"query_mean": self.query_mean, "document_mean": self.document_mean}, temporary)
-            temporary.replace(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Folding:

@@ -5,7 +5,6 @@ Settings of an embedding store.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import placed
+from beir_cocodr.io import atomic_path, json_sha256
 from beir_cocodr.retrieval.corpus_encoder import Backend
 from beir_cocodr.retrieval.store.shard import Precision
 
@@ -47,7 +46,7 @@ class StoreRecord:
     @property
     def key(self) -> str:
         """A sha256 over the identity."""
-        return key_of(self.identity)
+        return _key(self.identity)
 
     @property
     def shard_size(self) -> int:
@@ -60,7 +59,7 @@ class StoreRecord:
 
     def write(self, folder: Path) -> None:
         content = {"format": _FORMAT, "key": self.key, **asdict(self)}
-        with placed(folder / _FILE) as temporary:
+        with atomic_path(folder / _FILE) as temporary:
             temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
@@ -95,9 +94,9 @@ class StoreRecord:
         """
         if self.identity == identity:
             return
-        differences = _differences(self.identity, identity)
+        wanted, differences = _key(identity), _differences(self.identity, identity)
         raise InputError(
-            f"{folder} holds embeddings with the key {self.key[:16]}, and {key_of(identity)[:16]} is wanted: "
+            f"{folder} holds embeddings with the key {self.key[:16]}, and {wanted[:16]} is wanted: "
             f"{differences}; choose another folder, or delete this one"
         )
 
@@ -116,9 +115,8 @@ class StoreRecord:
         )
 
 
-def key_of(identity: Mapping[str, Any]) -> str:
-    """A sha256 over an identity."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+def _key(identity: Mapping[str, Any]) -> str:
+    return json_sha256(identity, ensure_ascii=False)
 
 
 def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import placed
+from beir_cocodr.io import atomic_path
 
 #: "fp32": as they are. "fp16": half the size, relative error up to 2⁻¹¹. "bf16": bfloat16 values, relative
 #: error up to 2⁻⁸, in float16 files, as numpy and most tools know no bfloat16. "int8": a quarter of the size,
@@ -132,7 +132,7 @@ class Shard:
 
     def write(self, arrays: Arrays) -> None:
         """Put the arrays of :func:`~beir_cocodr.retrieval.store.shard.pack` in place, in one step."""
-        with placed(self.path) as temporary:
+        with atomic_path(self.path) as temporary:
             save_file(arrays, temporary, metadata={_ENTRY: json.dumps(self._label)})
 
     def read(self) -> torch.Tensor:

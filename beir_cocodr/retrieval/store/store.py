@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import placed
+from beir_cocodr.io import atomic_path
 from beir_cocodr.retrieval.faiss.transform import Folding
 from beir_cocodr.retrieval.store.record import StoreRecord
 from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, unpack
@@ -51,14 +51,14 @@ class StoreIds:
     def write(self, documents: Documents) -> None:
         """Write what is not there yet. Ids pass in blocks; sorting takes some 30 bytes for each of them."""
         if not (self.folder / _IDS).exists():
-            with placed(self.folder / _IDS) as temporary:
+            with atomic_path(self.folder / _IDS) as temporary:
                 _write_ids(documents, temporary)
         if not (self.folder / _ORDER).exists():
             order = pc.sort_indices(documents.table.column("id"), sort_keys=[("", "descending")])
-            with placed(self.folder / _ORDER) as temporary:
+            with atomic_path(self.folder / _ORDER) as temporary:
                 _write_order(order.to_numpy(), temporary)
         if not (self.folder / _RANKS).exists():
-            with placed(self.folder / _RANKS) as temporary:
+            with atomic_path(self.folder / _RANKS) as temporary:
                 _write_inverse(np.load(self.folder / _ORDER, mmap_mode="r"), temporary)
 
     def complete(self) -> bool:
@@ -294,7 +294,7 @@ class EmbeddingStore:
         return (self.folder / _FOLDING).exists()
 
     def save_folding(self, folding: Folding) -> None:
-        with placed(self.folder / _FOLDING) as temporary:
+        with atomic_path(self.folder / _FOLDING) as temporary:
             folding.save(temporary)
 
     def queries(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
