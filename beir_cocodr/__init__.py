@@ -6,6 +6,7 @@ Public names are loaded on first use, so that ``import beir_cocodr`` costs milli
 from __future__ import annotations
 
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,5 +88,10 @@ def load_plugin(name: str) -> Any:
         KeyError: no such name.
         ImportError: the plugin's host is not installed.
     """
-    module, _, attribute = PLUGINS[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return load_object(PLUGINS[name])
+
+
+def load_object(place: str) -> Any:
+    """What ``module:object`` names, for tables whose rows are imported when they are asked for."""
+    module, _, attribute = place.partition(":")
+    return attrgetter(attribute)(import_module(module))

@@ -20,7 +20,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_sha256, json_sha256, write_text
-from beir_cocodr.retrieval.model_spec import encoder_name
+from beir_cocodr.models.spec import ModelSpec
 
 RECORD_FILE = "training.json"
 
@@ -103,7 +103,7 @@ def contamination_statement(models: Sequence[str], collection: Collection) -> di
         InputError: a training.json cannot be read.
     """
     evaluated = _Evaluated(collection)
-    encoders = {model: encoder_name(model) for model in models}
+    encoders = {model: ModelSpec.parse(model).encoder for model in models}
     told = {encoder: _statement(encoder, evaluated) for encoder in dict.fromkeys(encoders.values())}
     return {model: told[encoder] for model, encoder in encoders.items()}
 

@@ -19,6 +19,7 @@ from machine import machine
 from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
 
 from beir_cocodr.io import write_text
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -27,7 +28,7 @@ from beir_cocodr.training.pretrain import pretrain
 RESULTS = Path(__file__).parent / "results" / "ablation.json"
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/scipy", "apidocs/sklearn"]
-ENCODER = {"document_length": 128}
+ENCODER = EncoderOptions(document_length=128)
 #: Row of the table to (starts from COCO?, weighting).
 ARMS = {
     "-COCO": (False, "idro"),
@@ -109,7 +110,7 @@ class Study:
             **{"clusters": self.arguments.clusters, **settings},
         )
         folder = self.output / "models" / f"{name}-{seed}"
-        finetune(SOURCE, start, folder, options, resume=True, **ENCODER)
+        finetune(SOURCE, start, folder, options, resume=True, encoder=ENCODER)
         return str(folder)
 
     def pretrained(self, seed: int) -> str:
@@ -120,12 +121,12 @@ class Study:
             seed=seed,
         )
         folder = self.output / "models" / f"coco-{seed}"
-        pretrain([SOURCE, *self.targets.values()], "minilm", folder, options, resume=True, **ENCODER)
+        pretrain([SOURCE, *self.targets.values()], "minilm", folder, options, resume=True, encoder=ENCODER)
         return str(folder)
 
     def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
         folder = self.output / "results" / name / target.replace("/", "-")
-        return judge(model, self.targets[target], folder, self.arguments.queries, **ENCODER)
+        return judge(model, self.targets[target], folder, self.arguments.queries, encoder=ENCODER)
 
     def report(
         self, rows: dict[str, dict[str, list[dict[str, Any]]]], sensitivity: list[Any]
@@ -139,7 +140,7 @@ class Study:
             "date": datetime.date.today().isoformat(),
             "machine": machine(),
             "seconds_of_all_cells": round(seconds_of_cells(self.output)),
-            "settings": settings | {"source": SOURCE, "learning_rate": 2e-5, **ENCODER},
+            "settings": settings | {"source": SOURCE, "learning_rate": 2e-5, **ENCODER.overrides()},
             "targets": judged_targets(rows, families),
             "sensitivity": sensitivity,
             "versions": versions(),

@@ -26,6 +26,7 @@ from machine import machine
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.io import write_text
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import versions
 
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "cocodr.json").read_text())
@@ -147,11 +148,11 @@ def judge(name: str, dataset: str, lengths: dict[str, int], given: argparse.Name
         given.model,
         folder,
         MEASURE,
-        query_length=lengths["query_max_len"],
-        document_length=lengths["doc_max_len"],
-        batch_size=given.encode_batch_size,
-        device=given.device,
-        progress=True,
+        search=SearchOptions(
+            EncoderOptions(lengths["query_max_len"], lengths["doc_max_len"], device=given.device),
+            batch_size=given.encode_batch_size,
+            progress=True,
+        ),
     )
 
 

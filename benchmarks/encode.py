@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 from machine import machine
 
+from beir_cocodr.models.spec import EncoderOptions
+
 RESULTS = Path(__file__).parent / "results" / "encode.json"
 #: The least that ours may have of the host's documents a second, and the most that embeddings may differ.
 LEAST_RATIO, MOST_DIFFERENCE = 1.0, 1e-4
@@ -48,7 +50,7 @@ class Rivals:
         from beir_cocodr.data.collection import load_collection
         from beir_cocodr.models.loading import load_encoder
 
-        self.model: Any = load_encoder(options.model, device=options.device)
+        self.model: Any = load_encoder(options.model, EncoderOptions(device=options.device))
         self.documents = load_collection(sample(options, folder), labels="none").documents
         self.texts = [self.model.text_format.document(document) for document in self.documents.values()]
         self.folder, self.options = folder, options
@@ -212,7 +214,7 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
     from beir_cocodr.retrieval.store.search import search_store
 
     collection = load_collection(options.dataset)
-    model = load_encoder(options.model, device=options.device)
+    model = load_encoder(options.model, EncoderOptions(device=options.device))
     ids = list(collection.queries)
     vectors = model.encode_queries(
         list(collection.queries.values()), convert_to_tensor=True, show_progress_bar=False

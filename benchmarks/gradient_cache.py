@@ -28,6 +28,8 @@ from typing import Any
 
 from machine import machine
 
+from beir_cocodr.models.spec import EncoderOptions
+
 RESULTS = Path(__file__).parent / "results" / "gradient_cache.json"
 LOSSES = {
     "coco": "COCO, contrastive loss alone",
@@ -57,7 +59,7 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
     from beir_cocodr.training.pretrain_data import DocumentViews
 
     settings = PretrainOptions(mlm_weight=float(kind == "coco_mlm"))
-    model, objective = load_encoder("minilm", device="cpu"), find_objective(settings)
+    model, objective = load_encoder("minilm", EncoderOptions(device="cpu")), find_objective(settings)
     collections = [load_collection(name, labels="none") for name in CORPORA]
     masked = kind == "coco_mlm"
     views = DocumentViews(collections, model, settings, objective.columns, objective.view, True, masked)

@@ -24,6 +24,7 @@ from machine import machine
 from beir_cocodr.io import write_text
 from beir_cocodr.losses.dro import ClusterLoss, IDROLoss
 from beir_cocodr.models.loading import load_encoder, model_source
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 
 RESULTS = Path(__file__).parent / "results" / "idro.json"
@@ -125,14 +126,14 @@ def triplets(batch: int, device: str) -> tuple[list[dict[str, torch.Tensor]], to
 
 def encoder(shape: str, device: str) -> Any:
     if shape == "minilm":
-        return load_encoder("minilm", device=device).train()
+        return load_encoder("minilm", EncoderOptions(device=device)).train()
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     torch.manual_seed(42)
     with tempfile.TemporaryDirectory() as folder:
         BertModel(BertConfig()).save_pretrained(folder)
         AutoTokenizer.from_pretrained(model_source("minilm")).save_pretrained(folder)
-        return load_encoder(folder, device=device).train()
+        return load_encoder(folder, EncoderOptions(device=device)).train()
 
 
 def forget_peak(device: str) -> None:

@@ -23,6 +23,7 @@ from beir_cocodr.analysis.qpp import qpp, variance_predictors
 from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.mrl import MRL
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.options import DistillOptions
@@ -31,7 +32,7 @@ RESULTS = Path(__file__).parent / "results" / "mrl.json"
 SOURCE = "apidocs/pandas"
 TARGETS = ["apidocs/scipy", "apidocs/sklearn"]
 TEACHER = "hybrid"
-ENCODER = {"document_length": 128}
+ENCODER = EncoderOptions(document_length=128)
 STUDENTS = ("dot", "mrl")
 ROWS = ("base", "mrl untrained", *STUDENTS)
 
@@ -101,7 +102,7 @@ class Study:
                 model = str(self.output / "models" / f"mrl-{seed}")
                 cell = self.judge(model, f"mrl-{seed}", target)
                 quality = dict(zip(cell["query_ids"], cell["per_query"], strict=True))
-                variance = variance_predictors(model, collection, **ENCODER)
+                variance = variance_predictors(model, collection, encoder=ENCODER)
                 folder = self.output / "qpp" / f"{target.replace('/', '-')}-{seed}"
                 told = qpp(collection, model, folder, quality, extra=variance, picture=False)
                 rows = {row["predictor"]: row for row in told["predictors"]}
@@ -123,7 +124,7 @@ class Study:
             seed=seed,
         )
         folder = self.output / "models" / f"{name or student}-{seed}"
-        distill(SOURCE, "minilm", TEACHER, folder, options, resume=True, **ENCODER)
+        distill(SOURCE, "minilm", TEACHER, folder, options, resume=True, encoder=ENCODER)
         return str(folder)
 
     def untrained(self) -> str:
@@ -131,12 +132,12 @@ class Study:
         seed = self.arguments.seeds[0]
         folder = self.output / "models" / f"untrained-{seed}"
         if not (folder / "modules.json").is_file():
-            MRL(model_source("minilm"), seed=seed, **ENCODER).save_pretrained(str(folder))
+            MRL(model_source("minilm"), seed=seed, **ENCODER.overrides()).save_pretrained(str(folder))
         return str(folder)
 
     def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
         folder = self.output / "results" / name.replace(" ", "-") / target.replace("/", "-")
-        return judge(model, self.targets[target], folder, self.arguments.queries, **ENCODER)
+        return judge(model, self.targets[target], folder, self.arguments.queries, encoder=ENCODER)
 
     def report(
         self,
@@ -153,7 +154,7 @@ class Study:
             "date": datetime.date.today().isoformat(),
             "machine": machine(),
             "seconds_of_all_cells": round(seconds_of_cells(self.output)),
-            "settings": settings | {"source": SOURCE, "teacher": TEACHER, **ENCODER},
+            "settings": settings | {"source": SOURCE, "teacher": TEACHER, **ENCODER.overrides()},
             "training": {
                 folder.name: record(folder) for folder in sorted((self.output / "models").glob("*-*"))
             },

@@ -28,6 +28,7 @@ from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 from beir_cocodr.training.adapt import adapt_options
 from beir_cocodr.training.distill import distill
@@ -108,7 +109,7 @@ class Study:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.output = arguments, arguments.output
-        self.encoder = {"document_length": arguments.document_length}
+        self.encoder = EncoderOptions(document_length=arguments.document_length)
         self.targets = targets(TARGETS, arguments.collections, self.output, arguments.documents)
         self.most = max(arguments.sweep, default=1)
         self.generated = self.generate_all(arguments.passage_tokens)
@@ -148,14 +149,16 @@ class Study:
                     seed=seed,
                 )
                 model = self.output / "models" / f"C{count}-{seed}"
-                pretrain([self.targets[target]], "minilm", model, options, True, [folder], **self.encoder)
+                pretrain(
+                    [self.targets[target]], "minilm", model, options, True, [folder], encoder=self.encoder
+                )
                 found = self.judge(str(model), f"C{count}-{seed}", target)
                 rows.setdefault(f"C {count}", {}).setdefault(target, []).append(found)
         return rows
 
     def pairs(self) -> dict[str, Any]:
         """Tokens and steps a second of pairs of passage and query, and of two passages, in turns."""
-        model = load_encoder("minilm", document_length=PAPER_TOKENS)
+        model = load_encoder("minilm", EncoderOptions(document_length=PAPER_TOKENS))
         folders = list(self.generate_all(PAPER_TOKENS).values())
         tokens = {}
         for kind, mix in (("passage-query", 0.0), ("passage-passage", 1.0)):
@@ -166,7 +169,9 @@ class Study:
             for kind, mix in (("passage-query", 0.0), ("passage-passage", 1.0)):
                 shape = {"objective": "qc", "mix": mix, "max_steps": self.arguments.speed_steps}
                 place = self.output / "speed" / f"{kind}-{turn}"
-                record = self.pretrain(turn, shape, place, folders, document_length=PAPER_TOKENS)
+                record = self.pretrain(
+                    turn, shape, place, folders, EncoderOptions(document_length=PAPER_TOKENS)
+                )
                 speed[kind].append(record["steps"] / record["seconds"])
         medians = {kind: float(np.median(values)) for kind, values in speed.items()}
         return {
@@ -196,15 +201,15 @@ class Study:
 
     def pretrained(self, seed: int, arm: str) -> str:
         folder = self.output / "models" / f"{arm}-pretrained-{seed}"
-        self.pretrain(seed, ARMS[arm], folder, list(self.generated.values()), **self.encoder)
+        self.pretrain(seed, ARMS[arm], folder, list(self.generated.values()), self.encoder)
         return str(folder)
 
     def pretrain(
-        self, seed: int, shape: dict[str, Any], folder: Path, contexts: Sequence[str], **encoder: Any
+        self, seed: int, shape: dict[str, Any], folder: Path, contexts: Sequence[str], encoder: EncoderOptions
     ) -> dict[str, Any]:
         queries = () if shape["objective"] == "coco" else contexts
         options = self.pretraining(seed, shape)
-        return pretrain(list(self.targets.values()), "minilm", folder, options, True, queries, **encoder)
+        return pretrain(list(self.targets.values()), "minilm", folder, options, True, queries, encoder)
 
     def pretraining(self, seed: int, shape: dict[str, Any]) -> PretrainOptions:
         settings = {"max_steps": self.arguments.steps, "learning_rate": LEARNING_RATE, "seed": seed}
@@ -220,7 +225,7 @@ class Study:
             weighting="erm",
         )
         folder = self.output / "models" / f"{name}-{seed}"
-        finetune(SOURCE, start, folder, options, resume=True, **self.encoder)
+        finetune(SOURCE, start, folder, options, resume=True, encoder=self.encoder)
         return str(folder)
 
     def distilled(self, seed: int, target: str) -> str:
@@ -230,12 +235,12 @@ class Study:
         options = adapt_options("hybrid-distill", seed=seed, max_steps=steps)
         used, tokens = steps * options.batch_size, self.arguments.passage_tokens
         queries = self.generate(self.targets[target], name, 1, tokens, used)
-        distill(queries, "minilm", "hybrid", folder, options, resume=True, **self.encoder)
+        distill(queries, "minilm", "hybrid", folder, options, resume=True, encoder=self.encoder)
         return str(folder)
 
     def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
         folder = self.output / "results" / name / target.replace("/", "-")
-        return judge(model, self.targets[target], folder, self.arguments.queries, True, **self.encoder)
+        return judge(model, self.targets[target], folder, self.arguments.queries, True, encoder=self.encoder)
 
 
 def against_the_first(rows: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:

@@ -14,6 +14,7 @@ import numpy as np
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.io import write_text
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
@@ -31,17 +32,16 @@ def targets(own: Sequence[str], collections: Path | None, output: Path, document
 
 
 def judge(
-    model: str, collection: str, folder: Path, queries: int, half: bool = False, **encoder: Any
+    model: str, collection: str, folder: Path, queries: int, half: bool = False, *, encoder: EncoderOptions
 ) -> dict[str, Any]:
     """Measures and per-query nDCG@10 of a model, kept in ``folder``; ``half``: documents in bfloat16."""
     file = folder / "results.json"
     if not file.is_file():
         stores = [folder / "store"] if half else []
         for store in stores:
-            encode(collection, model, store, EncodeOptions(backend="bf16"), **encoder)
-        evaluate(
-            collection, {"model": model}, folder, queries=queries, progress=True, stores=stores, **encoder
-        )
+            encode(collection, model, store, EncodeOptions(backend="bf16"), encoder=encoder)
+        search = SearchOptions(encoder, progress=True, stores=tuple(stores))
+        evaluate(collection, {"model": model}, folder, queries=queries, search=search)
         shutil.rmtree(folder / "store", ignore_errors=True)
     report = json.loads(file.read_text())
     record = report["models"]["model"]

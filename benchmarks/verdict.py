@@ -37,6 +37,7 @@ from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.evaluation.runs import file_names, ranked_run
 from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.io import write_text
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import versions
 
 RESULTS = Path(__file__).parent / "results" / "verdict.json"
@@ -95,7 +96,7 @@ class Study:
         folder = self.output / "models" / name
         if (folder / "done").is_file():
             return str(folder)
-        model: Any = load_encoder("minilm", device="cpu")
+        model: Any = load_encoder("minilm", EncoderOptions(device="cpu"))
         generator = torch.Generator().manual_seed(self.arguments.seed)
         with torch.no_grad():
             for weight in model.parameters() if noise else ():
@@ -122,7 +123,7 @@ class Study:
                 queries=self.arguments.queries,
                 samples=self.arguments.samples,
                 seed=self.arguments.seed,
-                document_length=self.arguments.document_length,
+                search=SearchOptions(EncoderOptions(document_length=self.arguments.document_length)),
             )
             write_text(folder / "seconds.json", json.dumps(time.perf_counter() - begun))
         report = json.loads((folder / COMPARISON_FILE).read_text())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_adaptation
 from beir_cocodr.training.adapt import adapt, adapt_options, chosen_stages
 
@@ -44,8 +45,7 @@ def main() -> None:
         stages,
         options={stage: adapt_options(stage, given.preset, **shared) for stage in stages},
         resume=given.resume,
-        encoder={"device": given.device},
-        progress=True,
+        search=SearchOptions(EncoderOptions(device=given.device), progress=True),
     )
     print_adaptation(report, as_json=False)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from beir_cocodr.plugins.beir import evaluator, load, load_encoder
 
+from beir_cocodr.models.spec import EncoderOptions
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -28,7 +30,7 @@ def main() -> None:
     given = parser.parse_args()
 
     corpus, queries, qrels = load(given.dataset, given.split)
-    model = load_encoder(given.model, device=given.device)
+    model = load_encoder(given.model, EncoderOptions(device=given.device))
     retriever = evaluator(model, given.k, store=given.store, batch_size=given.batch_size)
     results = retriever.retrieve(corpus, queries)
     ndcg, maps, recall, precision = retriever.evaluate(qrels, results, retriever.k_values)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.report.terminal import print_training
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, stage_options
@@ -45,7 +46,12 @@ def main() -> None:
         FinetuneOptions, "finetune", given.preset, **{name: getattr(given, name) for name in settings}
     )
     record = finetune(
-        given.dataset, given.model, given.output, options, resume=given.resume, device=given.device
+        given.dataset,
+        given.model,
+        given.output,
+        options,
+        resume=given.resume,
+        encoder=EncoderOptions(device=given.device),
     )
     print_training(record)
 

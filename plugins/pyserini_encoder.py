@@ -12,6 +12,7 @@ import numpy.typing as npt
 from beir_cocodr.evaluation.store_run import query_encoder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 from .pyserini import query_vectors
@@ -29,18 +30,20 @@ class CocoDRQueryEncoder(QueryEncoder):
     Args:
         model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``.
         batch_size: queries encoded at a time.
-        **encoder: overrides where the model is loaded here (``device``, ``query_length``, ...).
+        encoder: how the model is loaded where it is loaded here.
 
     Raises:
         InputError: the model cannot be found, or compares neither by cosine nor by dot product.
     """
 
-    def __init__(self, model: COCODR | str | Path, batch_size: int = 64, **encoder: Any) -> None:
+    def __init__(
+        self, model: COCODR | str | Path, batch_size: int = 64, encoder: EncoderOptions = EncoderOptions()
+    ) -> None:
         # Without arguments: encoded queries are ``encoded_query_dir`` in 1.x and ``encoded_queries_dir`` in
         # 2.x, and here there are none.
         super().__init__()
         self.has_model = True
-        self.model = model if isinstance(model, COCODR) else load_encoder(model, **encoder)
+        self.model = model if isinstance(model, COCODR) else load_encoder(model, encoder)
         self.batch_size = batch_size
 
     @classmethod

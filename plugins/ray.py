@@ -24,6 +24,7 @@ from typing import Any
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search as search_and_write
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.pool import torch_threads
 from beir_cocodr.retrieval.store.encode import encode as encode_corpus
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -203,20 +204,19 @@ def encode(
     options: EncodeOptions | None = None,
     address: str = "local",
     actors: int | None = None,
-    device: str | None = None,
     threads: int | None = None,
     progress: bool = False,
-    **encoder: Any,
+    encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
     """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: resumed and refused in the same way.
 
     Args:
-        dataset, model, output, options, threads, progress, **encoder: as there.
+        dataset, model, output, options, threads, progress, encoder: as there; the actors' device is by
+            default the GPU of each where there are any, else the CPU.
         address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on
             this machine, or ``local`` for one that is started for this. Where this process is connected
             already, that one is taken.
         actors: by default as many as the cluster has room for.
-        device: of all actors; by default the GPU of each where there are any, else the CPU.
 
     Returns:
         as there, and ``ray``: actors, how many died, and how many shards each node did.
@@ -226,9 +226,9 @@ def encode(
             wrote its shards to another folder.
     """
     with connected(address), torch_threads(threads) as count:
-        size, pool = _pool(actors, count, device)
+        size, pool = _pool(actors, count, encoder.device)
         report = encode_corpus(
-            dataset, model, output, options, size, device, count, progress, pool.share_out, **encoder
+            dataset, model, output, options, size, count, progress, pool.share_out, encoder
         )
         EmbeddingStore.open(output)  # fails where nodes have a folder of their own under this path
         return {**report, "ray": _describe(size, pool)}
@@ -249,7 +249,8 @@ def search(
 
     Args:
         store, dataset, output, top_k, threads: as there.
-        address, actors, device: as for :func:`encode`.
+        address, actors: as for :func:`encode`.
+        device: of all actors.
         **options: ``split``, ``policy``, ``model`` and ``batch_size``, as there.
 
     Returns:

@@ -37,6 +37,7 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.significance import holm
 from beir_cocodr.io import atomic_writer, output_folder, write_text
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import versions
 from beir_cocodr.report.pictures import has_matplotlib, require_matplotlib, write_scatter
 from beir_cocodr.retrieval.bm25 import BM25
@@ -62,9 +63,8 @@ def qpp(
     split: str = "test",
     extra: Mapping[str, Values] | None = None,
     picture: bool | None = None,
-    analyzer: str = "english",
-    title_separator: str | None = None,
-    **evaluation: Any,
+    policy: str = "auto",
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Correlate pre-retrieval predictors with a model's per-query quality.
 
@@ -77,9 +77,8 @@ def qpp(
         extra: further predictors, such as ones that a model gives, name to values by query id. A query
             without a value, or with one that is not finite, is left out of that predictor's correlation.
         picture: draw a scatter picture; by default where matplotlib is there.
-        analyzer: of the term statistics and of BM25.
-        title_separator: of the term statistics and of the model; default: one space, the model's own.
-        **evaluation: passed on to :func:`evaluate`.
+        policy: of the evaluation, for documents whose id is the query's.
+        search: of the evaluation; its analyzer and title separator are those of the term statistics, too.
 
     Returns:
         The content of qpp.json: under "predictors", per predictor, Pearson's r and Kendall's tau-b, signed,
@@ -100,16 +99,14 @@ def qpp(
     measure = _one_measure(measure)
     output_folder(output)
     if per_query is None:
-        evaluation |= {"analyzer": analyzer, "title_separator": title_separator}
-        report = evaluate(dataset, [model], output, measure, split, **evaluation)
+        report = evaluate(dataset, [model], output, measure, split, policy, search=search)
         per_query = output / report["models"][model]["per_query"]
     quality = read_per_query(per_query, measure) if isinstance(per_query, Path) else dict(per_query)
     collection = load_collection(dataset, split, labels="optional")
     _check(quality, extra, collection.queries, dataset)
 
     log.info("term statistics of %s", dataset)
-    text_format = TextFormat() if title_separator is None else TextFormat(title_separator=title_separator)
-    statistics = TermStatistics(collection.documents, text_format, analyzer)
+    statistics = TermStatistics(collection.documents, search.encoder.text_format, search.analyzer)
     terms = {query: statistics.terms(collection.queries[query]) for query in quality}
     values: dict[str, Values] = {
         name: {query: round(predict(statistics, found.known), _DECIMALS) for query, found in terms.items()}
@@ -128,7 +125,7 @@ def qpp(
         "mean": float(np.mean(list(quality.values()))),
         "documents": statistics.documents,
         "terms": len(statistics.df),
-        "analyzer": analyzer,
+        "analyzer": search.analyzer,
         "queries": len(quality),
         "queries_without_known_terms": sum(not len(found.known) for found in terms.values()),
         "unknown_query_words": sum(found.unknown for found in terms.values()),
@@ -426,14 +423,14 @@ def _weight(statistics: TermStatistics, terms: Columns) -> npt.NDArray[np.float6
 
 
 def variance_predictors(
-    model: str, dataset: str, split: str = "test", **encoder: Any
+    model: str, dataset: str, split: str = "test", encoder: EncoderOptions = EncoderOptions()
 ) -> dict[str, dict[str, float]]:
     """‖σ_q²‖₂ and Σ log σ_q² of every query, for a saved MRL; nothing for other models.
 
     Args:
         model: as the command line names it.
         dataset, split: whose queries.
-        **encoder: overrides for loading the model, None meaning none.
+        encoder: how the model is loaded.
 
     Returns:
         Predictor to query id to value.
@@ -446,7 +443,7 @@ def variance_predictors(
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.models.mrl import MRL
 
-    encoder_model = load_encoder(model, **encoder)
+    encoder_model = load_encoder(model, encoder)
     if not isinstance(encoder_model, MRL):
         return {}
     queries = load_collection(dataset, split).queries

@@ -20,6 +20,7 @@ from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.losses.coco import COCOLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import versions
 from beir_cocodr.report.pictures import Panel, will_draw, write_labelled_scatter
 
@@ -61,9 +62,7 @@ def representation(
     results: Sequence[Path] = (),
     measure: str = "nDCG@10",
     picture: bool | None = None,
-    encode_batch_size: int = 64,
-    progress: bool = False,
-    **encoder: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora.
 
@@ -80,8 +79,7 @@ def representation(
             loss stands against the gain in ``measure``, as in Figure 5a.
         picture: draw uniformity against alignment, as in Figure 5b, and Figure 5a with ``results``; by
             default where there are an output and matplotlib.
-        encode_batch_size, progress: of encoding.
-        **encoder: overrides for both models, None meaning none.
+        search: how models are loaded and encode.
 
     Returns:
         The content of representation.json. Intervals are bootstrap 95% intervals, of alignment over documents
@@ -103,7 +101,7 @@ def representation(
     if output is not None:
         output_folder(output)
 
-    study = _Study(options, encode_batch_size, progress, encoder)
+    study = _Study(options, search)
     for model in models:
         study.look(model, datasets)
     report = study.report(gains)
@@ -122,11 +120,8 @@ def representation(
 class _Study:
     """What is found of one model after another on the same samples."""
 
-    def __init__(
-        self, options: RepresentationOptions, encode_batch_size: int, progress: bool, encoder: dict[str, Any]
-    ) -> None:
-        self.options, self.encoder = options, encoder
-        self.encoding: dict[str, Any] = {"encode_batch_size": encode_batch_size, "progress": progress}
+    def __init__(self, options: RepresentationOptions, search: SearchOptions) -> None:
+        self.options, self.search = options, search
         self.pairs: dict[str, SpanPairs] = {}
         self.corpora: dict[str, dict[str, Any]] = {}
         self.models: dict[str, dict[str, Any]] = {}
@@ -134,7 +129,7 @@ class _Study:
 
     def look(self, name: str, datasets: Sequence[str]) -> None:
         """Measure one model on every corpus; the first one's tokenizer cuts the spans."""
-        model = load_encoder(name, **self.encoder)
+        model = load_encoder(name, self.search.encoder)
         if isinstance(model, MRL):
             raise InputError(f"{name} is an MRL: its texts are distributions, without a place on a sphere")
         loss = COCOLoss(model)
@@ -142,8 +137,10 @@ class _Study:
             if dataset not in self.pairs:
                 self._sample(dataset, model)
             log.info("%s on %s", name, dataset)
-            size, temperature = self.options.batch_size, self.options.temperature
-            measured = measure_spans(model, self.pairs[dataset], size, temperature, **self.encoding)
+            search, size, temperature = self.search, self.options.batch_size, self.options.temperature
+            measured = measure_spans(
+                model, self.pairs[dataset], size, temperature, search.batch_size, search.progress
+            )
             self.found.setdefault(dataset, {})[name] = measured
         self.models[name] = {
             "similarity": model.similarity_fn_name,

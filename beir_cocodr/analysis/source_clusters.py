@@ -26,6 +26,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import versions
 from beir_cocodr.report.pictures import Panel, will_draw, write_labelled_scatter
 
@@ -135,9 +136,7 @@ def source_clusters(
     source_split: str = "train",
     split: str = "test",
     picture: bool | None = None,
-    encode_batch_size: int = 64,
-    progress: bool = False,
-    **encoder: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Cluster source queries, find the cluster nearest to each target, and compare losses with gains.
 
@@ -157,8 +156,7 @@ def source_clusters(
         queries: ids of target queries to show with their nearest source queries, as in Table 4. By default
             those of the largest gains and losses where there are results, else some evenly spaced.
         picture: draw Figure 5c; by default where there are results, an output and matplotlib.
-        encode_batch_size, progress: of encoding.
-        **encoder: overrides for both models, None meaning none.
+        search: how models are loaded and encode.
 
     Returns:
         The content of source_clusters.json.
@@ -179,10 +177,9 @@ def source_clusters(
 
     texts = {name: _queries(name, split) for name in names}
     _check_queries(texts, queries)
-    encoding = {"batch_size": encode_batch_size, "progress": progress}
-    study = _Study(source, source_split, texts, options, encoding)
+    study = _Study(source, source_split, texts, options, search)
     for model in (before, after):
-        study.look(model, **encoder)
+        study.look(model)
     report = study.report(gains, list(queries))
     report |= {"measure": measure if judged else None, "source": source, "source_split": source_split}
     report |= {"before": before, "after": after, "split": split, "options": asdict(options)}
@@ -204,9 +201,9 @@ class _Study:
         source_split: str,
         texts: dict[str, dict[str, str]],
         options: SourceClusterOptions,
-        encoding: dict[str, Any],
+        search: SearchOptions,
     ) -> None:
-        self.source, self.texts, self.options, self.encoding = source, texts, options, encoding
+        self.source, self.texts, self.options, self.search = source, texts, options, search
         self.collection = load_collection(source, source_split)
         self.triplets: SourceTriplets | None = None
         self.losses: list[npt.NDArray[np.float64]] = []
@@ -214,9 +211,9 @@ class _Study:
         self.embeddings: Array | None = None
         self.targets: dict[str, Array] = {}
 
-    def look(self, name: str, **encoder: Any) -> None:
+    def look(self, name: str) -> None:
         """Measure one model: the first one's text format makes the negatives, the last embeddings stay."""
-        model = load_encoder(name, **encoder)
+        model = load_encoder(name, self.search.encoder)
         self.similarities.append(str(model.similarity_fn_name))
         if len(set(self.similarities)) > 1:
             raise InputError(
@@ -228,7 +225,9 @@ class _Study:
                 self.collection, model.text_format, options.sample, options.negatives, options.seed
             )
         log.info("losses of %d source queries under %s", len(self.triplets.queries), name)
-        found = source_losses(model, self.collection.documents, self.triplets, **self.encoding)
+        found = source_losses(
+            model, self.collection.documents, self.triplets, self.search.batch_size, self.search.progress
+        )
         self.losses.append(found.losses)
         self.embeddings = found.embeddings
         if len(self.losses) == 2:
@@ -237,8 +236,8 @@ class _Study:
     def _encode(self, model: Any, queries: dict[str, str]) -> Array:
         vectors: Array = model.encode_queries(
             list(queries.values()),
-            batch_size=self.encoding["batch_size"],
-            show_progress_bar=self.encoding["progress"],
+            batch_size=self.search.batch_size,
+            show_progress_bar=self.search.progress,
             normalize_embeddings=model.similarity_fn_name == "cosine",
         )
         return vectors

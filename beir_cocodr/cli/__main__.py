@@ -19,6 +19,7 @@ from beir_cocodr.cli.resampling import add_resampling
 from beir_cocodr.cli.search import add_search
 from beir_cocodr.cli.training import adapt, distill, finetune, pretrain
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_adaptation, print_json, print_tables
 
 app = typer.Typer(
@@ -129,14 +130,13 @@ def evaluate(
         split,
         identical_ids,
         top_k,
-        analyzer=bm25_analyzer,
-        query_length=query_length,
-        document_length=document_length,
-        title_separator=title_separator,
-        batch_size=encode_batch_size,
-        stores=store or (),
-        device=device,
-        progress=True,
+        search=SearchOptions(
+            EncoderOptions(query_length, document_length, title_separator=title_separator, device=device),
+            bm25_analyzer,
+            encode_batch_size,
+            progress=True,
+            stores=tuple(store or ()),
+        ),
     )
     if as_json:
         print_json(report)

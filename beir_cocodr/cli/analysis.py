@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from beir_cocodr.cli import options
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_json, print_tables
 
 _Picture = Annotated[
@@ -48,12 +49,7 @@ def qpp(
     from beir_cocodr.analysis.qpp import variance_predictors
     from beir_cocodr.report.tables.analysis import qpp_table
 
-    encoder: dict[str, Any] = {
-        "query_length": query_length,
-        "document_length": document_length,
-        "title_separator": title_separator,
-        "device": device,
-    }
+    encoder = EncoderOptions(query_length, document_length, title_separator=title_separator, device=device)
     report = run(
         dataset,
         model,
@@ -61,13 +57,10 @@ def qpp(
         per_query,
         measure,
         split,
-        extra=variance_predictors(model, dataset, split, **encoder),
+        extra=variance_predictors(model, dataset, split, encoder),
         picture=picture,
-        analyzer=bm25_analyzer,
         policy=identical_ids,
-        batch_size=encode_batch_size,
-        progress=True,
-        **encoder,
+        search=SearchOptions(encoder, bm25_analyzer, encode_batch_size, progress=True),
     )
     if as_json:
         print_json(report)
@@ -146,11 +139,11 @@ def representation(
         results or (),
         measure,
         picture,
-        encode_batch_size,
-        progress=True,
-        document_length=document_length,
-        title_separator=title_separator,
-        device=device,
+        SearchOptions(
+            EncoderOptions(None, document_length, title_separator=title_separator, device=device),
+            batch_size=encode_batch_size,
+            progress=True,
+        ),
     )
     if as_json:
         print_json(report)
@@ -209,12 +202,11 @@ def source_clusters(
         source_split,
         split,
         picture,
-        encode_batch_size,
-        progress=True,
-        query_length=query_length,
-        document_length=document_length,
-        title_separator=title_separator,
-        device=device,
+        SearchOptions(
+            EncoderOptions(query_length, document_length, title_separator=title_separator, device=device),
+            batch_size=encode_batch_size,
+            progress=True,
+        ),
     )
     if as_json:
         print_json(report)

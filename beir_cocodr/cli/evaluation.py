@@ -14,6 +14,7 @@ import typer
 from beir_cocodr.cli import options
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_json, print_tables
 
 
@@ -78,13 +79,12 @@ def compare(
         samples=samples,
         seed=seed,
         wanted=wanted,
-        analyzer=bm25_analyzer,
-        query_length=query_length,
-        document_length=document_length,
-        title_separator=title_separator,
-        batch_size=encode_batch_size,
-        device=device,
-        progress=True,
+        search=SearchOptions(
+            EncoderOptions(query_length, document_length, title_separator=title_separator, device=device),
+            bm25_analyzer,
+            encode_batch_size,
+            progress=True,
+        ),
     )
     if as_json:
         print_json(report)

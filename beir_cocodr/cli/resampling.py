@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from beir_cocodr.cli import options
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_json, print_tables
 
 
@@ -212,10 +213,9 @@ def restrain(
         test_split=test_split,
         method=search,
         base=base_id,
-        query_length=query_length,
-        batch_size=encode_batch_size,
-        device=device,
-        progress=True,
+        search=SearchOptions(
+            EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
+        ),
     )
     if as_json:
         print_json(manifest)
@@ -253,10 +253,9 @@ def resttest(
         train_split=train_split,
         test_split=test_split,
         base=base_id,
-        query_length=query_length,
-        batch_size=encode_batch_size,
-        device=device,
-        progress=True,
+        search=SearchOptions(
+            EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
+        ),
     )
     if as_json:
         print_json(manifest)
@@ -299,10 +298,9 @@ def overlap(
         encoder=encoder,
         output=output,
         picture=picture,
-        query_length=query_length,
-        batch_size=encode_batch_size,
-        device=device,
-        progress=True,
+        search=SearchOptions(
+            EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
+        ),
     )
     if as_json:
         print_json(report)

@@ -11,6 +11,7 @@ from beir_cocodr import load_plugin
 from beir_cocodr.cli import options
 from beir_cocodr.cli.options import Address, RayCommand
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.report.terminal import print_json
 
 Processes = Annotated[
@@ -65,12 +66,11 @@ def encode(
     kinds: dict[str, Any] = {"precision": precision, "backend": backend}
     wanted = EncodeOptions(shard_size, token_budget=token_budget, **kinds)
     settings: dict[str, Any] = {
-        "device": device,
         "threads": threads,
         "progress": True,
-        "query_length": query_length,
-        "document_length": document_length,
-        "title_separator": title_separator,
+        "encoder": EncoderOptions(
+            query_length, document_length, title_separator=title_separator, device=device
+        ),
     }
     if ray is None:
         report = run(dataset, model, output, wanted, _processes(processes), **settings)

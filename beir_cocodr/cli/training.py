@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beir_cocodr.cli import options
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_adaptation, print_json, print_training
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ def pretrain(
         return
     from beir_cocodr.training.pretrain import pretrain as run
 
-    print_training(run(dataset, model, output, settings, resume, queries or [], device=device))
+    print_training(
+        run(dataset, model, output, settings, resume, queries or [], EncoderOptions(device=device))
+    )
 
 
 def finetune(
@@ -175,7 +178,9 @@ def finetune(
         return
     from beir_cocodr.training.finetune import finetune as run
 
-    record = run(dataset, model, output, settings, split, resume, target or [], measures, device=device)
+    record = run(
+        dataset, model, output, settings, split, resume, target or [], measures, EncoderOptions(device=device)
+    )
     print_training(record)
 
 
@@ -225,7 +230,9 @@ def distill(
         return
     from beir_cocodr.training.distill import distill as run
 
-    print_training(run(dataset, model, teacher, output, settings, split, resume, device=device))
+    print_training(
+        run(dataset, model, teacher, output, settings, split, resume, EncoderOptions(device=device))
+    )
 
 
 def adapt(
@@ -309,8 +316,7 @@ def adapt(
         teacher=teacher or GPL_TEACHER,
         resume=resume,
         samples=samples,
-        encoder={"device": device},
-        progress=True,
+        search=SearchOptions(EncoderOptions(device=device), progress=True),
     )
     print_adaptation(report, as_json)
 

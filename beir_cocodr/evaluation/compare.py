@@ -30,6 +30,7 @@ from beir_cocodr.evaluation.recommendation import (
 from beir_cocodr.evaluation.runs import identical_ids, ranked_run
 from beir_cocodr.evaluation.significance import compare, interval
 from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
@@ -160,7 +161,7 @@ def compare_models(
     seed: int = 42,
     wanted: int = 50,
     against: str | None = None,
-    **retrieval: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Compare two or more models: "better", "worse" or "cannot tell" for each pair, b against a.
 
@@ -182,7 +183,7 @@ def compare_models(
         samples, seed: of crops and of generated queries.
         wanted: how many pairs to ask labels for.
         against: ask for those that tell this model from the best of the others, not the two best models.
-        **retrieval: passed on to :class:`~beir_cocodr.retrieval.retrievers.Retrievers`.
+        search: how models are loaded and search.
 
     Returns:
         The content of comparison.json: ``dataset``, ``split``, ``labels``, counts, ``pairs`` with a
@@ -210,11 +211,13 @@ def compare_models(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if output is None else output_folder(output)
         if collection.qrels and labels is not False:
-            given = {"policy": policy, "queries": queries, **retrieval}
-            told, results = compare_labelled(models, collection, folder, measures, **given)
+            told, results = compare_labelled(
+                models, collection, folder, measures, policy=policy, queries=queries, search=search
+            )
         else:
-            given = {"queries": queries, "samples": samples, "seed": seed, **retrieval}
-            told, results = compare_label_free(models, collection, folder, policy == "drop", **given)
+            told, results = compare_label_free(
+                models, collection, folder, policy == "drop", queries, samples, seed, search=search
+            )
     labelled = "evaluation" in told
     report = {
         "dataset": dataset,

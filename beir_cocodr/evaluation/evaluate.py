@@ -19,6 +19,7 @@ from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measu
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.evaluation.significance import compare, interval
 from beir_cocodr.io import atomic_writer, output_folder, write_text
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results, Retriever
 from beir_cocodr.retrieval.retrievers import Retrievers
@@ -36,7 +37,7 @@ def evaluate(
     top_k: int | None = None,
     families: Mapping[str, Sequence[tuple[str, str]]] | None = None,
     queries: int | None = None,
-    **retrieval: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Search a collection with every model and judge the runs.
 
@@ -49,7 +50,7 @@ def evaluate(
         top_k: documents a query; by default what the measures need.
         families: questions, each by the (a, b) labels to test for it; by default all against all.
         queries: evaluate only that many queries, evenly spaced (stated in the results).
-        **retrieval: passed on to :class:`Retrievers`.
+        search: how models are loaded and search.
 
     Returns:
         The content of results.json.
@@ -77,7 +78,7 @@ def evaluate(
     records: dict[str, Any] = {}
     scores: dict[str, dict[str, np.ndarray]] = {}
     with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
-        retrievers = Retrievers(collection.documents, Path(folder), **retrieval)
+        retrievers = Retrievers(collection.documents, Path(folder), search)
         made = {label: retrievers.get(model) for label, model in labels.items()}
         retrievers.check_stores_used()
         for label, retriever in made.items():

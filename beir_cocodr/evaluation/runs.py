@@ -15,6 +15,7 @@ from pathlib import Path
 from beir_cocodr.data.readers import numbered_lines
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer
+from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.retrieval.ranking import Results
 
 POLICIES = ("auto", "keep", "drop")
@@ -49,9 +50,8 @@ def file_names(labels: Iterable[str]) -> dict[str, str]:
     """A file name for each label: a path's last part, without marks that file systems refuse, unique."""
     names: dict[str, str] = {}
     for label in labels:
-        last = label.rstrip("/").rsplit("/", 1)
-        kind = re.match(r"(lucene-)?(hybrid|rrf|feedback):", label)
-        stem = (kind.group(0) if kind and len(last) == 2 else "") + last[-1]
+        spec = ModelSpec.parse(label)
+        stem = spec.prefix + spec.encoder.rstrip("/").rsplit("/", 1)[-1]
         stem = re.sub(r"[^\w.+-]+", "-", stem).strip("-.") or "model"
         name, number = stem, 2
         while name in names.values():

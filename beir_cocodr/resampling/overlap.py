@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, output_folder, write_text
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import versions
 from beir_cocodr.report.pictures import has_matplotlib, require_matplotlib, write_histogram
 from beir_cocodr.resampling.inputs import TrainTest
@@ -148,7 +149,7 @@ def overlap(
     encoder: str | None = None,
     output: Path | None = None,
     picture: bool | None = None,
-    **options: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Compare the labels and the queries of a training set with those of a test set.
 
@@ -159,7 +160,7 @@ def overlap(
             the Jaccard similarity of stemmed words, stop words taken out.
         output: folder for overlap.json, nearest.tsv and similarity.png.
         picture: draw the histogram of similarities; by default where there are an output and matplotlib.
-        **options: passed on to :class:`QueryEncoder`.
+        search: how queries are encoded.
 
     Returns:
         The content of overlap.json: "label_overlap", a row for every grade and rule ("minimum" 1: any of the
@@ -177,7 +178,7 @@ def overlap(
     if output is not None:
         output_folder(output)
     pair = TrainTest.load(train, test, train_split, test_split)
-    scores, rows, described = _nearest(pair, encoder, options)
+    scores, rows, described = _nearest(pair, encoder, search)
     report = {
         "train": _side(train, pair.train.split, len(pair.train.queries)),
         "test": _side(test, pair.test.split, len(pair.test.queries)),
@@ -201,7 +202,7 @@ def overlap(
 
 
 def _nearest(
-    pair: TrainTest, encoder: str | None, options: dict[str, Any]
+    pair: TrainTest, encoder: str | None, search: SearchOptions
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], dict[str, Any] | None]:
     """Similarity and row of the nearest training query of every test query, (T,) each."""
     if encoder is None:
@@ -211,7 +212,7 @@ def _nearest(
         from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
         from beir_cocodr.resampling.similarity import nearest
 
-        model = QueryEncoder(encoder, **options)
+        model = QueryEncoder(encoder, search)
         train, tests = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
         found, described = nearest(train, tests.load(), 1), model.describe()
     return found.scores[:, 0].astype(np.float64), found.rows[:, 0], described

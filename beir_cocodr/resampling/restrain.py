@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling.embeddings import Vectors
 from beir_cocodr.resampling.inputs import TrainTest, embed_inputs
 from beir_cocodr.resampling.manifest import checked_base, short_size
@@ -213,7 +214,7 @@ def resample_restrain(
     test_split: str = "test",
     method: str = "exact",
     base: str | None = None,
-    **options: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Resample training queries by their similarity to the test queries, and write the collections.
 
@@ -228,7 +229,7 @@ def resample_restrain(
         train_split, test_split: splits of their judgements.
         method: of the search, see `nearest`.
         base: name in ids of ir_datasets; default: that of the training set.
-        **options: passed on to :class:`QueryEncoder`.
+        search: how queries are encoded.
 
     Returns:
         The content of ``output/manifest.json``.
@@ -245,7 +246,7 @@ def resample_restrain(
     pair = TrainTest.load(train, test, train_split, test_split)
     pair.check_usable()
     check_targets(sizes, ks, exclude_top, len(pair.train.queries))
-    inputs = embed_inputs(pair, (train_split, test_split), encoder, **options)
+    inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
     ranks, depth = ranks_for_targets(inputs.train, inputs.test.load(), sizes, ks, exclude_top, method)
     found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
     for chosen in found.sets:

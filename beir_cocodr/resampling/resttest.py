@@ -17,6 +17,7 @@ import numpy.typing as npt
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling.inputs import TrainTest, embed_inputs
 from beir_cocodr.resampling.manifest import checked_base
 from beir_cocodr.resampling.outputs import ResampledSet, write_resampled
@@ -127,7 +128,7 @@ def resample_resttest(
     train_split: str = "train",
     test_split: str = "test",
     base: str | None = None,
-    **options: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Resample training and test queries by buckets, each held out once, and write the collections.
 
@@ -136,7 +137,7 @@ def resample_resttest(
     those inside. Over all buckets a test query is extrapolation once, and interpolation in all the others.
 
     Args:
-        train, test, encoder, output, train_split, test_split, base, **options: as for `resample_restrain`.
+        train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`.
         buckets: how many; the paper has 5.
         seed: of k-means.
 
@@ -157,7 +158,7 @@ def resample_resttest(
         raise InputError(
             f"--buckets {buckets}: give 2 to {len(pair.test.queries)}, as every bucket holds out test queries"
         )
-    inputs = embed_inputs(pair, (train_split, test_split), encoder, **options)
+    inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
     ids = [*pair.train.queries, *pair.test.queries]
     train_buckets, test_buckets = query_buckets(inputs.train.load(), inputs.test.load(), buckets, seed, ids)
     found = resttest(train_buckets, test_buckets, buckets)

@@ -111,6 +111,11 @@ class Feedback:
     def __init__(self, hybrid: Hybrid, weight: float = 0.5, documents: int = 3) -> None:
         self.hybrid, self.weight, self.documents = hybrid, weight, documents
 
+    @classmethod
+    def of(cls, dense: Dense, bm25: Lexical) -> Feedback:
+        """With the fusion of a dense retriever and BM25."""
+        return cls(Hybrid(dense, bm25))
+
     def prepare(self) -> None:
         self.hybrid.prepare()
 

@@ -25,6 +25,7 @@ from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import (
@@ -55,8 +56,8 @@ class Data:
     teacher: str
 
 
-#: (data, start, output, options, resume, encoder overrides) to training.json.
-Train = Callable[[Data, str, Path, Any, bool, Mapping[str, Any]], dict[str, Any]]
+#: (data, start, output, options, resume, encoder) to training.json.
+Train = Callable[[Data, str, Path, Any, bool, EncoderOptions], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -81,30 +82,40 @@ class AdaptStage:
     needs_queries: bool = False
 
 
-def _coco(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
-    return pretrain([data.corpus], start, output, options, resume, **encoder)
+def _coco(
+    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
+) -> dict[str, Any]:
+    return pretrain([data.corpus], start, output, options, resume, encoder=encoder)
 
 
 def _contexts(
-    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any
+    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
 ) -> dict[str, Any]:
-    return pretrain([data.corpus], start, output, options, resume, [str(data.queries)], **encoder)
+    return pretrain([data.corpus], start, output, options, resume, [str(data.queries)], encoder=encoder)
 
 
-def _source(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
-    return finetune(str(data.source), start, output, options, data.source_split, resume, **encoder)
+def _source(
+    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
+) -> dict[str, Any]:
+    return finetune(str(data.source), start, output, options, data.source_split, resume, encoder=encoder)
 
 
-def _qgen(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
-    return finetune(str(data.queries), start, output, options, "train", resume, **encoder)
+def _qgen(
+    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
+) -> dict[str, Any]:
+    return finetune(str(data.queries), start, output, options, "train", resume, encoder=encoder)
 
 
-def _gpl(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
-    return distill(str(data.queries), start, data.teacher, output, options, "train", resume, **encoder)
+def _gpl(
+    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
+) -> dict[str, Any]:
+    return distill(str(data.queries), start, data.teacher, output, options, "train", resume, encoder=encoder)
 
 
-def _hybrid(data: Data, start: str, output: Path, options: Any, resume: bool, encoder: Any) -> dict[str, Any]:
-    return distill(str(data.queries), start, "hybrid", output, options, "train", resume, **encoder)
+def _hybrid(
+    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
+) -> dict[str, Any]:
+    return distill(str(data.queries), start, "hybrid", output, options, "train", resume, encoder=encoder)
 
 
 # Held-out generated queries must not stop these or choose among their weights: they tell how well a query
@@ -200,8 +211,7 @@ def adapt(
     resume: bool = False,
     queries: int | None = None,
     samples: int = 300,
-    encoder: dict[str, Any] | None = None,
-    **retrieval: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> dict[str, Any]:
     """Adapt ``base`` to ``corpus`` with labels from ``source``, and tell whether it got better.
 
@@ -232,9 +242,8 @@ def adapt(
         resume: keep finished models and go on with interrupted ones.
         queries: evaluate only that many queries of the target, evenly spaced.
         samples: without labels: held-out crops, and generated queries, that models are compared on.
-        encoder: overrides for loading encoders (lengths, prompts, separator, device), in training and
-            evaluation alike.
-        **retrieval: passed on to the retrievers.
+        search: how models search in the evaluation; ``search.encoder``, how they are loaded, counts in
+            training, too.
 
     Returns:
         The content of adapt.json: among others ``results`` (None without labels), ``comparison`` and
@@ -258,7 +267,7 @@ def adapt(
     output_folder(output)
     if any(output.iterdir()) and not resume:
         raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
-    encoder = encoder or {}
+    encoder = search.encoder
     folder = None
     if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
         folder = _queries(target, corpus, generated, generator, generation, output, encoder)
@@ -286,7 +295,7 @@ def adapt(
     }
     encoders = {BASE: base} | {labels[name]: path for name, path in trained.items()}
     candidates = _candidates(encoders)
-    judging: dict[str, Any] = {"queries": queries, **encoder, **retrieval}
+    judging: dict[str, Any] = {"queries": queries, "search": search}
     if target.qrels:
         families = ablation_families(list(encoders))
         results = evaluate(corpus, candidates, output, measures, split, families=families, **judging)
@@ -326,12 +335,12 @@ def _queries(
     generator: str,
     generation: GenerationOptions | None,
     output: Path,
-    encoder: dict[str, Any],
+    encoder: EncoderOptions,
 ) -> str:
     """The folder of queries generated for the target; made where none is given."""
     if generated is None:
         folder = output / "queries"
-        generate_queries(corpus, generator, folder, generation, device=encoder.get("device"))
+        generate_queries(corpus, generator, folder, generation, device=encoder.device)
         return str(folder)
     if read_generation(Path(generated))["dataset"]["corpus_sha256"] != target.documents.content_hash:
         raise InputError(
@@ -407,6 +416,5 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
         },
         resume=resume,
         queries=100 if fast else 300,
-        encoder={"document_length": 128},
-        progress=True,
+        search=SearchOptions(EncoderOptions(document_length=128), progress=True),
     )

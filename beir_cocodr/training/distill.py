@@ -22,6 +22,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import seen
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
@@ -50,7 +51,7 @@ def distill(
     options: DistillOptions | None = None,
     split: str = "train",
     resume: bool = False,
-    **encoder: Any,
+    encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
     """Train ``base`` to rank documents as a teacher does, and save it to ``output``.
 
@@ -63,7 +64,7 @@ def distill(
         output: folder for the model.
         options: see :class:`DistillOptions`.
         resume: go on from the last checkpoint; a finished output is left as it is.
-        **encoder: overrides for loading ``base`` (lengths, prompts, separator, device), None meaning none.
+        encoder: how ``base`` is loaded.
 
     Returns:
         The content of training.json.
@@ -74,7 +75,7 @@ def distill(
 
     Source: MRL, sections 4.2 and 5.1.
     """
-    join_processes(encoder.get("device"))
+    join_processes(encoder.device)
     options = options or DistillOptions()
     collection = load_collection(dataset, split)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
@@ -137,11 +138,10 @@ class ListExamples:
         return columns | {"label": current.scores[batch["slot"]].tolist()}
 
 
-def _student(base: str, options: DistillOptions, encoder: dict[str, Any]) -> Any:
+def _student(base: str, options: DistillOptions, encoder: EncoderOptions) -> Any:
     if options.student == "dot":
-        return load_encoder(base, **encoder)
-    given = {name: value for name, value in encoder.items() if value is not None}
-    return MRL(model_source(base), k=options.k, beta=options.beta, seed=options.seed, **given)
+        return load_encoder(base, encoder)
+    return MRL(model_source(base), k=options.k, beta=options.beta, seed=options.seed, **encoder.overrides())
 
 
 def _rounds(
@@ -151,7 +151,7 @@ def _rounds(
     teacher: str,
     folder: Path,
     options: DistillOptions,
-    encoder: dict[str, Any],
+    encoder: EncoderOptions,
 ) -> Rounds:
     relevant = _relevant(collection)
     names = np.random.default_rng(options.seed).permutation(sorted(relevant)).tolist()
@@ -202,18 +202,18 @@ def _teacher(
     base: str,
     text_format: TextFormat,
     folder: Path,
-    encoder: dict[str, Any],
+    encoder: EncoderOptions,
 ) -> Teacher:
     documents = collection.documents
     if name == "bm25":
         return BM25Teacher(BM25(documents, text_format))
     if name == "hybrid":
         folder.mkdir(parents=True, exist_ok=True)
-        dense = Dense(load_encoder(base, **encoder), documents, folder / "teacher-corpus.npy", progress=True)
+        dense = Dense(load_encoder(base, encoder), documents, folder / "teacher-corpus.npy", progress=True)
         return HybridTeacher(dense, BM25(documents, text_format))
     if Path(name).is_file():
         return FileTeacher(Path(name), documents)
-    return CrossEncoderTeacher(name, documents, text_format, device=encoder.get("device"))
+    return CrossEncoderTeacher(name, documents, text_format, device=encoder.device)
 
 
 def _loss(model: Any, options: DistillOptions) -> torch.nn.Module:

@@ -33,6 +33,7 @@ from beir_cocodr.io import atomic_writer, write_text
 from beir_cocodr.losses.coco import infonce
 from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, IDROLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import seen
 from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, mine_negatives
 from beir_cocodr.training.options import FinetuneOptions
@@ -54,7 +55,7 @@ def finetune_stage(
     output: Path,
     options: FinetuneOptions,
     resume: bool,
-    encoder: dict[str, Any],
+    encoder: EncoderOptions,
     episode: int = 0,
     miner: str | None = None,
 ) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def finetune_stage(
         The content of training.json.
     """
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
-    model = load_encoder(base, **encoder)
+    model = load_encoder(base, encoder)
     plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
     plan["episode"] = episode
     if miner is not None:
@@ -140,12 +141,12 @@ def _mine(
     output: Path,
     options: FinetuneOptions,
     plan: dict[str, Any],
-    encoder: dict[str, Any],
+    encoder: EncoderOptions,
 ) -> MinedNegatives:
     """Negatives of this episode, made on the first process and read by all."""
     miner, key = model, {name: plan[name] for name in ("base_sha256", "encoder", "seen")}
     if "miner" in plan:
-        miner = load_encoder(plan["miner"], **encoder)
+        miner = load_encoder(plan["miner"], encoder)
         key["base_sha256"] = weights_sha256(miner)
 
     def mine() -> MinedNegatives:
@@ -220,7 +221,7 @@ def finetune_in_episodes(
     resume: bool,
     targets: Sequence[str],
     measures: str,
-    encoder: dict[str, Any],
+    encoder: EncoderOptions,
 ) -> dict[str, Any]:
     """Warm up on BM25 negatives, then mine, cluster and train ``options.episodes`` times.
 
@@ -237,7 +238,7 @@ def finetune_in_episodes(
     plan = training_plan(
         "finetune",
         base,
-        load_encoder(base, **encoder),
+        load_encoder(base, encoder),
         encoder,
         options,
         [seen(collection, queries=True)],
@@ -268,7 +269,7 @@ def finetune_in_two_stages(
     resume: bool,
     targets: Sequence[str],
     measures: str,
-    encoder: dict[str, Any],
+    encoder: EncoderOptions,
 ) -> dict[str, Any]:
     """Train retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines.
 
@@ -282,7 +283,7 @@ def finetune_in_two_stages(
     """
     evaluator = TargetEvaluator(output, targets, measures, encoder)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
-    model = load_encoder(base, **encoder)
+    model = load_encoder(base, encoder)
     plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
     if (record := lock_output(output, resume, plan)) is not None:
         return record
@@ -309,7 +310,7 @@ def finetune(
     resume: bool = False,
     targets: Sequence[str] = (),
     measures: str = DEFAULT_MEASURES,
-    **encoder: Any,
+    encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
     """Fine-tune ``base`` on the labelled queries of one collection and save it to ``output``.
 
@@ -330,8 +331,7 @@ def finetune(
         targets: collections with labels in their split "test" that base and model are evaluated on after
             every episode or stage; needs episodes or two stages.
         measures: for the targets.
-        **encoder: overrides for loading ``base`` (lengths, prompts, separator, device), None meaning none;
-            lengths given here go before those of the options.
+        encoder: how ``base`` is loaded; lengths given here go before those of the options.
 
     Returns:
         The content of training.json.
@@ -342,10 +342,9 @@ def finetune(
 
     Source: COCO-DR, section 4.2; query-as-context pre-training, sections 3.2 and 4.2.
     """
-    join_processes(encoder.get("device"))
+    join_processes(encoder.device)
     options = options or FinetuneOptions()
-    lengths = {"query_length": options.query_length, "document_length": options.document_length}
-    encoder = lengths | {name: value for name, value in encoder.items() if value is not None}
+    encoder = encoder.over(EncoderOptions(options.query_length, options.document_length))
     collection = load_collection(dataset, split)
     if options.episodes or options.stages == 2:
         train = finetune_in_episodes if options.episodes else finetune_in_two_stages

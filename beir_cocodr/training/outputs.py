@@ -21,6 +21,7 @@ from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.loading import weights_sha256
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import RECORD_FILE, read_record, write_record
 from beir_cocodr.records import versions
 from beir_cocodr.training.options import TrainingOptions
@@ -34,7 +35,7 @@ def training_plan(
     stage: str,
     base: str,
     model: Any,
-    encoder: dict[str, Any],
+    encoder: EncoderOptions,
     options: TrainingOptions,
     seen: list[dict[str, Any]],
 ) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def training_plan(
         "stage": stage,
         "base": base,
         "base_sha256": weights_sha256(model),
-        "encoder": {name: value for name, value in encoder.items() if value is not None and name != "device"},
+        "encoder": encoder.describe(),
         "options": asdict(options),
         "seen": seen,
     }
@@ -128,7 +129,7 @@ class TargetEvaluator:
         output: the output folder; runs go to its subfolder ``curves``.
         targets: collections with labels in their split "test".
         measures: of the targets.
-        encoder: overrides for loading encoders.
+        encoder: how models are loaded.
 
     Attributes:
         points: a record for each model and target, in the order of calls.
@@ -137,7 +138,7 @@ class TargetEvaluator:
         InputError: a target or measure that there is not.
     """
 
-    def __init__(self, output: Path, targets: Sequence[str], measures: str, encoder: dict[str, Any]) -> None:
+    def __init__(self, output: Path, targets: Sequence[str], measures: str, encoder: EncoderOptions) -> None:
         parse_measures(measures)
         self.output, self.targets, self.measures, self.encoder = output, targets, measures, encoder
         self.points: list[dict[str, Any]] = []
@@ -158,8 +159,8 @@ class TargetEvaluator:
         if (folder / "results.json").is_file():
             report = json.loads((folder / "results.json").read_text())
         else:
-            models = {label: model}
-            report = evaluate(target, models, folder, self.measures, progress=True, **self.encoder)
+            search = SearchOptions(self.encoder, progress=True)
+            report = evaluate(target, {label: model}, folder, self.measures, search=search)
         return {"model": label, "dataset": target, **report["models"][label]["measures"]}
 
 

@@ -21,6 +21,7 @@ from beir_cocodr.io import file_sha256
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead
 from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder
 from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import seen
 from beir_cocodr.training.objectives import attach_decoder, attach_head, build_loss, find_objective, is_masked
 from beir_cocodr.training.options import QUERY_OBJECTIVES, PretrainOptions
@@ -77,7 +78,7 @@ def pretrain(
     options: PretrainOptions | None = None,
     resume: bool = False,
     queries: Sequence[str] = (),
-    **encoder: Any,
+    encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
     """Adapt ``base`` to one or more corpora and save the encoder to ``output``.
 
@@ -88,7 +89,7 @@ def pretrain(
         options: see :class:`PretrainOptions`; its ``objective`` says how, COCO by default.
         resume: go on from the last checkpoint; a finished output is left as it is.
         queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora.
-        **encoder: overrides for loading ``base`` (lengths, prompts, separator, device), None meaning none.
+        encoder: how ``base`` is loaded.
 
     Returns:
         The content of training.json.
@@ -99,12 +100,12 @@ def pretrain(
 
     Source: COCO-DR, section 4.1 and Table 3; query-as-context pre-training, section 3.1.
     """
-    join_processes(encoder.get("device"))
+    join_processes(encoder.device)
     options = options or PretrainOptions()
     _check_queries(options, queries)
     collections = [load_collection(name, labels="none") for name in corpora]
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
-    model = load_encoder(base, **encoder)
+    model = load_encoder(base, encoder)
     shown = [seen(found, queries=False) for found in collections] + context_provenance(queries, collections)
     plan = training_plan(options.objective, base, model, encoder, options, shown)
     if (record := lock_output(output, resume, plan)) is not None:

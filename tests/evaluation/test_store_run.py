@@ -15,6 +15,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
@@ -46,7 +47,12 @@ def test_results_are_those_without_a_store(
     models["dot"] = str(moved)
     refuse_to_encode(monkeypatch)
     found = evaluate(
-        str(beir_folder), models, tmp_path / "with", "nDCG@10 R@20", top_k=20, stores=list(stores.values())
+        str(beir_folder),
+        models,
+        tmp_path / "with",
+        "nDCG@10 R@20",
+        top_k=20,
+        search=SearchOptions(stores=tuple(stores.values())),
     )
     for name in models:
         assert found["models"][name]["measures"] == expected["models"][name]["measures"]
@@ -91,10 +97,15 @@ def test_what_does_not_fit_is_refused_before_anything_is_searched(
         (stores["cosine"], str(tiny_bert), {}, "cosine was .*no model"),
         (stores["dot"], "bm25", {}, "dot was .*no model"),
         (tmp_path / "other-store", str(tiny_bert), {}, r"corpus \w{16} there, \w{16} now"),
-        (stores["dot"], str(tiny_bert), {"document_length": 9}, "document_length 128 there, 9 now"),
+        (
+            stores["dot"],
+            str(tiny_bert),
+            {"encoder": EncoderOptions(document_length=9)},
+            "document_length 128 there, 9 now",
+        ),
         (tmp_path / "nowhere", str(tiny_bert), {}, "no embeddings"),
         (tmp_path / "folded", str(tmp_path / "mrl"), {}, "MRL in int8.*fp32"),
     ):
         with pytest.raises(InputError, match=expected):
-            evaluate(str(beir_folder), [model], output, stores=[stored], **settings)
+            evaluate(str(beir_folder), [model], output, search=SearchOptions(stores=(stored,), **settings))
     assert not list(output.rglob("*.run"))

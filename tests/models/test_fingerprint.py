@@ -10,6 +10,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from beir_cocodr import COCODR, MRL
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import fingerprint, load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 
 
 def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
@@ -23,7 +24,7 @@ def test_the_same_encoder_elsewhere_used_before_or_with_other_lengths_is_the_sam
     model.encode_document(["wing", "a much longer text about wings"])  # sets the tokenizer's padding
     assert fingerprint(model) == before
     model.save_pretrained(str(tmp_path / "moved"))
-    assert fingerprint(load_encoder(tmp_path / "moved", document_length=30, query_length=20)) == before
+    assert fingerprint(load_encoder(tmp_path / "moved", EncoderOptions(20, 30))) == before
 
 
 def test_weights(tiny_bert):

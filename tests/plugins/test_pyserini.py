@@ -22,6 +22,7 @@ from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.retrieval.store.encode import encode
@@ -113,7 +114,7 @@ def test_pyserini_reads_encoded_queries(folder, tiny_cosine, tmp_path):
 
 def retrievers(folder: Path, output: Path, **options: Any) -> Retrievers:
     output.mkdir()
-    return Retrievers(load_collection(folder).documents, output, **options)
+    return Retrievers(load_collection(folder).documents, output, SearchOptions(**options))
 
 
 def ranked(ranking: Any, documents: Any) -> dict[str, list[tuple[str, float]]]:

@@ -9,6 +9,7 @@ import pytest
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.mrl import MRL
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
 
 QUERIES = {"q1": "wing flow", "q2": "library index of the journal", "q3": "treaty", "q4": "diode noise"}
@@ -50,7 +51,7 @@ def test_vectors_are_the_hosts_at_length_one(tiny_bert, tiny_cosine):
 def test_an_mrl_is_taken_by_its_means(tiny_cosine, tmp_path):
     model = MRL(str(tiny_cosine), k=8)
     model.save_pretrained(str(tmp_path / "mrl"))
-    encoder = QueryEncoder(str(tmp_path / "mrl"), batch_size=2)
+    encoder = QueryEncoder(str(tmp_path / "mrl"), SearchOptions(batch_size=2))
     means, _ = model.encode_distribution(list(QUERIES.values()), "query")
     expected = means / means.norm(dim=1, keepdim=True)
     found = query_embeddings(encoder, QUERIES)
@@ -79,7 +80,9 @@ def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, o
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     def key(model: str, queries=QUERIES, **options):
-        return query_embeddings(QueryEncoder(model, **options), queries).path.name
+        return query_embeddings(
+            QueryEncoder(model, SearchOptions(EncoderOptions(**options))), queries
+        ).path.name
 
     keys = [key(str(tiny_cosine))]
     keys.append(key(str(tiny_cosine), QUERIES | {"q4": "diode noises"}))

@@ -15,6 +15,7 @@ from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.recommendation import COCO, STAGE, ablation_families, recommend
 from beir_cocodr.evaluation.significance import compare
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.training.adapt import adapt, adapt_options
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 
@@ -28,7 +29,14 @@ SETTINGS = {
 def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     output = tmp_path_factory.mktemp("adapted") / "o"
     data = str(beir_folder)
-    return adapt(data, data, str(tiny_mlm), output, encoder={"document_length": 40}, **SETTINGS), output
+    return adapt(
+        data,
+        data,
+        str(tiny_mlm),
+        output,
+        search=SearchOptions(EncoderOptions(document_length=40)),
+        **SETTINGS,
+    ), output
 
 
 def test_ablation_is_trained_in_order_and_evaluated(adapted):
@@ -58,7 +66,15 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
         adapt(data, data, str(tiny_mlm), output, **SETTINGS)
     stamp = (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns
     shutil.rmtree(output / "models" / "coco+source")
-    again = adapt(data, data, str(tiny_mlm), output, resume=True, encoder={"document_length": 40}, **SETTINGS)
+    again = adapt(
+        data,
+        data,
+        str(tiny_mlm),
+        output,
+        resume=True,
+        search=SearchOptions(EncoderOptions(document_length=40)),
+        **SETTINGS,
+    )
     assert (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns == stamp
     figures = [
         {label: record["measures"] for label, record in found["results"]["models"].items()}

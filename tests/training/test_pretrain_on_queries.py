@@ -22,6 +22,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.models.cotmae import DECODER_FOLDER
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.objectives import attach_head, build_loss
 from beir_cocodr.training.options import OBJECTIVES, QUERY_OBJECTIVES, PretrainOptions, stage_options
@@ -217,7 +218,14 @@ def test_every_backbone_trains(architecture, objective, backbones, context, tmp_
 def test_two_processes_equal_one(kind, context, without_dropout, tmp_path):  # noqa: F811
     sizes = {"max_steps": 3, "batch_size": 8, "mini_batch_size": 2, "learning_rate": 1e-3}
     options = settings(kind, **sizes, mix=0.25, save_steps=None)
-    pretrain([context], str(without_dropout), tmp_path / "one", options, queries=[context], device="cpu")
+    pretrain(
+        [context],
+        str(without_dropout),
+        tmp_path / "one",
+        options,
+        queries=[context],
+        encoder=EncoderOptions(device="cpu"),
+    )
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*launch, "-m", "beir_cocodr.cli", "pretrain", "--dataset", context, "--queries", context]
     command += ["--model", str(without_dropout), "--output", str(tmp_path / "two"), "--device", "cpu"]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from beir_cocodr.evaluation.label_free.evidence import BM25, Evidence, overlap, reciprocal_rank_fusion
 from beir_cocodr.evaluation.significance import interval
+from beir_cocodr.models.spec import ModelSpec
 
 CROPS, GENERATED = "held-out crops", "generated queries"
 
@@ -68,10 +69,8 @@ class Estimate:
 
 def kind(model: str) -> str:
     """How a model ranks: "bm25", "hybrid" (also ``rrf:``), "feedback" or "dense"."""
-    if model == BM25:
-        return BM25
-    prefix = model.partition(":")[0]
-    return {"hybrid": "hybrid", "rrf": "hybrid", "feedback": "feedback"}.get(prefix, "dense")
+    found = ModelSpec.parse(model).kind
+    return "hybrid" if found == "rrf" else found
 
 
 def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
 )
 from beir_cocodr.generation.shards import GENERATION_FILE
+from beir_cocodr.models.spec import ModelSpec, SearchOptions
 from beir_cocodr.provenance import training_lineage
-from beir_cocodr.retrieval.model_spec import encoder_name
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.retrievers import Retrievers
 
@@ -74,7 +74,7 @@ def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contaminati
     """
     spans, generated, folders = set(), set(), dict[str, None]()
     for model in models:
-        for record in training_lineage(encoder_name(model)):
+        for record in training_lineage(ModelSpec.parse(model).encoder):
             own = [shown for shown in record.get("seen", []) if shown.get("corpus_sha256") == corpus_sha256]
             if own and _finds_by_spans(record):
                 spans.add(model)
@@ -130,7 +130,7 @@ class HeldOutRetrievers(Retrievers):
     def __init__(
         self, whole: Retrievers, documents: Documents, rows: npt.NDArray[np.int64], folder: Path
     ) -> None:
-        super().__init__(documents, folder, whole.analyzer, whole.batch_size, whole.progress, **whole.encoder)
+        super().__init__(documents, folder, replace(whole.options, stores=()))
         self.whole, self.rows = whole, rows
 
     def _dense(self, name: str) -> Dense:
@@ -161,10 +161,10 @@ class HeldOutRetrievers(Retrievers):
                 target.flush()
                 return target
 
-        file = self.folder / original.file.name
+        file, options = self.folder / original.file.name, self.options
 
         def make() -> Dense:
-            return Changed(original.model, self.documents, file, self.batch_size, self.progress)
+            return Changed(original.model, self.documents, file, options.batch_size, options.progress)
 
         made: Dense = self._once(f"dense {name}", make)
         return made
@@ -266,7 +266,7 @@ def gather_evidence(
     samples: int = 300,
     seed: int = 42,
     drop_identical_ids: bool = False,
-    **retrieval: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> Evidence:
     """Search for held-out crops, for generated queries, and for real queries where there are any.
 
@@ -280,7 +280,7 @@ def gather_evidence(
         samples: crops, and generated queries.
         seed: of both.
         drop_identical_ids: leave documents whose id is the query's out of lists.
-        **retrieval: passed on to :class:`Retrievers`.
+        search: how models are loaded and search.
 
     Raises:
         InputError: a model cannot be found, or the record of its training cannot be read.
@@ -288,7 +288,7 @@ def gather_evidence(
     places = {name: folder / name for name in ("whole", "held-out", "terms")}
     for place in places.values():
         place.mkdir()
-    whole = Retrievers(documents, places["whole"], **retrieval)
+    whole = Retrievers(documents, places["whole"], search)
     made = {name: whole.get(name) for name in dict.fromkeys([*models, BM25])}  # unknown names fail early
     contamination = find_contamination(models, documents.content_hash)
     trained_on = contamination.has if len(contamination.hashes) else None

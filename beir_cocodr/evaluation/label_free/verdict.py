@@ -35,6 +35,7 @@ from beir_cocodr.evaluation.recommendation import (
     overall,
 )
 from beir_cocodr.evaluation.runs import file_names, write_run
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.ranking import Results
 
 CALIBRATION_FILE = Path(__file__).with_name("calibration.json")
@@ -203,7 +204,7 @@ def compare_label_free(
     samples: int = 300,
     seed: int = 42,
     calibration: Calibration | None = None,
-    **retrieval: Any,
+    search: SearchOptions = SearchOptions(),
 ) -> tuple[dict[str, Any], dict[str, Results]]:
     """Estimate how models differ, and say of each pair whether b is better than a.
 
@@ -216,7 +217,7 @@ def compare_label_free(
         samples: held-out crops, and generated queries.
         seed: of both.
         calibration: by default the packaged one.
-        **retrieval: passed on to :class:`~beir_cocodr.retrieval.retrievers.Retrievers`.
+        search: how models are loaded and search.
 
     Returns:
         ``pairs``, ``ranking``, ``best``, ``pseudo_queries``, ``calibration``, ``retrieval``; and each model's
@@ -236,7 +237,7 @@ def compare_label_free(
     asked = _spaced(collection.queries, MOST_QUERIES if queries is None else queries)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-") as place:
         evidence = gather_evidence(
-            collection.documents, asked, models, Path(place), samples, seed, drop_identical_ids, **retrieval
+            collection.documents, asked, models, Path(place), samples, seed, drop_identical_ids, search
         )
     pairs = [
         _pair(evidence, a, b, collection.documents.content_hash, calibration)

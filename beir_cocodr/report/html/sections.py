@@ -21,6 +21,7 @@ import numpy as np
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.report.html.outputs import KNOWN, Found, Judgement, Scores, run_tops
 from beir_cocodr.report.html.pictures import cluster_pictures, curve_picture, interval_picture, query_picture
@@ -42,7 +43,6 @@ from beir_cocodr.report.html.tables import (
 from beir_cocodr.report.html.text import short_names
 from beir_cocodr.report.html.verdict import Headline, label_free_reference
 from beir_cocodr.report.pictures import has_matplotlib
-from beir_cocodr.retrieval.model_spec import encoder_name
 
 #: Tests that are shown without being asked for.
 _SHOWN_TESTS = 3
@@ -214,7 +214,7 @@ def contamination_section(
         return _describe_statement(_by_encoder(found.comparison["seen"]))  # type: ignore[index]
     models = {label: _here(str(name), found.folder) for label, name in judged.items()}
     models |= {model.name: str(model.folder) for model in found.trained if not judged}
-    encoders = [encoder_name(name) for name in models.values()]
+    encoders = [ModelSpec.parse(name).encoder for name in models.values()]
     encoders = [name for name in dict.fromkeys(encoders) if name != _UNTRAINED and not Path(name).is_file()]
     if not encoders:
         return None
@@ -233,7 +233,7 @@ def contamination_section(
 
 def _here(name: str, folder: Path) -> str:
     """A model's name, in the folder where it lies now: a path on record may begin elsewhere."""
-    path = encoder_name(name)
+    path = ModelSpec.parse(name).encoder
     moved = folder / "models" / Path(path).name
     return (
         name.removesuffix(path) + str(moved)
@@ -244,7 +244,7 @@ def _here(name: str, folder: Path) -> str:
 
 def _by_encoder(statement: Mapping[str, Any]) -> dict[str, Any]:
     """One entry an encoder, by a short name: one that is used in several ways has one history."""
-    told = {encoder_name(model): found for model, found in statement.items()}
+    told = {ModelSpec.parse(model).encoder: found for model, found in statement.items()}
     told.pop(_UNTRAINED, None)
     names = short_names(told)
     return {names[encoder]: found for encoder, found in told.items()}

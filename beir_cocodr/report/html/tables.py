@@ -22,9 +22,9 @@ from typing import Any
 from beir_cocodr.evaluation.label_free.pseudo_queries import TRAINED_ON
 from beir_cocodr.evaluation.label_free.verdict import training_pairs
 from beir_cocodr.evaluation.recommendation import BASE, LEVEL, USE
+from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.report.html.outputs import Judgement, Trained, read_json
 from beir_cocodr.report.html.text import p_value, signed, span
-from beir_cocodr.retrieval.model_spec import encoder_name
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,11 @@ def _queries(test: Mapping[str, Any]) -> Cell:
 
 def _model(model: str, name: str) -> str:
     """The model behind a name, where that does not say it; of a path the last part, or two if need be."""
-    encoder = encoder_name(model)
+    spec = ModelSpec.parse(model)
+    encoder = spec.encoder
     parts = encoder.rstrip("/").split("/")
     ends = ["/".join(parts[-1:]), f"…/{'/'.join(parts[-2:])}" if len(parts) > 2 else encoder]
-    kind = model.removesuffix(encoder)
-    return next((kind + end for end in ends if kind + end != name), "")
+    return next((spec.prefix + end for end in ends if spec.prefix + end != name), "")
 
 
 def _notes(judged: Judgement, names: Mapping[str, str]) -> Iterator[str]:

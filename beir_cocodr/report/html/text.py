@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from beir_cocodr.models.spec import ModelSpec
+
 # What neither HTML nor XML may hold, even as a reference.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
@@ -71,9 +73,8 @@ def short_names(labels: Iterable[str]) -> dict[str, str]:
 
 
 def _short(label: str) -> str:
-    kind = re.match(r"(lucene-)?(hybrid|rrf|feedback):", label)
-    prefix = kind.group(0) if kind else ""
-    rest = label[len(prefix) :]
+    spec = ModelSpec.parse(label)
+    prefix, rest = spec.prefix, spec.encoder
     if "/" in rest and " " not in rest:
         rest = rest.rstrip("/").rsplit("/", 1)[-1] or rest
     name = prefix + rest

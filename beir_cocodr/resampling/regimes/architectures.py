@@ -172,7 +172,7 @@ class DenseArchitecture:
                 m_bm25=recipe.list_size - 1,
                 m_hard=0,
             )
-            distill(dataset, recipe.start, recipe.teacher, output, lists, resume=True, **recipe.encoder)
+            distill(dataset, recipe.start, recipe.teacher, output, lists, resume=True, encoder=recipe.encoder)
             return output
         hard = self.name == "dense-hard"
         options = FinetuneOptions(
@@ -181,7 +181,7 @@ class DenseArchitecture:
             negative_depth=recipe.negative_depth,
             stages=2 if hard and recipe.hard_negatives == "mined" else 1,
         )
-        finetune(dataset, recipe.start, output, options, resume=True, **recipe.encoder)
+        finetune(dataset, recipe.start, output, options, resume=True, encoder=recipe.encoder)
         return output
 
 

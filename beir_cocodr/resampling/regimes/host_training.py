@@ -43,6 +43,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.loading import load_encoder, model_source
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import read_record, write_record
 from beir_cocodr.records import versions
 from beir_cocodr.training.trainer import FiniteGuard, StderrProgress
@@ -131,13 +132,9 @@ class Recipe:
         return {name: value for name, value in asdict(self).items() if name not in _NOT_RECORDED}
 
     @property
-    def encoder(self) -> dict[str, Any]:
-        """What every encoder is loaded with."""
-        return {
-            "query_length": self.query_length,
-            "document_length": self.document_length,
-            "device": self.device,
-        }
+    def encoder(self) -> EncoderOptions:
+        """How every encoder is loaded."""
+        return EncoderOptions(self.query_length, self.document_length, device=self.device)
 
 
 REGIMES = ("interpolation", "extrapolation")
@@ -332,7 +329,7 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
         InputError: there is no such start.
     """
     set_seed(seed)
-    model = load_encoder(recipe.start, **recipe.encoder)
+    model = load_encoder(recipe.start, recipe.encoder)
     transformer: Any = model.transformers_model
     transformer.save_pretrained(str(folder))
     model.tokenizer.save_pretrained(str(folder))

@@ -24,6 +24,7 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncode
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling.regimes.architectures import BM25_FILE
 from beir_cocodr.resampling.regimes.host_training import Recipe
 from beir_cocodr.retrieval.bm25 import BM25
@@ -52,8 +53,8 @@ def load_retriever(
     Raises:
         InputError: the model cannot be loaded.
     """
-    batch = recipe.encode_batch_size
-    retrievers = Retrievers(documents, work, batch_size=batch, progress=progress, **recipe.encoder)
+    options = SearchOptions(recipe.encoder, batch_size=recipe.encode_batch_size, progress=progress)
+    retrievers = Retrievers(documents, work, options)
     tuned = Path(model) / BM25_FILE
     if tuned.is_file():
         found = json.loads(tuned.read_text())

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.faiss.transform import Folding
@@ -44,7 +45,7 @@ class ShardJob:
         folder: of the store.
         documents: the corpus; travels as the path of its file.
         model: what the encoder is loaded by.
-        encoder: overrides for it (lengths, separator).
+        encoder: how it is loaded, but for the device.
         options: of the store.
         threads: CPU threads of each process.
     """
@@ -52,7 +53,7 @@ class ShardJob:
     folder: Path
     documents: Documents
     model: str
-    encoder: Mapping[str, Any]
+    encoder: EncoderOptions
     options: EncodeOptions
     threads: int
 
@@ -68,7 +69,7 @@ class ShardJob:
         store = EmbeddingStore.found(self.folder)
         if store is None:
             raise InputError(f"{self.folder} is gone: it held the store that was being written")
-        model = load_encoder(self.model, device=device, **self.encoder)
+        model = load_encoder(self.model, replace(self.encoder, device=device))
         store.record.check_encoder(fingerprint(model), self.model, self.folder)
         encoder = CorpusEncoder(model, self.documents, self.options.token_budget, self.options.backend)
 
@@ -217,11 +218,10 @@ def encode(
     output: Path,
     options: EncodeOptions | None = None,
     processes: int = 1,
-    device: str | None = None,
     threads: int | None = None,
     progress: bool = False,
     share: ShareOut | None = None,
-    **encoder: Any,
+    encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
     """Encode the documents of a collection to an :class:`EmbeddingStore`.
 
@@ -238,12 +238,12 @@ def encode(
         output: folder of the store.
         options: see :class:`EncodeOptions`.
         processes: each has its own copy of the model and encodes whole shards; a dead one's are done again.
-        device: of all processes; by default GPUs in turn, else the CPU.
         threads: CPU threads of each process; PyTorch's own number by default, whatever the number of
             processes, because the last bits of vectors depend on it.
         progress: show a bar on stderr.
         share: how shards are shared out; to processes here by default.
-        **encoder: overrides for the encoder (``query_length``, ``document_length``, ``title_separator``).
+        encoder: how the model is loaded; its device is that of all processes, by default GPUs in turn, else
+            the CPU.
 
     Returns:
         what the store depends on, what was encoded now, how long that took and what had been expected.
@@ -253,17 +253,16 @@ def encode(
             ``output`` with another key; a document with NaN in its vector.
     """
     options, folder, started = options or EncodeOptions(), Path(output), time.perf_counter()
-    devices = device_list(device, processes)
+    devices = device_list(encoder.device, processes)
     documents = load_collection(dataset, labels="none").documents
-    overrides = {name: value for name, value in encoder.items() if value is not None}
     with torch_threads(threads) as count, sole_writer(output_folder(folder)):
-        loaded = load_encoder(model, device=devices[0], **overrides)
+        loaded = load_encoder(model, replace(encoder, device=devices[0]))
         corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
         warn_if_crowded(devices, count)
         folded = isinstance(loaded, MRL) and options.precision != "fp32"
         queries = _queries(dataset) if folded else []
         store, missing, expected = prepare_store(corpus_encoder, model, folder, options, devices, queries)
-        job = ShardJob(folder, documents, model, overrides, options, count)
+        job = ShardJob(folder, documents, model, encoder, options, count)
         encoding = time.perf_counter()
         with _bar(expected, progress) as bar:
             if share is None and (len(devices) == 1 or len(missing) < 2):

@@ -15,7 +15,6 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lex
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.provenance import seen, write_record
-from beir_cocodr.retrieval.model_spec import encoder_name
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +34,6 @@ def model(folder, stage, shown, parent=None, **options):
     record = {"stage": stage, "base": "x", "options": options, "seen": shown, "parent": parent}
     write_record(folder, record)
     return str(folder)
-
-
-def test_encoders_in_names():
-    names = ["bm25", "lucene-bm25", "m", "a/b:c", "hybrid:m", "rrf:a/b", "feedback:a:b", "lucene-hybrid:m"]
-    assert [encoder_name(name) for name in names] == ["bm25", "bm25", "m", "a/b:c", "m", "a/b", "a:b", "m"]
 
 
 def test_spans_of_the_same_corpus_count_also_those_of_an_ancestor(beir_folder, documents, tmp_path):

@@ -15,6 +15,7 @@ from conftest import write_beir
 from beir_cocodr import COCODR, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import sole_writer
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -39,7 +40,14 @@ def store(tmp_path_factory, folder, tiny_bert) -> Path:
 def run(folder: Path, model: Path, output: Path, **options: Any) -> dict[str, Any]:
     encoder = {name: options.pop(name) for name in ("document_length", "title_separator") if name in options}
     options = {"shard_size": SIZE} | options
-    return encode(str(folder), str(model), output, EncodeOptions(**options), threads=1, **encoder)
+    return encode(
+        str(folder),
+        str(model),
+        output,
+        EncodeOptions(**options),
+        threads=1,
+        encoder=EncoderOptions(**encoder),
+    )
 
 
 def contents(store: Path) -> dict[str, bytes]:

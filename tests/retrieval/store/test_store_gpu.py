@@ -12,6 +12,7 @@ from conftest import write_beir
 
 from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -27,8 +28,16 @@ def folder(tmp_path_factory) -> Path:
     return write_beir(tmp_path_factory.mktemp("gpu") / "corpus", documents=90)
 
 
-def made(folder: Path, model: Path, output: Path, **settings: object) -> torch.Tensor:
-    encode(str(folder), str(model), output, EncodeOptions(shard_size=16), threads=1, **settings)
+def made(folder: Path, model: Path, output: Path, device: str, processes: int = 1) -> torch.Tensor:
+    encode(
+        str(folder),
+        str(model),
+        output,
+        EncodeOptions(shard_size=16),
+        processes,
+        1,
+        encoder=EncoderOptions(device=device),
+    )
     return torch.cat(list(EmbeddingStore.open(output).chunks()))
 
 

@@ -15,6 +15,7 @@ from beir_cocodr import COCODR, MRL, ExactSearch, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.search import search_store
@@ -43,7 +44,14 @@ def store(tmp_path_factory, folder, tiny_bert) -> Path:
 def made(folder: Path, model: Path, output: Path, shard_size: int = 16, **settings: Any) -> Path:
     names = ("query_length", "document_length", "title_separator")
     encoder = {name: settings.pop(name) for name in names if name in settings}
-    encode(str(folder), str(model), output, EncodeOptions(shard_size, **settings), threads=1, **encoder)
+    encode(
+        str(folder),
+        str(model),
+        output,
+        EncodeOptions(shard_size, **settings),
+        threads=1,
+        encoder=EncoderOptions(**encoder),
+    )
     return output
 
 
@@ -117,7 +125,14 @@ def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_pat
     options = {"query_length": 4, "document_length": 20, "title_separator": " | "}
     made(folder, tiny_bert, tmp_path / "store", **options)
     report = search(tmp_path / "store", str(folder), tmp_path / "ours.run", 20, threads=1)
-    evaluate(str(folder), [str(tiny_bert)], tmp_path / "e", top_k=20, measures="R@20", **options)
+    evaluate(
+        str(folder),
+        [str(tiny_bert)],
+        tmp_path / "e",
+        top_k=20,
+        measures="R@20",
+        search=SearchOptions(EncoderOptions(**options)),
+    )
     assert_same(tmp_path / "ours.run", next((tmp_path / "e").glob("*.run")))
     assert report["truncated_queries"] > 0.5
 

@@ -1,0 +1,168 @@
+"""What a user says about models: their names, how encoders are loaded, and how a corpus is searched.
+
+This module imports neither torch nor the models themselves, so that names can be checked and the command
+line's help be made in milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from beir_cocodr.errors import InputError
+
+if TYPE_CHECKING:
+    from beir_cocodr.data.text import TextFormat
+    from beir_cocodr.records import Json
+
+#: Names that stand for weights that come in a package.
+ALIASES = ("minilm",)
+
+BM25 = "bm25"
+
+_LUCENE = "lucene-"
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """One way to use BM25 and an encoder together.
+
+    Args:
+        build: ``module:object``, called with the dense retriever and BM25; gives a retriever.
+        help: what it does, in one line.
+    """
+
+    build: str
+    help: str
+
+
+#: What may stand before an encoder's name, as in ``hybrid:minilm``.
+FUSIONS = {
+    "hybrid": Fusion("beir_cocodr.retrieval.fusion:Hybrid", "mean of the z-normalised scores"),
+    "rrf": Fusion("beir_cocodr.retrieval.fusion:ReciprocalRank", "reciprocal rank fusion"),
+    "feedback": Fusion(
+        "beir_cocodr.retrieval.fusion:Feedback.of", "dense search, the query moved towards hybrid's best"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A parsed model name: ``bm25``, ``hybrid:M``, ``rrf:M``, ``feedback:M``, or M, what an encoder is loaded
+    from: an alias, a folder or a hub name. With ``lucene-`` before the first four, BM25 is Lucene's.
+
+    Args:
+        name: as it was given.
+        kind: "bm25", a name of :data:`FUSIONS`, or "dense".
+        encoder: M; "bm25" where there is no encoder.
+        lucene: whether BM25 is Lucene's.
+    """
+
+    name: str
+    kind: str
+    encoder: str
+    lucene: bool = False
+
+    @classmethod
+    def parse(cls, name: str) -> ModelSpec:
+        """Every text is a model name; whether there is such an encoder shows when it is loaded."""
+        bare = name.removeprefix(_LUCENE)
+        if bare == BM25:
+            return cls(name, BM25, BM25, bare != name)
+        kind, _, encoder = bare.partition(":")
+        if kind in FUSIONS:
+            return cls(name, kind, encoder, bare != name)
+        return cls(name, "dense", name)
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the encoder, such as ``lucene-hybrid:``; of BM25, ``lucene-`` or nothing."""
+        return self.name.removesuffix(self.encoder)
+
+    def check(self) -> None:
+        """
+        Raises:
+            InputError: a fusion without an encoder.
+        """
+        if self.kind in FUSIONS and self.encoder.removeprefix(_LUCENE) in ("", BM25):
+            raise InputError(f"{self.name!r} needs a dense encoder, as in {self.kind}:minilm")
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How a dense encoder is loaded; None leaves what the model says itself.
+
+    Args:
+        query_length, document_length: tokens that queries and documents are cut to.
+        query_prompt, document_prompt: put before every query and document.
+        title_separator: stands between title and text; BM25 reads documents with it, too.
+        device: such as "cpu" or "cuda:0"; does not change what is computed.
+    """
+
+    query_length: int | None = field(
+        default=None, metadata={"help": "Tokens a query is cut to; default: the model's own."}
+    )
+    document_length: int | None = field(
+        default=None, metadata={"help": "Tokens a document is cut to; default: the model's own."}
+    )
+    query_prompt: str | None = field(
+        default=None, metadata={"help": "Before every query; default: the model's own."}
+    )
+    document_prompt: str | None = field(
+        default=None, metadata={"help": "Before every document; default: the model's own."}
+    )
+    title_separator: str | None = field(
+        default=None, metadata={"help": "Between title and text; default: the model's own."}
+    )
+    device: str | None = field(
+        default=None, metadata={"help": "Device of the encoder, such as cpu or cuda:0."}
+    )
+
+    def overrides(self) -> dict[str, Any]:
+        """What is set, by name: keyword arguments of :class:`~beir_cocodr.models.cocodr.COCODR`."""
+        found = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def describe(self) -> Json:
+        """What is set, for records: without the device, which changes no result."""
+        return replace(self, device=None).overrides()
+
+    def over(self, other: EncoderOptions) -> EncoderOptions:
+        """These options, and the other's where these say nothing."""
+        return EncoderOptions(**other.overrides() | self.overrides())
+
+    @property
+    def text_format(self) -> TextFormat:
+        """How BM25 reads documents."""
+        from beir_cocodr.data.text import TextFormat
+
+        separator = self.title_separator
+        return TextFormat() if separator is None else TextFormat(title_separator=separator)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How models search a corpus.
+
+    Args:
+        encoder: how dense encoders are loaded.
+        analyzer: of BM25, see :class:`~beir_cocodr.retrieval.bm25.BM25`.
+        batch_size: texts encoded at a time.
+        progress: show progress bars on stderr.
+        stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and encodes nothing.
+    """
+
+    encoder: EncoderOptions = EncoderOptions()
+    analyzer: str = field(
+        default="english", metadata={"help": "english (stop words out, stemmed) or none (neither)."}
+    )
+    batch_size: int = field(default=64, metadata={"help": "Texts encoded at a time.", "min": 1})
+    progress: bool = False
+    stores: tuple[str | Path, ...] = field(
+        default=(),
+        metadata={
+            "help": "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. "
+            "Repeat."
+        },
+    )

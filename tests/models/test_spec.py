@@ -1,0 +1,51 @@
+"""Names of models, and how they are loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from beir_cocodr import load_object
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import FUSIONS, EncoderOptions, ModelSpec
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "encoder", "prefix"),
+    [
+        ("bm25", "bm25", "bm25", ""),
+        ("lucene-bm25", "bm25", "bm25", "lucene-"),
+        ("m", "dense", "m", ""),
+        ("a/b:c", "dense", "a/b:c", ""),
+        ("lucene-m", "dense", "lucene-m", ""),
+        ("hybrid:m", "hybrid", "m", "hybrid:"),
+        ("rrf:a/b", "rrf", "a/b", "rrf:"),
+        ("feedback:a:b", "feedback", "a:b", "feedback:"),
+        ("lucene-hybrid:m", "hybrid", "m", "lucene-hybrid:"),
+    ],
+)
+def test_a_name_has_one_reading(name, kind, encoder, prefix):
+    found = ModelSpec.parse(name)
+    assert (found.kind, found.encoder, found.prefix) == (kind, encoder, prefix)
+    assert found.lucene == (name.startswith("lucene-") and kind != "dense")
+    found.check()
+
+
+@pytest.mark.parametrize("kind", FUSIONS)
+def test_every_fusion_can_be_built_and_needs_an_encoder(kind):
+    assert callable(load_object(FUSIONS[kind].build))
+    for encoder in ("", "bm25", "lucene-bm25"):
+        with pytest.raises(InputError, match=f"needs a dense encoder, as in {kind}:"):
+            ModelSpec.parse(f"{kind}:{encoder}").check()
+
+
+def test_options_go_over_others_and_records_leave_the_device_out():
+    options = EncoderOptions(document_length=9, device="cpu").over(EncoderOptions(5, 8, query_prompt=""))
+    assert options == EncoderOptions(5, 9, query_prompt="", device="cpu")
+    assert options.overrides() == {
+        "query_length": 5,
+        "document_length": 9,
+        "query_prompt": "",
+        "device": "cpu",
+    }
+    assert "device" not in options.describe()
+    assert EncoderOptions().overrides() == {}
