@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.models.mrl import MRL
+    from beir_cocodr.models.spec import EncoderOptions, SearchOptions
     from beir_cocodr.retrieval.exact import ExactSearch
     from beir_cocodr.training.adapt import adapt
     from beir_cocodr.training.distill import distill
@@ -29,9 +30,11 @@ __all__ = [
     "COCODR",
     "MRL",
     "DistillOptions",
+    "EncoderOptions",
     "ExactSearch",
     "FinetuneOptions",
     "PretrainOptions",
+    "SearchOptions",
     "__version__",
     "adapt",
     "compare",
@@ -48,9 +51,11 @@ _HOMES = {
     "COCODR": "beir_cocodr.models.cocodr:COCODR",
     "MRL": "beir_cocodr.models.mrl:MRL",
     "DistillOptions": "beir_cocodr.training.options:DistillOptions",
+    "EncoderOptions": "beir_cocodr.models.spec:EncoderOptions",
     "ExactSearch": "beir_cocodr.retrieval.exact:ExactSearch",
     "FinetuneOptions": "beir_cocodr.training.options:FinetuneOptions",
     "PretrainOptions": "beir_cocodr.training.options:PretrainOptions",
+    "SearchOptions": "beir_cocodr.models.spec:SearchOptions",
     "adapt": "beir_cocodr.training.adapt:adapt",
     "compare": "beir_cocodr.evaluation.compare:compare_models",
     "distill": "beir_cocodr.training.distill:distill",
@@ -73,8 +78,7 @@ PLUGINS = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return load_object(_HOMES[name])
 
 
 def __dir__() -> list[str]:

@@ -33,7 +33,7 @@ SHARED = {
     "io": {"errors"},
     "distributed": {"errors"},
     "records": {"errors", "io"},
-    "provenance": {"errors", "io", "records", "distributed", "data", "retrieval"},
+    "provenance": {"errors", "io", "records", "distributed", "data", "models"},
 }
 
 #: Arrows to the right that are still there.
