@@ -50,7 +50,7 @@ def test_this_check_can_fail():
 PUBLIC = [
     *("COCODR", "MRL", "ExactSearch", "load_encoder", "load_collection"),
     *("adapt", "evaluate", "compare", "pretrain", "finetune", "distill"),
-    *("PretrainOptions", "FinetuneOptions", "DistillOptions"),
+    *("EncoderOptions", "SearchOptions", "PretrainOptions", "FinetuneOptions", "DistillOptions"),
 ]
 
 
