@@ -86,6 +86,14 @@ def cluster_queries(
             more clusters than distinct queries; no cluster of ``min_size`` queries; faiss asked for, absent.
 
     Source: COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each episode).
+
+    Example:
+        >>> import numpy as np
+        >>> from beir_cocodr.data.clusters import cluster_queries
+        >>> embeddings = np.array([[0, 1], [0, 2], [5, 0], [6, 0]], np.float32)
+        >>> labels = cluster_queries(embeddings, 2).labels.tolist()
+        >>> labels in ([0, 0, 1, 1], [1, 1, 0, 0])
+        True
     """
     if embeddings.ndim != 2 or (ids is not None and len(ids) != len(embeddings)):
         raise ValueError(f"embeddings of shape {embeddings.shape} do not fit {ids and len(ids)} ids")

@@ -252,6 +252,16 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
     Raises:
         InputError: for a collection that cannot be found, broken JSON, bytes that are not UTF-8, missing or
             duplicate ids, white space in ids, grades that are not integers, an empty corpus, a missing split.
+
+    Example:
+        >>> from beir_cocodr import load_collection
+        >>> collection = load_collection("apidocs/numpy", split="train")  # or a BEIR folder, "scifact", ...
+        >>> query, grades = next(iter(collection.qrels.items()))
+        >>> query in collection.queries
+        True
+        >>> [(document, grade)] = grades.items()
+        >>> sorted(collection.documents[document]), grade
+        (['text', 'title'], 1)
     """
     source = resolve_source(dataset, split)
     report = StrictReport(source.name)

@@ -42,6 +42,14 @@ def split_spans(
         rng: needed with ``flush_probability``.
 
     Source: COCO-DR, section 4.1.
+
+    Example:
+        >>> import re
+        >>> from beir_cocodr.data.spans import split_spans
+        >>> text = "Sort an array. The sort is stable. Ties keep their order."
+        >>> tokens = [word.span() for word in re.finditer(r"[a-z]+|[.]", text, re.IGNORECASE)]
+        >>> split_spans(text, tokens, span_tokens=9)
+        ['Sort an array. The sort is stable.', 'Ties keep their order.']
     """
     ranges = span_ranges(text, offsets, span_tokens, flush_probability, rng)
     return [text[offsets[first][0] : offsets[last - 1][1]] for first, last in ranges]

@@ -35,6 +35,11 @@ class TextFormat:
         document_length: the same for documents.
 
     Source: COCO-DR, section 5 (title and text joined, 64 and 128 tokens).
+
+    Example:
+        >>> from beir_cocodr.data.text import TextFormat
+        >>> TextFormat(title_separator=": ").document({"title": "sort", "text": "Return a sorted copy."})
+        'sort: Return a sorted copy.'
     """
 
     title_separator: str = " "

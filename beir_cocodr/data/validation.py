@@ -118,6 +118,11 @@ def validate(dataset: str | Path, split: str = "test", *, labels: Labels | None 
 
     Raises:
         InputError: if there is no such collection at all.
+
+    Example:
+        >>> from beir_cocodr.data.validation import validate
+        >>> validate("apidocs/numpy")
+        []
     """
     source = resolve_source(dataset, split)
     if labels is None:

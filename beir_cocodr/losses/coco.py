@@ -44,6 +44,14 @@ def coco_contrastive_loss(
         A scalar. Scores are float32, also where the encoder ran in a lower precision.
 
     Source: COCO-DR, Eq. 1.
+
+    Example:
+        >>> import math
+        >>> import torch
+        >>> from beir_cocodr.losses.coco import coco_contrastive_loss
+        >>> loss = coco_contrastive_loss(torch.ones(8, 16))  # four documents, two spans each, all alike
+        >>> math.isclose(loss, math.log(7), rel_tol=1e-6)
+        True
     """
     with torch.autocast(embeddings.device.type, enabled=False):
         spans = len(embeddings)
@@ -83,6 +91,16 @@ class COCOLoss(CachedLossMixin, nn.Module):
 
     References:
         COCO-DR, section 4.1, Eq. 1 and 2; gradient caching: Gao et al., 2021.
+
+    Example:
+        >>> from beir_cocodr import load_encoder
+        >>> from beir_cocodr.losses.coco import COCOLoss
+        >>> loss = COCOLoss(load_encoder("minilm"))  # for SentenceTransformerTrainer(loss=loss, ...)
+        >>> spans = [["Sort an array.", "Draw bars."], ["The sort is stable.", "Choose the bins."]]
+        >>> value = loss([loss.model.preprocess(column) for column in spans])
+        >>> value.backward()
+        >>> 0 < float(value) < 1.1  # less than ln 3, that of spans which all look alike
+        True
     """
 
     def __init__(

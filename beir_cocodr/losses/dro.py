@@ -392,6 +392,19 @@ class IDROLoss(ClusterLoss):
 
     References:
         COCO-DR, section 4.2, Eq. 4 to 8, and appendix E.
+
+    Example:
+        >>> import torch
+        >>> from beir_cocodr import load_encoder
+        >>> from beir_cocodr.losses.dro import IDROLoss
+        >>> loss = IDROLoss(load_encoder("minilm"), n_clusters=2)
+        >>> queries, positives = ["sort an array", "plot bars"], ["Return a sorted copy.", "Draw bars."]
+        >>> columns = [queries, positives, positives[::-1]]  # each query, its positive, a negative
+        >>> features = [loss.model.preprocess(column) for column in columns]
+        >>> loss(features, torch.tensor([0, 1])).backward()  # labels are clusters
+        >>> loss.finish_step()  # the trainer's next step would do it too
+        >>> loss.weights.shape
+        torch.Size([2])
     """
 
     needs_gram = True

@@ -87,6 +87,18 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
 
     References:
         MRL, section 4.2, Eq. 12; in-batch documents: its last paragraph.
+
+    Example:
+        >>> import torch
+        >>> from beir_cocodr import load_encoder
+        >>> from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
+        >>> loss = LambdaRankDistillationLoss(load_encoder("minilm"), in_batch=False)
+        >>> columns = [["sort an array"], ["Draw a histogram."], ["Return a sorted copy."]]
+        >>> features = [loss.model.preprocess(column) for column in columns]
+        >>> right = loss(features, torch.tensor([[0.1, 7.0]]))  # the teacher agrees with the model's order
+        >>> wrong = loss(features, torch.tensor([[7.0, 0.1]]))
+        >>> bool(right < wrong)
+        True
     """
 
     def __init__(

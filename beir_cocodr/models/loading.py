@@ -39,6 +39,14 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
 
     Raises:
         InputError: the model cannot be found or read, or compares by another similarity.
+
+    Example:
+        >>> from beir_cocodr import load_encoder
+        >>> model = load_encoder("minilm")
+        >>> queries = model.encode_query(["how do I sort an array?"])
+        >>> documents = model.encode_document(["Draw a histogram.", "Return a sorted copy of an array."])
+        >>> int(model.similarity(queries, documents).argmax())
+        1
     """
     source, given = model_source(str(name)), options.overrides()
     model = MRL.load(source, **given) if _is_mrl(source) else COCODR(source, **given)

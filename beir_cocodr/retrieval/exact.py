@@ -63,8 +63,15 @@ class ExactSearch:
         InputError: batch_size or corpus_chunk_size below 1.
 
     Example:
-        >>> search = ExactSearch(COCODR("OpenMatch/cocodr-base-msmarco"))
-        >>> results = EvaluateRetrieval(search, score_function="dot").retrieve(corpus, queries)
+        >>> from beir_cocodr import ExactSearch, load_encoder
+        >>> corpus = {
+        ...     "histogram": {"title": "", "text": "Draw a histogram."},
+        ...     "sort": {"title": "", "text": "Return a sorted copy of an array."},
+        ... }
+        >>> search = ExactSearch(load_encoder("minilm"), show_progress_bar=False)  # EvaluateRetrieval(search)
+        >>> results = search.search(corpus, {"q": "how do I sort an array?"}, top_k=2)
+        >>> list(results["q"])
+        ['sort', 'histogram']
     """
 
     def __init__(

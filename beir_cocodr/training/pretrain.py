@@ -99,6 +99,15 @@ def pretrain(
             cannot train this encoder, or ``output`` is taken.
 
     Source: COCO-DR, section 4.1 and Table 3; query-as-context pre-training, section 3.1.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from sentence_transformers import SentenceTransformer
+        >>> from beir_cocodr import PretrainOptions, pretrain
+        >>> options = PretrainOptions(max_steps=1, batch_size=2)  # leave both out for the paper's
+        >>> record = pretrain(["apidocs/numpy"], "minilm", Path("adapted"), options)
+        >>> SentenceTransformer("adapted").encode_document(["Return a sorted copy."]).shape
+        (1, 384)
     """
     join_processes(encoder.device)
     options = options or PretrainOptions()

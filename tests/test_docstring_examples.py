@@ -1,0 +1,47 @@
+"""Every `Example:` in a docstring runs as printed, from an empty namespace and an empty folder."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = [ROOT / "beir_cocodr", ROOT / "plugins"]
+
+
+def examples() -> dict[str, str]:
+    """Name of the class or function to the code below its ``Example:``, up to the end of the docstring."""
+    found = {}
+    for path in sorted(file for folder in FOLDERS for file in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                continue
+            if match := re.search(
+                r"^Example:\n(.*)\Z", ast.get_docstring(node) or "", re.DOTALL | re.MULTILINE
+            ):
+                name = getattr(node, "name", "module")
+                found[f"{path.relative_to(ROOT).with_suffix('')}:{name}"] = textwrap.dedent(match[1])
+    return found
+
+
+EXAMPLES = examples()
+
+
+def test_a_newcomer_finds_examples():
+    assert len(EXAMPLES) >= 10
+    assert all(">>> " in code for code in EXAMPLES.values())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs_as_printed(name, minilm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    test = doctest.DocTestParser().get_doctest(EXAMPLES[name] + "\n", {}, name, name, 0)
+    assert test.examples
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(test, out=failures.append)
+    assert not failures, "".join(failures)
