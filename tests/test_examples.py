@@ -126,6 +126,15 @@ def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
     assert (tmp_path / "o" / "models" / "coco+source" / "modules.json").is_file()
 
 
+def test_custom_retriever(beir_folder, tmp_path):
+    out = run(EXAMPLES / "custom_retriever.py", "--dataset", beir_folder, "--output", tmp_path)
+    found = json.loads((tmp_path / "results.json").read_text())["models"]
+    assert [line.split()[0] for line in out.splitlines()] == list(found) == ["bm25", "ngrams"]
+    assert found["ngrams"]["retrieval"]["model"] == "tf-idf of character n-grams"
+    assert found["ngrams"]["measures"]["nDCG@10"] > 0.3
+    assert (tmp_path / "ngrams.run").read_text() != (tmp_path / "bm25.run").read_text()
+
+
 BEIR_SCRIPT = """
 import json, logging, sys
 

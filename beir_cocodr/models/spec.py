@@ -46,16 +46,21 @@ FUSIONS = {
     ),
 }
 
+#: Retrievers of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
+#: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Retriever`. Add a row for your own.
+RETRIEVERS: dict[str, str] = {}
+
 
 @dataclass(frozen=True)
 class ModelSpec:
     """A parsed model name: ``bm25``, ``hybrid:M``, ``rrf:M``, ``feedback:M``, or M, what an encoder is loaded
-    from: an alias, a folder or a hub name. With ``lucene-`` before the first four, BM25 is Lucene's.
+    from: an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. With ``lucene-`` before the first
+    four, BM25 is Lucene's.
 
     Args:
         name: as it was given.
-        kind: "bm25", a name of :data:`FUSIONS`, or "dense".
-        encoder: M; "bm25" where there is no encoder.
+        kind: "bm25", a name of :data:`FUSIONS` or of :data:`RETRIEVERS`, or "dense".
+        encoder: M; the name itself where there is no encoder.
         lucene: whether BM25 is Lucene's.
     """
 
@@ -73,7 +78,7 @@ class ModelSpec:
         kind, _, encoder = bare.partition(":")
         if kind in FUSIONS:
             return cls(name, kind, encoder, bare != name)
-        return cls(name, "dense", name)
+        return cls(name, name if name in RETRIEVERS else "dense", name)
 
     @property
     def prefix(self) -> str:

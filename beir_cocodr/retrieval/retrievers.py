@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from beir_cocodr import load_object, load_plugin
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.models.spec import BM25 as BM25_NAME
-from beir_cocodr.models.spec import FUSIONS, ModelSpec, SearchOptions
+from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, ModelSpec, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Lexical, Retriever
 
@@ -45,6 +45,11 @@ class Retrievers:
         spec.check()
         if spec.kind == "dense":
             return self._dense(spec.encoder)
+        if spec.kind in RETRIEVERS:
+            own: Retriever = self._once(
+                name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options)
+            )
+            return own
         lexical = self._lucene() if spec.lucene else self._bm25()
         if spec.kind == BM25_NAME:
             return lexical

@@ -6,7 +6,7 @@ import pytest
 
 from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import FUSIONS, EncoderOptions, ModelSpec
+from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, EncoderOptions, ModelSpec
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,14 @@ def test_every_fusion_can_be_built_and_needs_an_encoder(kind):
     for encoder in ("", "bm25", "lucene-bm25"):
         with pytest.raises(InputError, match=f"needs a dense encoder, as in {kind}:"):
             ModelSpec.parse(f"{kind}:{encoder}").check()
+
+
+def test_a_retriever_of_ones_own_is_a_kind_without_an_encoder(monkeypatch):
+    monkeypatch.setitem(RETRIEVERS, "titles", "somewhere:Titles")
+    found = ModelSpec.parse("titles")
+    assert (found.kind, found.encoder, found.prefix, found.lucene) == ("titles", "titles", "", False)
+    found.check()
+    assert ModelSpec.parse("titles/of").kind == "dense"
 
 
 def test_options_go_over_others_and_records_leave_the_device_out():
