@@ -1,17 +1,17 @@
-"""A corpus encoded once, to a file, and searched exactly.
-
-Dense search over a corpus that was encoded to a store before.
-"""
+"""A corpus encoded once, in memory or to a store on disk, and searched exactly; or searched in a store that
+``encode`` wrote before."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tqdm import tqdm
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
@@ -19,14 +19,18 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.store.encode import identity_of
-from beir_cocodr.retrieval.store.record import EncodeOptions
-from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.store.encode import encode_documents, identity_of
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
+from beir_cocodr.retrieval.store.store import Embeddings, EmbeddingStore, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
-_ENCODE_CHUNK = 20_000
+#: Bytes of embeddings that are held in memory; those of a larger corpus go to a store on disk.
+IN_MEMORY = 256 << 20
 
-_SEARCH_CHUNK = 50_000
+# No encoder has more dimensions.
+_WIDEST = 4_096
+
+_FIRST = np.zeros(1, np.int64)
 
 #: Documents looked at to tell how many are truncated; a larger corpus is sampled evenly.
 TRUNCATION_SAMPLE = 10_000
@@ -35,37 +39,57 @@ TRUNCATION_SAMPLE = 10_000
 class Dense:
     """Exact search with one encoder over one corpus.
 
-    The embeddings are written to a memory-mapped file on first use, so that a corpus may be larger than
-    memory and dense search, fusion and feedback encode it only once. Cosine models are normalised there;
-    after that every score is a float32 dot product.
+    The corpus is encoded on first use, once for dense search, fusion and feedback, and held in memory or,
+    where it is large, in a store on disk; results are the same to the last bit. Cosine models are normalised
+    there; after that every score is a float32 dot product.
 
     Args:
         model: the encoder.
         documents: the corpus.
-        file: where the embeddings go, (N, d) float32 in npy format.
-        batch_size: texts encoded at a time.
+        folder: of the store, if one is needed; made then, and removed by the caller.
+        batch_size: queries encoded at a time; documents are batched by their tokens.
         progress: show a bar on stderr.
+        given: embeddings that are there already, such as a store of this model and corpus, not folded.
+        in_memory: the most bytes of embeddings that are held in memory.
     """
 
     def __init__(
-        self, model: COCODR, documents: Documents, file: Path, batch_size: int = 64, progress: bool = False
+        self,
+        model: COCODR,
+        documents: Documents,
+        folder: Path,
+        batch_size: int = 64,
+        progress: bool = False,
+        given: Embeddings | None = None,
+        in_memory: int = IN_MEMORY,
     ) -> None:
-        self.model, self.documents, self.file = model, documents, file
-        self.batch_size, self.progress = batch_size, progress
+        self.model, self.documents, self.folder, self.given = model, documents, folder, given
+        self.batch_size, self.progress, self.in_memory = batch_size, progress, in_memory
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise ValueError(
                 f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}"
             )
         self.normalize = model.similarity_fn_name == "cosine"
-        self._embeddings: np.ndarray | None = None
         self._truncated_queries = 0.0
 
-    @property
-    def embeddings(self) -> np.ndarray:
-        """(N, d) float32, memory-mapped."""
-        if self._embeddings is None:
-            self._embeddings = self._encode_corpus()
-        return self._embeddings
+    @cached_property
+    def embeddings(self) -> Embeddings:
+        """Of the corpus, (N, d)."""
+        if self.given is not None:
+            return self.given
+        encoder = CorpusEncoder(self.model, self.documents)
+        size = 4 * len(self.documents)
+        # Only of a corpus that may be too large is a document encoded to learn the width.
+        if size * _WIDEST > self.in_memory and size * encoder.encode(_FIRST).shape[1] > self.in_memory:
+            return encode_documents(self.model, self.documents, self.folder, progress=self.progress)
+        rows = np.arange(len(self.documents))
+        with tqdm(total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress) as bar:
+            # Shard by shard, because the last bits of vectors depend on what they are batched with.
+            parts = [
+                torch.from_numpy(encoder.encode(rows[start : start + SHARD_SIZE], bar.update))
+                for start in range(0, len(rows), SHARD_SIZE)
+            ]
+        return MemoryEmbeddings(torch.cat(parts))
 
     def prepare(self) -> None:
         """Encode the corpus; a second call costs nothing."""
@@ -77,20 +101,16 @@ class Dense:
             texts, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
         )
         self._truncated_queries = self.model.truncated_share(texts, "query")
-        return self._finish(encoded)
-
-    def chunks(self) -> Iterator[torch.Tensor]:
-        """The corpus as (n, d) tensors in row order."""
-        for start in range(0, len(self.embeddings), _SEARCH_CHUNK):
-            yield torch.from_numpy(np.array(self.embeddings[start : start + _SEARCH_CHUNK]))
+        vectors = encoded.detach().float().cpu()
+        return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def search_embeddings(self, ids: list[str], queries: torch.Tensor, top_k: int) -> Ranking:
-        """Rank for query vectors that are already there, (Q, d)."""
+        """Rank for query vectors that are already there, (Q, d), on their device."""
         try:
-            scores, rows = search_chunks(queries, self.chunks(), top_k, self.documents.tie_ranks())
+            scores, rows = search_chunks(queries, self.embeddings.chunks(), top_k, self.documents.tie_ranks())
         except NonFiniteScores as error:
             raise error.named(self.documents.ids, lambda rows: [ids[row] for row in rows]) from None
-        return Ranking(ids, scores.numpy(), rows.numpy())
+        return Ranking(ids, scores.cpu().numpy(), rows.cpu().numpy())
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.search_embeddings(list(queries), self.encode_queries(list(queries.values())), top_k)
@@ -99,71 +119,19 @@ class Dense:
         step = max(1, len(self.documents) // TRUNCATION_SAMPLE)
         sample = self.documents.take(np.arange(0, len(self.documents), step))
         texts = [self.model.text_format.document(document) for document in sample]
-        return {
+        described = {
             "model": "dense",
             "similarity": self.model.similarity_fn_name,
-            "dimensions": int(self.embeddings.shape[1]),
+            "dimensions": self.embeddings.dimensions,
             "text_format": self.model.text_format.as_dict(),
             "truncated_documents": self.model.truncated_share(texts, "document"),
             "truncation_sample": len(texts),
             "truncated_queries": self._truncated_queries,
         }
-
-    def _encode_corpus(self) -> np.ndarray:
-        target: np.memmap[Any, np.dtype[np.float32]] | None = None
-        row = 0
-        for encoded in self._encoded():
-            if target is None:
-                shape = (len(self.documents), encoded.shape[1])
-                target = np.lib.format.open_memmap(self.file, mode="w+", dtype=np.float32, shape=shape)
-            target[row : row + len(encoded)] = encoded.numpy()
-            row += len(encoded)
-        assert target is not None  # a corpus is never empty
-        target.flush()
-        return target
-
-    def _encoded(self) -> Iterator[torch.Tensor]:
-        """The corpus as (n, d) float32 tensors on the CPU, in row order, from the model."""
-        for chunk in self.documents.chunks(_ENCODE_CHUNK):
-            yield self._finish(
-                self.model.encode_corpus(
-                    chunk, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=self.progress
-                )
-            )
-
-    def _finish(self, encoded: torch.Tensor) -> torch.Tensor:
-        vectors = encoded.detach().float().cpu()
-        return F.normalize(vectors, dim=-1) if self.normalize else vectors
-
-
-class StoredDense(Dense):
-    """:class:`Dense` whose vectors are those of a store, copied to its file shard by shard, as fusion and
-    feedback want rows in any order.
-
-    Args:
-        store: complete, of this model and corpus, not folded.
-        model, documents, file, batch_size, progress: as for :class:`Dense`.
-    """
-
-    def __init__(
-        self,
-        store: EmbeddingStore,
-        model: COCODR,
-        documents: Documents,
-        file: Path,
-        batch_size: int = 64,
-        progress: bool = False,
-    ) -> None:
-        super().__init__(model, documents, file, batch_size, progress)
-        self.store = store
-
-    def _encoded(self) -> Iterator[torch.Tensor]:
-        return self.store.chunks()
-
-    def describe(self) -> dict[str, Any]:
-        names = ("precision", "backend")
-        kept = {name: self.store.record.identity[name] for name in names}
-        return {**super().describe(), "store": {"key": self.store.record.key, **kept}}
+        if isinstance(self.given, EmbeddingStore):
+            names, record = ("precision", "backend"), self.given.record
+            described["store"] = {"key": record.key, **{name: record.identity[name] for name in names}}
+        return described
 
 
 class StoreChoice:

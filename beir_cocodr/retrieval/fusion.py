@@ -44,7 +44,9 @@ class Hybrid:
         for ids, texts in blocks(queries, max(1, _BLOCK_ELEMENTS // size)):
             block = vectors[start : start + len(ids)]
             start += len(ids)
-            dense = np.concatenate([(block @ chunk.T).numpy() for chunk in self.dense.chunks()], axis=1)
+            dense = np.concatenate(
+                [(block @ chunk.T).numpy() for chunk in self.dense.embeddings.chunks()], axis=1
+            )
             if not np.isfinite(dense).all():
                 self.dense.search_embeddings(ids, block, 1)  # fails, naming the documents or queries
             lexical = np.stack([self.bm25.scores(text) for text in texts])
@@ -123,7 +125,8 @@ class Feedback:
         dense = self.hybrid.dense
         vectors = dense.encode_queries(list(queries.values()))
         best = self.hybrid.rank(queries, vectors, self.documents).rows  # (Q, documents)
-        mean = torch.from_numpy(dense.embeddings[best].mean(axis=1))
+        found = dense.embeddings.rows(best.ravel()).numpy().reshape(*best.shape, -1)
+        mean = torch.from_numpy(found.mean(axis=1))
         moved = torch.nn.functional.normalize(vectors + self.weight * mean, dim=-1)
         return dense.search_embeddings(list(queries), moved, top_k)
 

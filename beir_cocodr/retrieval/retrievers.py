@@ -1,17 +1,14 @@
-"""From the name of a model to something that ranks a corpus.
-
-Which store is whose: embeddings that are there are found by the encoder that made them.
-"""
+"""From the name of a model to something that ranks a corpus."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from beir_cocodr import load_object, load_plugin
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.io import text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, ModelSpec, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
@@ -27,7 +24,7 @@ class Retrievers:
 
     Args:
         documents: the corpus.
-        folder: where embeddings and Lucene's index are written; the caller removes it.
+        folder: where Lucene's index, and embeddings too many for memory, are written; the caller removes it.
         options: how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
     """
 
@@ -89,17 +86,15 @@ class Retrievers:
     def _dense(self, name: str) -> Dense:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
         from beir_cocodr.models.loading import load_encoder
-        from beir_cocodr.retrieval.dense import Dense, StoredDense
+        from beir_cocodr.retrieval.dense import Dense
 
-        file = self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.npy"
+        folder = self.folder / text_sha256(name)[:16]
 
         def make() -> Dense:
             options = self.options
             model: COCODR = load_encoder(name, options.encoder)
             stored = self._store_choice().of(model) if options.stores else None
-            if stored is None:
-                return Dense(model, self.documents, file, options.batch_size, options.progress)
-            return StoredDense(stored, model, self.documents, file, options.batch_size, options.progress)
+            return Dense(model, self.documents, folder, options.batch_size, options.progress, stored)
 
         made: Dense = self._once(f"dense {name}", make)
         return made

@@ -209,7 +209,7 @@ def _teacher(
         return BM25Teacher(BM25(documents, text_format))
     if name == "hybrid":
         folder.mkdir(parents=True, exist_ok=True)
-        dense = Dense(load_encoder(base, encoder), documents, folder / "teacher-corpus.npy", progress=True)
+        dense = Dense(load_encoder(base, encoder), documents, folder / "teacher-corpus", progress=True)
         return HybridTeacher(dense, BM25(documents, text_format))
     if Path(name).is_file():
         return FileTeacher(Path(name), documents)

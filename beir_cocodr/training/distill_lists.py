@@ -270,7 +270,7 @@ class Rounds(TrainerCallback):
         ones, −1 where there are fewer; and MRR@10 of the held-out ones."""
         folder.mkdir(parents=True, exist_ok=True)
         mode = self.model.training
-        dense = Dense(self.model.eval(), self.collection.documents, folder / "corpus.npy", progress=True)
+        dense = Dense(self.model.eval(), self.collection.documents, folder / "corpus", progress=True)
         options, every = self.options, list(self.train)
         names = [every[number] for number in (asked if asked is not None and self.options.m_hard else ())]
         most = max(len(rows) for rows in self.known.values())
@@ -288,7 +288,7 @@ class Rounds(TrainerCallback):
             results = ranking.results(self.collection.documents, drop_identical_ids=False, depth=10)
             measured = float(score_queries(parse_measures(_MEASURE), judged, results)[_MEASURE].mean())
         self.model.train(mode)
-        (folder / "corpus.npy").unlink(missing_ok=True)
+        shutil.rmtree(folder / "corpus", ignore_errors=True)
         return hard, measured
 
     def _draw(

@@ -31,7 +31,6 @@ from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
 _CHUNK = 20_000
 
@@ -138,7 +137,7 @@ log = logging.getLogger(__name__)
 #: The folder of a finished mining, and the one it is made in.
 MINED, _UNFINISHED = "mined", "mining"
 
-_RECORD, _ROWS, _EMBEDDINGS, _CORPUS = "mined.json", "rows.npy", "query_embeddings.npy", "corpus.npy"
+_RECORD, _ROWS, _EMBEDDINGS, _CORPUS = "mined.json", "rows.npy", "query_embeddings.npy", "corpus"
 
 
 @dataclass(frozen=True)
@@ -184,8 +183,9 @@ def mine_negatives(
 
     Of the top ``depth`` documents all that are relevant to the query (grade above 0) are dropped, then what
     the filters remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query).
-    The corpus is encoded once, to a file that is deleted again. Memory holds a chunk of it (50,000 vectors),
-    a block of queries, and some 30 bytes a document for ids, ties and texts.
+    The corpus is encoded once, to a store that is deleted again where it is too large for memory (see
+    :class:`~beir_cocodr.retrieval.dense.Dense`). Memory holds a shard of that, a block of queries, and some
+    30 bytes a document for ids, ties and texts.
 
     Args:
         collection: with queries and qrels.
@@ -195,7 +195,7 @@ def mine_negatives(
         keep: most negatives of a query.
         seed, episode: of the draw.
         filters: see :class:`NegativeFilters`; none by default.
-        batch_size: texts encoded at a time.
+        batch_size: queries encoded at a time.
         progress: show bars on stderr.
         key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` that was made
             with the same key and the same options of this function is loaded instead; any other is mined
@@ -226,7 +226,7 @@ def mine_negatives(
         dense = Dense(model, collection.documents, unfinished / _CORPUS, batch_size, progress)
         mining = _Mining(collection, dense, depth, keep, (seed, episode), filters)
         counts = mining.run(unfinished, query_block, progress)
-        (unfinished / _CORPUS).unlink()
+        shutil.rmtree(unfinished / _CORPUS, ignore_errors=True)
         record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
         write_text(unfinished / _RECORD, json.dumps(record, ensure_ascii=False) + "\n")
         shutil.rmtree(finished, ignore_errors=True)
@@ -262,7 +262,7 @@ class _Mining:
         if self.filters.duplicates:
             self.texts = text_keys(self.collection.documents, self.dense.model.text_format)
         ids = list(self.positives)
-        dimensions = self.dense.embeddings.shape[1]
+        dimensions = self.dense.embeddings.dimensions
         rows = _new_array(folder / _ROWS, np.int64, (len(ids), self.keep))
         embeddings = _new_array(folder / _EMBEDDINGS, np.float32, (len(ids), dimensions))
         starts = range(0, len(ids), query_block)
@@ -282,13 +282,10 @@ class _Mining:
         self, ids: list[str], vectors: torch.Tensor
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Scores and rows, (q, min(depth, N)) each, found where the model is: on its GPU if it has one."""
-        documents, device = self.collection.documents, self.dense.model.device
+        device = self.dense.model.device
         queries = vectors.to(device) if device.type == "cuda" else vectors
-        try:
-            scores, rows = search_chunks(queries, self.dense.chunks(), self.depth, documents.tie_ranks())
-        except NonFiniteScores as error:
-            raise error.named(documents.ids, lambda rows: [ids[row] for row in rows]) from None
-        return scores.cpu().numpy(), rows.cpu().numpy()
+        found = self.dense.search_embeddings(ids, queries, self.depth)
+        return found.scores, found.rows
 
     def _negatives(
         self,
@@ -306,7 +303,7 @@ class _Mining:
             margin, texts = self.filters.relative_margin is not None, self.filters.duplicates
             left, removed = self.filters.apply(
                 scores,
-                np.asarray(self.dense.embeddings[positives]) @ vector if margin else scores[:0],
+                self.dense.embeddings.rows(positives).numpy() @ vector if margin else scores[:0],
                 self.texts[rows] if texts else self.texts,
                 self.texts[positives] if texts else self.texts,
             )

@@ -96,7 +96,7 @@ class HybridTeacher:
         mean, second = self._moments
         square = vector @ second @ vector  # the mean of the squared scores over all documents
         deviation = np.sqrt(max(square - (vector @ mean) ** 2, 0.0))
-        dense = (self.dense.embeddings[rows].astype(np.float64) - mean) @ vector
+        dense = (self.dense.embeddings.rows(rows).double().numpy() - mean) @ vector
         # What is left of equal scores after rounding is no deviation.
         dense = dense / deviation if deviation > _ROUNDING * np.sqrt(square) else np.zeros(len(rows))
         lexical = z_normalize(self.bm25.scores(query)[None])[0, rows]
@@ -109,9 +109,9 @@ class HybridTeacher:
 
         They give the mean and deviation of any query's scores over the corpus without scoring it.
         """
-        width = self.dense.embeddings.shape[1]
+        width = self.dense.embeddings.dimensions
         total, outer = np.zeros(width), np.zeros((width, width))
-        for chunk in self.dense.chunks():
+        for chunk in self.dense.embeddings.chunks():
             rows = chunk.double().numpy()
             total += rows.sum(axis=0)
             outer += rows.T @ rows

@@ -338,7 +338,7 @@ def test_it_is_searched_and_formatted_like_any_encoder_of_ours(model, beir_folde
     dense = Dense(model, collection.documents, tmp_path / "vectors.npy")
     ranking = dense.search({"q": "wing flow"}, 5)
     assert isinstance(model, COCODR)
-    assert dense.embeddings.shape[1] == 31
+    assert dense.embeddings.dimensions == 31
     assert np.isfinite(ranking.scores).all()
 
 

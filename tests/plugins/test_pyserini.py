@@ -221,7 +221,7 @@ def test_fusions_take_lucene(folder, tiny_bert, tmp_path):
     hybrid = made.get(f"lucene-hybrid:{tiny_bert}")
     found = ranked(hybrid.search(queries, TOP), made.documents)
     vectors = dense.encode_queries(list(queries.values())).double().numpy()
-    products = vectors @ dense.embeddings.astype(np.float64).T
+    products = vectors @ dense.embeddings.load().double().numpy().T
     for row, (query, text) in enumerate(queries.items()):
         parts = [products[row], lucene.scores(text).astype(np.float64)]
         normal = [(scores - scores.mean()) / scores.std() for scores in parts]

@@ -102,7 +102,7 @@ def test_a_fusion_without_an_encoder_is_one_clear_line(setting):
 
 def test_nan_embeddings_fail_and_name_the_documents(collection, tiny_bert, tmp_path):
     retriever = Retrievers(collection.documents, tmp_path).get(str(tiny_bert))
-    broken = retriever.embeddings
+    broken = retriever.embeddings.vectors
     broken[5] = np.nan
     for broken_retriever in (retriever, fusion.Hybrid(retriever, BM25(collection.documents))):
         with pytest.raises(InputError, match="document 'd5'"):

@@ -119,7 +119,7 @@ def test_lists_around_fused_documents_leave_the_own_passage_out(beir_folder, tin
     distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options)
     rounds = seen[0]
     collection = rounds.collection
-    dense = Dense(load_encoder(str(tiny_mlm)), collection.documents, tmp_path / "corpus.npy")
+    dense = Dense(load_encoder(str(tiny_mlm)), collection.documents, tmp_path / "corpus")
     ranking = Hybrid(dense, BM25(collection.documents, TextFormat())).search(rounds.train, 48)
     for slot, number in enumerate(rounds.current.queries.tolist()):
         name = list(rounds.train)[number]

@@ -14,6 +14,7 @@ from conftest import write_beir
 from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval import dense
 from beir_cocodr.retrieval.topk import NonFiniteScores
 from beir_cocodr.training import negatives as mining
 from beir_cocodr.training.negatives import NegativeFilters, mine_negatives
@@ -179,8 +180,8 @@ def test_blocks_of_queries_change_nothing(collection, model, tmp_path, query_blo
 
 
 def test_no_more_than_a_block_of_queries_is_held(collection, model, tmp_path, monkeypatch):
-    sizes, search = [], mining.search_chunks
-    monkeypatch.setattr(mining, "search_chunks", lambda q, *rest: sizes.append(len(q)) or search(q, *rest))
+    sizes, search = [], dense.search_chunks
+    monkeypatch.setattr(dense, "search_chunks", lambda q, *rest: sizes.append(len(q)) or search(q, *rest))
     mined = mine(collection, model, tmp_path, query_block=8)
     assert sizes == [8, 8, 4]
     assert isinstance(mined.rows, np.memmap)
@@ -426,7 +427,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("place", ["search_chunks", "write_text"])
+@pytest.mark.parametrize("place", [(dense, "search_chunks"), (mining, "write_text")])
 def test_a_killed_run_leaves_nothing_that_is_trusted(collection, model, tmp_path, monkeypatch, place):
     def die(*args, **kwargs):
         raise Killed
@@ -434,7 +435,7 @@ def test_a_killed_run_leaves_nothing_that_is_trusted(collection, model, tmp_path
     whole = mine(collection, model, tmp_path / "whole", keep=4)
     # No cleaning up either, as after a power cut.
     with monkeypatch.context() as patch:
-        patch.setattr(mining, place, die)
+        patch.setattr(*place, die)
         patch.setattr(mining.shutil, "rmtree", lambda *args, **kwargs: None)
         with pytest.raises(Killed):
             mine(collection, model, tmp_path / "killed", keep=4, key=KEY)
@@ -445,7 +446,7 @@ def test_a_killed_run_leaves_nothing_that_is_trusted(collection, model, tmp_path
 
 
 def test_an_error_leaves_the_folder_as_it_was(collection, model, saved, tmp_path, monkeypatch):
-    monkeypatch.setattr(mining, "search_chunks", lambda *args: 1 / 0)
+    monkeypatch.setattr(dense, "search_chunks", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         mine(collection, model, tmp_path, keep=4, key={"weights": "two"})
     monkeypatch.undo()

@@ -73,7 +73,7 @@ def test_distillation_from_a_cross_encoder(beir_folder, tiny_mlm, tiny_bert, tmp
 
 
 def test_the_hybrid_teacher_scores_as_the_fusion_of_the_whole_corpus(collection, bm25, tiny_bert, tmp_path):
-    dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus.npy")
+    dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus")
     teacher, size = HybridTeacher(dense, bm25), len(collection.documents)
     ranking = Hybrid(dense, bm25).search(collection.queries, size)
     for i, (name, text) in enumerate(collection.queries.items()):

@@ -124,7 +124,7 @@ class HeldOutRetrievers(Retrievers):
         whole: over the corpus as it was; its encoders and embeddings are used again.
         documents: the changed corpus, row by row the same documents.
         rows: (S,) rows that were changed.
-        folder: where embeddings are written, another than that of ``whole``.
+        folder: where Lucene's index is written, another than that of ``whole``.
     """
 
     def __init__(
@@ -134,37 +134,26 @@ class HeldOutRetrievers(Retrievers):
         self.whole, self.rows = whole, rows
 
     def _dense(self, name: str) -> Dense:
+        from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
         from beir_cocodr.retrieval.dense import Dense
+        from beir_cocodr.retrieval.store.store import ChangedEmbeddings
 
         original = self.whole._dense(name)
-        rows = self.rows
-
-        class Changed(Dense):
-            """Embeddings of the original corpus, those of changed documents made anew."""
-
-            def _encode_corpus(self) -> np.ndarray:
-                target: np.memmap[Any, np.dtype[np.float32]] = np.lib.format.open_memmap(
-                    self.file, mode="w+", dtype=np.float32, shape=original.embeddings.shape
-                )
-                start = 0
-                for chunk in original.chunks():
-                    target[start : start + len(chunk)] = chunk.numpy()
-                    start += len(chunk)
-                if len(rows):
-                    encoded = self.model.encode_corpus(
-                        self.documents.take(rows),
-                        batch_size=self.batch_size,
-                        convert_to_tensor=True,
-                        show_progress_bar=False,
-                    )
-                    target[rows] = self._finish(encoded).numpy()
-                target.flush()
-                return target
-
-        file, options = self.folder / original.file.name, self.options
+        options = self.options
 
         def make() -> Dense:
-            return Changed(original.model, self.documents, file, options.batch_size, options.progress)
+            embeddings = original.embeddings
+            if len(self.rows):
+                anew = CorpusEncoder(original.model, self.documents).encode(self.rows)
+                embeddings = ChangedEmbeddings(embeddings, self.rows, anew)
+            return Dense(
+                original.model,
+                self.documents,
+                self.folder,
+                options.batch_size,
+                options.progress,
+                embeddings,
+            )
 
         made: Dense = self._once(f"dense {name}", make)
         return made

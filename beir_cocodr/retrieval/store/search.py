@@ -213,5 +213,5 @@ class _StoredVectors:
         self.shape = (len(store), store.dimensions)
 
     def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        found: npt.NDArray[np.float32] = self._store.vectors(rows.clip(min=0)).numpy()
+        found: npt.NDArray[np.float32] = self._store.rows(rows.clip(min=0)).numpy()
         return found

@@ -1,11 +1,15 @@
-"""Embeddings of a corpus on disk, in shards that are written, resumed and searched one at a time.
+"""Embeddings by row, and where they are kept: in memory, or on disk in a store.
 
-The ids of a store: a parquet table by row, and the order that breaks ties.
+Whatever reads embeddings (search, fusion, feedback, mining, resampling) reads them through
+:class:`Embeddings`. :class:`MemoryEmbeddings` holds a small corpus; :class:`EmbeddingStore` is a folder of
+shards that are written, resumed and searched one at a time, with the ids of the documents in a parquet table
+by row and the order that breaks ties (:class:`StoreIds`).
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +27,118 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path
 from beir_cocodr.retrieval.faiss.transform import Folding
-from beir_cocodr.retrieval.store.record import StoreRecord
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, StoreRecord
 from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, unpack
+
+Rows = npt.NDArray[np.int64]
+
+
+class Embeddings(ABC):
+    """(N, d) float32 vectors that are read in chunks, in row order, or by row."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def dimensions(self) -> int: ...
+
+    @abstractmethod
+    def chunks(self) -> Iterator[torch.Tensor]:
+        """All rows in order, (n, d) float32 on the CPU at a time."""
+
+    @abstractmethod
+    def rows(self, rows: Rows) -> torch.Tensor:
+        """(M,) rows to (M, d) float32, in their order."""
+
+    def load(self) -> torch.Tensor:
+        """All of them, (N, d), in memory."""
+        return torch.cat(list(self.chunks()))
+
+    def select(self, rows: Rows) -> Embeddings:
+        """The given rows as embeddings of their own; of them only what is asked for is read."""
+        return _Selection(self, rows)
+
+
+class MemoryEmbeddings(Embeddings):
+    """Embeddings in memory, in chunks as long as the shards of a store.
+
+    Args:
+        vectors: (N, d) float32 on the CPU.
+    """
+
+    def __init__(self, vectors: torch.Tensor) -> None:
+        self.vectors = vectors
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def dimensions(self) -> int:
+        return self.vectors.shape[1]
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        return iter(torch.split(self.vectors, SHARD_SIZE))
+
+    def rows(self, rows: Rows) -> torch.Tensor:
+        return self.vectors[torch.from_numpy(rows)]
+
+
+class ChangedEmbeddings(Embeddings):
+    """Embeddings with some rows in place of others; nothing else is copied.
+
+    Args:
+        embeddings: (N, d), as they were.
+        changed: (S,) different rows, S > 0.
+        vectors: (S, d) float32, what they are now.
+    """
+
+    def __init__(self, embeddings: Embeddings, changed: Rows, vectors: npt.NDArray[np.float32]) -> None:
+        order = np.argsort(changed)
+        self._embeddings, self._changed = embeddings, changed[order]
+        self._vectors = torch.from_numpy(vectors[order])
+
+    def __len__(self) -> int:
+        return len(self._embeddings)
+
+    @property
+    def dimensions(self) -> int:
+        return self._embeddings.dimensions
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        start = 0
+        for chunk in self._embeddings.chunks():
+            yield self._put(np.arange(start, start + len(chunk)), chunk.clone())
+            start += len(chunk)
+
+    def rows(self, rows: Rows) -> torch.Tensor:
+        return self._put(rows, self._embeddings.rows(rows))
+
+    def _put(self, rows: Rows, vectors: torch.Tensor) -> torch.Tensor:
+        places = np.searchsorted(self._changed, rows).clip(max=len(self._changed) - 1)
+        at = torch.from_numpy(self._changed[places] == rows)
+        vectors[at] = self._vectors[torch.from_numpy(places)[at]]
+        return vectors
+
+
+class _Selection(Embeddings):
+    def __init__(self, embeddings: Embeddings, rows: Rows) -> None:
+        self._embeddings, self._rows = embeddings, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def dimensions(self) -> int:
+        return self._embeddings.dimensions
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        for start in range(0, len(self), SHARD_SIZE):
+            yield self._embeddings.rows(self._rows[start : start + SHARD_SIZE])
+
+    def rows(self, rows: Rows) -> torch.Tensor:
+        return self._embeddings.rows(self._rows[rows])
+
 
 _IDS, _RANKS, _ORDER = "ids.parquet", "tie_ranks.npy", "tie_order.npy"
 
@@ -152,7 +266,7 @@ _FOLDING = "folding.safetensors"
 log = logging.getLogger(__name__)
 
 
-class EmbeddingStore:
+class EmbeddingStore(Embeddings):
     """The vectors of a corpus in a folder, ``shard_size`` documents a file, in corpus order.
 
     ==========================  ============================================================================
@@ -268,7 +382,7 @@ class EmbeddingStore:
         for shard in self.shards[first:last]:
             yield shard.read(), self.table.tie_ranks(shard.start, shard.stop)
 
-    def vectors(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+    def rows(self, rows: Rows) -> torch.Tensor:
         """(M,) rows to (M, w) float32, in their order; of the shards only what holds them is read."""
         found = torch.empty(len(rows), self.dimensions)
         number_of = rows // self.record.shard_size

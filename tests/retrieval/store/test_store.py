@@ -66,7 +66,7 @@ def test_vectors_and_ids_are_those_of_the_corpus_in_its_order(folder, store, tin
     np.testing.assert_allclose(torch.cat(chunks), expected, atol=1e-4)
     assert (len(opened), opened.dimensions) == (DOCUMENTS, 32)
     rows = np.random.default_rng(0).integers(0, DOCUMENTS, 200)
-    np.testing.assert_allclose(opened.vectors(rows), expected[rows], atol=1e-4)
+    np.testing.assert_allclose(opened.rows(rows), expected[rows], atol=1e-4)
     assert opened.ids(rows) == documents.ids(rows)
     ranks = np.concatenate([ranks for _, ranks in opened.ranked_chunks()])
     np.testing.assert_array_equal(ranks, documents.tie_ranks())

@@ -214,7 +214,7 @@ def test_mrl_is_found_in_any_precision_with_its_own_scores(folder, tiny_bert, tm
 def test_products_that_overflow_name_document_and_query(folder, store, tmp_path):
     opened = EmbeddingStore.open(store)
     vectors = torch.zeros(3, 32)
-    vectors[1] = 1e38 * torch.sign(opened.vectors(np.array([37]))[0])
+    vectors[1] = 1e38 * torch.sign(opened.rows(np.array([37]))[0])
     with pytest.raises(NonFiniteScores, match=r"'d\d+'.*'b'"):
         search_store(opened, ["a", "b", "c"], vectors, 5)
     vectors[2, 0] = float("nan")
