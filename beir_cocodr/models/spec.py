@@ -153,7 +153,7 @@ class SearchOptions:
     Args:
         encoder: how dense encoders are loaded.
         analyzer: of BM25, see :class:`~beir_cocodr.retrieval.bm25.BM25`.
-        batch_size: texts encoded at a time.
+        batch_size: queries encoded at a time; documents are batched by their tokens.
         progress: show progress bars on stderr.
         stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and encodes nothing.
     """
@@ -162,7 +162,10 @@ class SearchOptions:
     analyzer: str = field(
         default="english", metadata={"help": "english (stop words out, stemmed) or none (neither)."}
     )
-    batch_size: int = field(default=64, metadata={"help": "Texts encoded at a time.", "min": 1})
+    batch_size: int = field(
+        default=64,
+        metadata={"help": "Queries encoded at a time; documents are batched by their tokens.", "min": 1},
+    )
     progress: bool = False
     stores: tuple[str | Path, ...] = field(
         default=(),
