@@ -1,17 +1,18 @@
-"""training.json: what was done to a model, and what it has seen.
+"""What training recorded: training.json beside a model, its lineage, and what it was given of a collection.
 
-The training records of a model and of what it was made from.
-
-What models have seen in training of the collection that they are judged on.
+:class:`TrainingPlan` is what makes two trainings the same, :class:`TrainingRecord` the plan and what came of
+it. From the records of a model and of all that it was made from, :func:`contamination_statement` tells which
+texts of the collection that judges it were among its training data.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,93 +20,267 @@ import numpy.typing as npt
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import file_sha256, json_sha256, write_text
+from beir_cocodr.io import file_sha256, json_sha256
 from beir_cocodr.models.spec import ModelSpec
+from beir_cocodr.records import Json, Record
 
 RECORD_FILE = "training.json"
 
 
-def seen(collection: Collection, queries: bool) -> dict[str, Any]:
-    """What a training stage was shown of one collection, by counts and content hashes."""
-    record: dict[str, Any] = {
-        "dataset": collection.name,
-        "documents": len(collection.documents),
-        "corpus_sha256": collection.documents.content_hash,
-        "counts": collection.counts,
+@dataclass(frozen=True)
+class CollectionProvenance:
+    """What a training stage was given of one collection, by counts and content hashes.
+
+    Attributes:
+        dataset: as it was named; may have moved since.
+        documents, corpus_sha256: number and content of the documents.
+        counts: what was accepted and counted when it was read.
+        split, queries, queries_sha256, qrels_sha256: of the queries; None where none were given.
+        generation: of generated queries, settings and counts of their generation.json; None for others.
+    """
+
+    dataset: str
+    documents: int | None = None
+    corpus_sha256: str | None = None
+    counts: dict[str, int] | None = None
+    split: str | None = None
+    queries: int | None = None
+    queries_sha256: str | None = None
+    qrels_sha256: str | None = None
+    generation: Json | None = None
+
+    @property
+    def hashes(self) -> tuple[str | None, str | None, str | None, str | None]:
+        """What tells two collections apart, whatever their names."""
+        return self.corpus_sha256, self.split, self.queries_sha256, self.qrels_sha256
+
+    def to_json(self) -> Json:
+        """The fields that are known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def collection_provenance(collection: Collection, queries: bool) -> CollectionProvenance:
+    """What a training stage is given of a collection: documents, and if ``queries`` its labelled queries."""
+    with_queries = {
+        "split": collection.split,
+        "queries": len(collection.queries),
+        "queries_sha256": json_sha256(collection.queries),
+        "qrels_sha256": json_sha256(collection.qrels),
     }
-    if queries:
-        record |= {
-            "split": collection.split,
-            "queries": len(collection.queries),
-            "queries_sha256": json_sha256(collection.queries),
-            "qrels_sha256": json_sha256(collection.qrels),
-        }
-    return record
+    return CollectionProvenance(
+        collection.name,
+        len(collection.documents),
+        collection.documents.content_hash,
+        collection.counts,
+        **(with_queries if queries else {}),  # type: ignore[arg-type]
+    )
 
 
-def read_record(model: str | Path) -> dict[str, Any] | None:
-    """The record beside a saved model, or None where there is none."""
+@dataclass(frozen=True)
+class TrainingPlan(Record):
+    """What makes two trainings the same; a field that does not apply is None and left out of the JSON.
+
+    Attributes:
+        stage: what kind of training.
+        base, base_sha256: the model that it starts from, by name and weights.
+        encoder: overrides for loading it, without the device.
+        options: settings of the stage.
+        seen: the collections that it is given.
+        episode: of fine-tuning, from 0.
+        miner: of fine-tuning, the encoder that mines negatives where that is not ``base``.
+        teacher: of distillation.
+    """
+
+    stage: str
+    base: str | None = None
+    base_sha256: str | None = None
+    encoder: Json = field(default_factory=dict)
+    options: Json = field(default_factory=dict)
+    seen: tuple[CollectionProvenance, ...] = ()
+    episode: int | None = None
+    miner: str | None = None
+    teacher: str | None = None
+
+    def to_json(self) -> Json:
+        content = {name: value for name, value in super().to_json().items() if value is not None}
+        return content | {"seen": [given.to_json() for given in self.seen]}
+
+    def changes(self, before: TrainingPlan) -> list[str]:
+        """In which parts another plan differs, apart from names and paths, which may change."""
+        then, now = before._content(), self._content()
+        return [key for key in now if then[key] != now[key]]
+
+    def _content(self) -> Json:
+        parts = {key: getattr(self, key) for key in ("stage", "episode", "base_sha256", "encoder", "options")}
+        seen = [given.to_json() | {"dataset": None} for given in self.seen]
+        content: Json = json.loads(json.dumps(parts | {"seen": seen}))  # as it looks when read back
+        return content
+
+
+@dataclass(frozen=True)
+class TrainingRecord(TrainingPlan):
+    """The content of training.json: a plan, and what came of it.
+
+    Attributes:
+        steps: optimiser steps, of all rounds.
+        processes: W.
+        resumed_from: the checkpoint that the run went on from; the next two cover what came after it only.
+        training_loss, seconds: of the run.
+        details: what the stage itself counts, such as pairs or lists; stands among the other keys in the
+            JSON.
+        versions: of the packages that a number may depend on.
+        parent: the record of ``base``.
+    """
+
+    steps: int | None = None
+    processes: int | None = None
+    resumed_from: str | None = None
+    training_loss: float | None = None
+    seconds: float | None = None
+    details: Json = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    parent: TrainingRecord | None = None
+
+    def to_json(self) -> Json:
+        content: Json = {}
+        for name, value in super().to_json().items():
+            content |= self.details if name == "details" else {name: value}
+        parent = None if self.parent is None else self.parent.to_json()
+        return content | {"resumed_from": self.resumed_from, "parent": parent}
+
+    @classmethod
+    def from_json(cls, content: object, where: str | Path) -> Self:
+        return super().from_json(_with_details(content), where)
+
+    def lineage(self) -> list[TrainingRecord]:
+        """This record and those of all that the model was made from, oldest first."""
+        return [*(self.parent.lineage() if self.parent else ()), self]
+
+
+def _with_details(content: object) -> object:
+    """Parsed JSON of a record, with what is no field of :class:`TrainingRecord` as its details."""
+    if not isinstance(content, dict):
+        return content
+    known = {field.name for field in fields(TrainingRecord)} | {"schema"}
+    found = {name: value for name, value in content.items() if name in known}
+    parent = _with_details(content.get("parent"))
+    if isinstance(parent, dict):
+        parent.pop("schema", None)
+    return found | {
+        "details": {name: value for name, value in content.items() if name not in known},
+        "parent": parent,
+    }
+
+
+def read_record(model: str | Path) -> TrainingRecord | None:
+    """The record beside a saved model, or None where there is none.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     path = Path(model) / RECORD_FILE
-    return json.loads(path.read_text()) if path.is_file() else None
+    return TrainingRecord.read(path) if path.is_file() else None
 
 
-def write_record(folder: Path, record: dict[str, Any]) -> None:
+def write_record(folder: Path, record: TrainingRecord) -> None:
     """Write the record last: its presence says that the model beside it is complete."""
-    write_text(folder / RECORD_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    record.write(folder / RECORD_FILE)
 
 
-def training_lineage(encoder: str) -> list[dict[str, Any]]:
-    """The content of training.json of an encoder and of its ancestors, oldest first; [] without a record.
+def training_lineage(encoder: str) -> list[TrainingRecord]:
+    """The training.json of an encoder and of its ancestors, oldest first; [] without a record.
 
     Raises:
         InputError: a training.json cannot be read.
     """
-    try:
-        record = read_record(encoder)
-    except ValueError as error:
-        raise InputError(f"{Path(encoder) / RECORD_FILE} cannot be read ({error})") from error
-    found = []
-    while record is not None:
-        found.append(record)
-        record = record.get("parent")
-    return found[::-1]
+    record = read_record(encoder)
+    return [] if record is None else record.lineage()
 
 
 _CHUNK = 4_096
 
-#: Ids of documents that a report lists; all are counted.
+#: Ids of documents that a statement lists; all are counted.
 LISTED = 100
 
-_HASHES = ("corpus_sha256", "split", "queries_sha256", "qrels_sha256")
+
+@dataclass(frozen=True)
+class SharedCollection:
+    """A collection that training was given, and what it shares with the evaluated one.
+
+    Attributes:
+        dataset ... qrels_sha256: as in :class:`CollectionProvenance`.
+        stages: the stages that were given it, oldest first.
+        documents_shared, queries_shared: evaluated documents and queries in it; None where that is unknown.
+        same_labels: whether its labels are those that judge.
+    """
+
+    dataset: str
+    documents: int | None
+    queries: int | None
+    corpus_sha256: str | None
+    split: str | None
+    queries_sha256: str | None
+    qrels_sha256: str | None
+    stages: list[str]
+    documents_shared: int | None
+    queries_shared: int | None
+    same_labels: bool
+
+    @property
+    def known(self) -> bool:
+        return self.documents_shared is not None and self.queries_shared is not None
 
 
-def contamination_statement(models: Sequence[str], collection: Collection) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class ContaminationStatement:
+    """What the training of a model was given of the collection that it is judged on.
+
+    Attributes:
+        stages: oldest first.
+        root: the model that everything began with, of which nothing is known.
+        collections: what training was given, told apart by hashes.
+        documents_seen, queries_seen: evaluated ones that were given to training, each counted once.
+        document_ids: the first 100 of them.
+        query_ids: all of them.
+        labels_seen: whether the labels that judge were among it.
+        complete: whether nothing is unknown but the root.
+        sentences: the statement for a person.
+    """
+
+    stages: list[str]
+    root: str
+    collections: list[SharedCollection]
+    documents_seen: int
+    queries_seen: int
+    document_ids: list[str]
+    query_ids: list[str]
+    labels_seen: bool
+    complete: bool
+    sentences: list[str]
+
+
+def contamination_statement(
+    models: Sequence[str], collection: Collection
+) -> dict[str, ContaminationStatement]:
     """For each model, what its training was given, and which of the evaluated texts were among that.
 
     The training.json of a model and of all its ancestors are merged. A training collection with the hash of
     the evaluated one had all of it. One with another hash is looked at if it is still to be had locally with
     the hash on record: documents are compared by title and text, queries by text, as ids may be anything.
-    Else what it shares is unknown, and said to be. Being given is not being drawn: a training of few steps
-    may have read only a part.
+    Else what it shares is unknown, and the statement says so. Being given is not being drawn: a training of
+    few steps may have read only a part.
 
     Args:
         models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
         collection: what they are judged on.
-
-    Returns:
-        model -> ``stages`` (oldest first), ``root`` (the model that everything began with, of which nothing
-        is known), ``collections`` (training collections by hash, with ``stages``, ``documents_shared`` and
-        ``queries_shared``, None where unknown, and ``same_labels``), ``documents_seen`` and ``queries_seen``
-        (evaluated ones that were given to training, each counted once), ``document_ids`` (the first 100),
-        ``query_ids``, ``labels_seen``, ``complete`` (nothing is unknown but the root), ``sentences``.
 
     Raises:
         InputError: a training.json cannot be read.
     """
     evaluated = _Evaluated(collection)
     encoders = {model: ModelSpec.parse(model).encoder for model in models}
-    told = {encoder: _statement(encoder, evaluated) for encoder in dict.fromkeys(encoders.values())}
-    return {model: told[encoder] for model, encoder in encoders.items()}
+    statements = {encoder: evaluated.statement(encoder) for encoder in dict.fromkeys(encoders.values())}
+    return {model: statements[encoder] for model, encoder in encoders.items()}
 
 
 class _Evaluated:
@@ -113,101 +288,135 @@ class _Evaluated:
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
-        self.record = seen(collection, queries=True)
+        self.provenance = collection_provenance(collection, queries=True)
 
     @cached_property
     def contents(self) -> npt.NDArray[np.int64]:
         """(N,) hashes of title and text, 0 for an empty document."""
         return _contents(self.collection.documents)
 
-
-def _statement(encoder: str, evaluated: _Evaluated) -> dict[str, Any]:
-    if encoder == "bm25":
-        return _merged("bm25", [], evaluated) | {"sentences": ["BM25 is not trained."]}
-    return _merged(encoder, training_lineage(encoder), evaluated)
-
-
-def _merged(model: str, records: list[dict[str, Any]], evaluated: _Evaluated) -> dict[str, Any]:
-    merged: dict[str, dict[str, Any]] = {}
-    for record in records:
-        for shown in record.get("seen", []):
-            key = json.dumps([shown.get(name) for name in _HASHES])
-            merged.setdefault(key, shown | {"stages": []})["stages"].append(record["stage"])
-    documents = np.zeros(len(evaluated.collection.documents), bool)
-    queries: set[str] = set()
-    told, complete = [], True
-    for shown in merged.values():
-        rows, asked = _shared_documents(shown, evaluated), _shared_queries(shown, evaluated)
-        if rows is not None:
-            documents |= rows
-        queries |= asked or set()
-        complete = complete and rows is not None and asked is not None
-        same_labels = shown.get("qrels_sha256") == evaluated.record["qrels_sha256"]
-        told.append(
-            {name: shown.get(name) for name in ("dataset", "documents", "queries", *_HASHES, "stages")}
-            | {
-                "documents_shared": None if rows is None else int(rows.sum()),
-                "queries_shared": None if asked is None else len(asked),
-                "same_labels": bool(evaluated.collection.qrels) and same_labels,
-            }
+    def statement(self, encoder: str) -> ContaminationStatement:
+        """The merged records of an encoder and its ancestors against the collection."""
+        records = [] if encoder == "bm25" else training_lineage(encoder)
+        given: dict[tuple[str | None, ...], tuple[CollectionProvenance, list[str]]] = {}
+        for record in records:
+            for part in record.seen:
+                given.setdefault(part.hashes, (part, []))[1].append(record.stage)
+        documents = np.zeros(len(self.collection.documents), bool)
+        queries: set[str] = set()
+        shared = []
+        for part, stages in given.values():
+            rows, ids = self._shared_documents(part), self._shared_queries(part)
+            documents |= False if rows is None else rows
+            queries |= ids or set()
+            shared.append(self._shared(part, stages, rows, ids))
+        stages = [record.stage for record in records]
+        root = (records[0].base if records else None) or encoder
+        complete = all(part.known for part in shared)
+        counts = int(documents.sum()), len(queries)
+        return ContaminationStatement(
+            stages=stages,
+            root=root,
+            collections=shared,
+            documents_seen=counts[0],
+            queries_seen=counts[1],
+            document_ids=self.collection.documents.ids(np.flatnonzero(documents)[:LISTED]),
+            query_ids=[query for query in self.collection.queries if query in queries],
+            labels_seen=any(part.same_labels for part in shared),
+            complete=complete,
+            sentences=self._sentences(stages, root, shared, counts, complete),
         )
-    report: dict[str, Any] = {
-        "stages": [record["stage"] for record in records],
-        "root": records[0]["base"] if records else model,
-        "collections": told,
-        "documents_seen": int(documents.sum()),
-        "queries_seen": len(queries),
-        "document_ids": evaluated.collection.documents.ids(np.flatnonzero(documents)[:LISTED]),
-        "query_ids": [query for query in evaluated.collection.queries if query in queries],
-        "labels_seen": any(found["same_labels"] for found in told),
-        "complete": complete,
-    }
-    return report | {"sentences": _sentences(report, evaluated)}
+
+    def _shared(
+        self,
+        part: CollectionProvenance,
+        stages: list[str],
+        rows: npt.NDArray[np.bool_] | None,
+        ids: set[str] | None,
+    ) -> SharedCollection:
+        same_labels = part.qrels_sha256 == self.provenance.qrels_sha256
+        return SharedCollection(
+            part.dataset,
+            part.documents,
+            part.queries,
+            *part.hashes,
+            stages=stages,
+            documents_shared=None if rows is None else int(rows.sum()),
+            queries_shared=None if ids is None else len(ids),
+            same_labels=bool(self.collection.qrels) and same_labels,
+        )
+
+    def _shared_documents(self, part: CollectionProvenance) -> npt.NDArray[np.bool_] | None:
+        """(N,) which evaluated documents a training collection has; None where that is unknown."""
+        if part.corpus_sha256 == self.provenance.corpus_sha256:
+            return np.ones(len(self.collection.documents), bool)
+        found = _training_collection(part)
+        if found is None:
+            return None
+        own = self.contents
+        shared: npt.NDArray[np.bool_] = np.isin(own, _contents(found.documents)) & (own != 0)
+        return shared
+
+    def _shared_queries(self, part: CollectionProvenance) -> set[str] | None:
+        """Ids of evaluated queries that stand in a training collection; None where that is unknown."""
+        queries = self.collection.queries
+        if part.queries_sha256 is None or not queries:
+            return set()
+        if part.queries_sha256 == self.provenance.queries_sha256:
+            return set(queries)
+        found = _training_collection(part)
+        if found is None:
+            return None
+        texts = {text.strip() for text in found.queries.values()}
+        return {query for query, text in queries.items() if text.strip() in texts}
+
+    def _sentences(
+        self,
+        stages: list[str],
+        root: str,
+        shared: list[SharedCollection],
+        counts: tuple[int, int],
+        complete: bool,
+    ) -> list[str]:
+        if root == "bm25":
+            return ["BM25 is not trained."]
+        if not stages:
+            return [f"There is no training.json beside {root}: nothing is known of what it has seen."]
+        size, asked = len(self.collection.documents), len(self.collection.queries)
+        least = "" if complete else "at least "
+        sentences = [
+            f"Trained by {', '.join(stages)} from {root}, of which nothing is known.",
+            f"Training was given {least}{counts[0]:,} of the {size:,} evaluated documents and "
+            f"{least}{counts[1]:,} of the {asked:,} evaluated queries.",
+        ]
+        if any(part.same_labels for part in shared):
+            sentences.append("Training was given the very labels that judge it here.")
+        sentences += [
+            f"What {part.dataset} shares with this collection is unknown: it is not here as it was then."
+            for part in shared
+            if not part.known
+        ]
+        return sentences
 
 
-def _shared_documents(shown: dict[str, Any], evaluated: _Evaluated) -> npt.NDArray[np.bool_] | None:
-    """(N,) which evaluated documents a training collection has; None where that is unknown."""
-    if shown.get("corpus_sha256") == evaluated.record["corpus_sha256"]:
-        return np.ones(len(evaluated.collection.documents), bool)
-    found = _training_collection(shown)
-    if found is None:
-        return None
-    own = evaluated.contents
-    shared: npt.NDArray[np.bool_] = np.isin(own, _contents(found.documents)) & (own != 0)
-    return shared
-
-
-def _shared_queries(shown: dict[str, Any], evaluated: _Evaluated) -> set[str] | None:
-    """Ids of evaluated queries that stand in a training collection; None where that is unknown."""
-    queries = evaluated.collection.queries
-    if "queries_sha256" not in shown or not queries:
-        return set()
-    if shown["queries_sha256"] == evaluated.record["queries_sha256"]:
-        return set(queries)
-    found = _training_collection(shown)
-    if found is None:
-        return None
-    texts = {text.strip() for text in found.queries.values()}
-    return {query for query, text in queries.items() if text.strip() in texts}
-
-
-def _training_collection(shown: dict[str, Any]) -> Collection | None:
+def _training_collection(part: CollectionProvenance) -> Collection | None:
     """A collection that a record names, if it is here, local, and as it was then."""
-    name = str(shown.get("dataset"))
+    name = part.dataset
     if not (name.startswith("apidocs/") or Path(name).exists()):
         return None
     # Generated queries are on record without a split; their folder has just one.
-    split = shown.get("split") or ("train" if "generation" in shown else None)
+    split = part.split or ("train" if part.generation is not None else None)
     try:
         found = load_collection(name, split or "test", labels="required" if split else "none")
     except InputError:
         return None
-    now = seen(found, queries=split is not None)
-    if "generation" in shown:
+    now = collection_provenance(found, queries=split is not None)
+    queries_sha256 = now.queries_sha256
+    if part.generation is not None:
         file = Path(name) / "queries.jsonl"
-        now["queries_sha256"] = file_sha256(file) if file.is_file() else None
-    names = ("corpus_sha256", "queries_sha256") if split else ("corpus_sha256",)
-    return found if all(now.get(name) == shown.get(name) for name in names) else None
+        queries_sha256 = file_sha256(file) if file.is_file() else None
+    same_queries = split is None or queries_sha256 == part.queries_sha256
+    return found if now.corpus_sha256 == part.corpus_sha256 and same_queries else None
 
 
 def _contents(documents: Documents) -> npt.NDArray[np.int64]:
@@ -219,24 +428,3 @@ def _contents(documents: Documents) -> npt.NDArray[np.int64]:
             hashes[row] = hash(content) if any(content) else 0
             row += 1
     return hashes
-
-
-def _sentences(report: dict[str, Any], evaluated: _Evaluated) -> list[str]:
-    """The statement for a person."""
-    if not report["stages"]:
-        return [f"There is no training.json beside {report['root']}: nothing is known of what it has seen."]
-    size, asked = len(evaluated.collection.documents), len(evaluated.collection.queries)
-    least = "" if report["complete"] else "at least "
-    told = [
-        f"Trained by {', '.join(report['stages'])} from {report['root']}, of which nothing is known.",
-        f"Training was given {least}{report['documents_seen']:,} of the {size:,} evaluated documents and "
-        f"{least}{report['queries_seen']:,} of the {asked:,} evaluated queries.",
-    ]
-    if report["labels_seen"]:
-        told.append("Training was given the very labels that judge it here.")
-    told += [
-        f"What {found['dataset']} shares with this collection is unknown: it is not here as it was then."
-        for found in report["collections"]
-        if found["documents_shared"] is None or found["queries_shared"] is None
-    ]
-    return told

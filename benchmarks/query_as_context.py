@@ -169,10 +169,8 @@ class Study:
             for kind, mix in (("passage-query", 0.0), ("passage-passage", 1.0)):
                 shape = {"objective": "qc", "mix": mix, "max_steps": self.arguments.speed_steps}
                 place = self.output / "speed" / f"{kind}-{turn}"
-                record = self.pretrain(
-                    turn, shape, place, folders, EncoderOptions(document_length=PAPER_TOKENS)
-                )
-                speed[kind].append(record["steps"] / record["seconds"])
+                record = self.pretrain(turn, shape, place, folders, document_length=PAPER_TOKENS)
+                speed[kind].append(record.steps / record.seconds)
         medians = {kind: float(np.median(values)) for kind, values in speed.items()}
         return {
             "mean_tokens": tokens,

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.provenance import RECORD_FILE, contamination_statement, seen, write_record
+from beir_cocodr.provenance import (
+    RECORD_FILE,
+    TrainingRecord,
+    collection_provenance,
+    contamination_statement,
+    write_record,
+)
 
 TEXTS = {"d1": "wing drag", "d2": "heat flow", "d3": "library index", "d4": ""}
 QUERIES = {"q1": "what is drag", "q2": "what is heat", "q3": "what is a library"}
@@ -29,7 +36,7 @@ def evaluated(tmp_path):
 
 def model(path, shown, stage="finetune", parent=None, base="some/base"):
     path.mkdir()
-    write_record(path, {"stage": stage, "base": base, "seen": shown, "parent": parent})
+    write_record(path, TrainingRecord(stage, base, seen=tuple(shown), parent=parent))
     return str(path)
 
 
@@ -38,67 +45,72 @@ def statement(name, collection):
 
 
 def test_the_very_collection_is_known_by_its_hashes(evaluated, tmp_path):
-    shown = [seen(evaluated, queries=True)]
-    shown[0]["dataset"] = "moved/away"  # hashes are enough
+    shown = [collection_provenance(evaluated, queries=True)]
+    shown[0] = replace(shown[0], dataset="moved/away")  # hashes are enough
     found = statement(model(tmp_path / "m", shown), evaluated)
-    assert (found["documents_seen"], found["queries_seen"]) == (4, 3)
-    assert (found["labels_seen"], found["complete"]) == (True, True)
-    assert found["query_ids"] == ["q1", "q2", "q3"]
-    assert "very labels" in " ".join(found["sentences"])
+    assert (found.documents_seen, found.queries_seen) == (4, 3)
+    assert (found.labels_seen, found.complete) == (True, True)
+    assert found.query_ids == ["q1", "q2", "q3"]
+    assert "very labels" in " ".join(found.sentences)
 
 
 def test_pretraining_on_the_corpus_sees_documents_and_no_query(evaluated, tmp_path):
-    found = statement(model(tmp_path / "m", [seen(evaluated, queries=False)], "coco"), evaluated)
-    assert (found["documents_seen"], found["queries_seen"], found["labels_seen"]) == (4, 0, False)
-    assert found["collections"][0]["stages"] == ["coco"]
+    found = statement(
+        model(tmp_path / "m", [collection_provenance(evaluated, queries=False)], "coco"), evaluated
+    )
+    assert (found.documents_seen, found.queries_seen, found.labels_seen) == (4, 0, False)
+    assert found.collections[0].stages == ["coco"]
 
 
 def test_another_collection_is_compared_by_text_whatever_its_ids(evaluated, tmp_path):
     documents = {"x1": "heat flow", "x2": "other", "x3": "more", "x4": ""}
     queries = {"y1": "what is a library", "d1": "unrelated", "q1": "not the same text"}
     other = folder(tmp_path / "other", documents, queries, "train")
-    shown = [seen(load_collection(other, "train"), queries=True)]
+    shown = [collection_provenance(load_collection(other, "train"), queries=True)]
     found = statement(model(tmp_path / "m", shown), evaluated)
-    assert (found["documents_seen"], found["document_ids"]) == (
+    assert (found.documents_seen, found.document_ids) == (
         1,
         ["d2"],
     )  # two empty documents are not alike
-    assert (found["queries_seen"], found["query_ids"]) == (1, ["q3"])
-    assert (found["labels_seen"], found["complete"]) == (False, True)
+    assert (found.queries_seen, found.query_ids) == (1, ["q3"])
+    assert (found.labels_seen, found.complete) == (False, True)
 
 
 def test_what_cannot_be_looked_at_is_unknown_and_said_to_be(evaluated, tmp_path):
     other = folder(tmp_path / "other", {"x": "heat flow"}, {"y": "what is drag"}, "train")
-    shown = [seen(load_collection(other, "train"), queries=True)]
+    shown = [collection_provenance(load_collection(other, "train"), queries=True)]
     (other / "corpus.jsonl").write_text('{"_id": "x", "text": "changed since"}\n')
     changed = statement(model(tmp_path / "m", shown), evaluated)
-    gone = statement(model(tmp_path / "n", [shown[0] | {"dataset": "not-here"}]), evaluated)
+    gone = statement(model(tmp_path / "n", [replace(shown[0], dataset="not-here")]), evaluated)
     for found in (changed, gone):
-        assert (found["documents_seen"], found["queries_seen"], found["complete"]) == (0, 0, False)
-        assert found["collections"][0]["documents_shared"] is None
-        assert "at least 0 of the 4" in " ".join(found["sentences"])
-        assert "unknown" in " ".join(found["sentences"])
+        assert (found.documents_seen, found.queries_seen, found.complete) == (0, 0, False)
+        assert found.collections[0].documents_shared is None
+        assert "at least 0 of the 4" in " ".join(found.sentences)
+        assert "unknown" in " ".join(found.sentences)
 
 
 def test_ancestors_are_merged_and_texts_counted_once(evaluated, tmp_path):
-    corpus, labelled = seen(evaluated, queries=False), seen(evaluated, queries=True)
-    first = {"stage": "coco", "base": "minilm", "seen": [corpus], "parent": None}
-    second = {"stage": "finetune", "base": "a", "seen": [labelled], "parent": first}
+    corpus, labelled = (
+        collection_provenance(evaluated, queries=False),
+        collection_provenance(evaluated, queries=True),
+    )
+    first = TrainingRecord("coco", "minilm", seen=(corpus,))
+    second = TrainingRecord("finetune", "a", seen=(labelled,), parent=first)
     name = model(tmp_path / "m", [labelled, corpus], "distill", second, "b")
     found = statement(f"hybrid:{name}", evaluated)
-    assert (found["stages"], found["root"]) == (["coco", "finetune", "distill"], "minilm")
-    assert [shown["stages"] for shown in found["collections"]] == [
+    assert (found.stages, found.root) == (["coco", "finetune", "distill"], "minilm")
+    assert [shown.stages for shown in found.collections] == [
         ["coco", "distill"],
         ["finetune", "distill"],
     ]
-    assert (found["documents_seen"], found["queries_seen"]) == (4, 3)
-    assert "minilm, of which nothing is known" in found["sentences"][0]
+    assert (found.documents_seen, found.queries_seen) == (4, 3)
+    assert "minilm, of which nothing is known" in found.sentences[0]
 
 
 def test_models_without_a_record(evaluated, tiny_bert):
     found = contamination_statement(["bm25", str(tiny_bert)], evaluated)
-    assert found["bm25"]["sentences"] == ["BM25 is not trained."]
-    assert "nothing is known" in found[str(tiny_bert)]["sentences"][0]
+    assert found["bm25"].sentences == ["BM25 is not trained."]
+    assert "nothing is known" in found[str(tiny_bert)].sentences[0]
 
 
 def test_generated_queries_are_compared_too(evaluated, tmp_path):
@@ -116,7 +128,7 @@ def test_generated_queries_are_compared_too(evaluated, tmp_path):
     queries = {"q1": texts[0], "q2": "asked by nobody"}
     judged = load_collection(folder(tmp_path / "judged", TEXTS, queries))
     found = statement(model(tmp_path / "m", shown, "qc"), judged)
-    assert (found["query_ids"], found["complete"]) == (["q1"], True)
+    assert (found.query_ids, found.complete) == (["q1"], True)
 
 
 def test_a_record_of_real_training_is_read(beir_folder, tiny_bert, tmp_path):
@@ -126,8 +138,8 @@ def test_a_record_of_real_training_is_read(beir_folder, tiny_bert, tmp_path):
     pretrain([str(beir_folder)], str(tiny_bert), tmp_path / "m", PretrainOptions(max_steps=1, batch_size=4))
     collection = load_collection(beir_folder)
     found = statement(str(tmp_path / "m"), collection)
-    assert (found["stages"], found["root"]) == (["coco"], str(tiny_bert))
-    assert (found["documents_seen"], found["queries_seen"]) == (48, 0)
+    assert (found.stages, found.root) == (["coco"], str(tiny_bert))
+    assert (found.documents_seen, found.queries_seen) == (48, 0)
 
 
 def test_a_broken_record_is_named(evaluated, tmp_path):

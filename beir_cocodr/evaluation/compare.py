@@ -10,6 +10,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,7 @@ def compare_models(
                 models, collection, folder, policy == "drop", queries, samples, seed, search=search
             )
     labelled = "evaluation" in told
+    given = contamination_statement([name for name in models if not Path(name).is_file()], collection)
     report = {
         "dataset": dataset,
         "split": split,
@@ -232,7 +234,7 @@ def compare_models(
         "labels_wanted": _wanted(
             _asked_about(told["ranking"], against), results, collection, wanted, labelled
         ),
-        "seen": contamination_statement([name for name in models if not Path(name).is_file()], collection),
+        "seen": {name: asdict(found) for name, found in given.items()},
         "versions": versions(),
     }
     if output is not None:

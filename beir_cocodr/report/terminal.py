@@ -12,6 +12,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from beir_cocodr.provenance import TrainingRecord
+
 #: Columns of a table that goes to a file or a pipe.
 _WIDTH = 160
 
@@ -30,12 +32,12 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
-def print_training(record: dict[str, Any]) -> None:
-    """Print the content of training.json, once for all processes of a run."""
+def print_training(record: TrainingRecord) -> None:
+    """Print the record of a training as JSON, once for all processes of a run."""
     from beir_cocodr.distributed import rank
 
     if rank() == 0:
-        print_json(record)
+        print_json(record.to_json())
 
 
 def print_adaptation(report: dict[str, Any], as_json: bool) -> None:

@@ -26,6 +26,7 @@ from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import (
@@ -56,8 +57,8 @@ class Data:
     teacher: str
 
 
-#: (data, start, output, options, resume, encoder) to training.json.
-Train = Callable[[Data, str, Path, Any, bool, EncoderOptions], dict[str, Any]]
+#: (data, start, output, options, resume, encoder) to the record of the training.
+Train = Callable[[Data, str, Path, Any, bool, EncoderOptions], TrainingRecord]
 
 
 @dataclass(frozen=True)
@@ -84,37 +85,37 @@ class AdaptStage:
 
 def _coco(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> dict[str, Any]:
+) -> TrainingRecord:
     return pretrain([data.corpus], start, output, options, resume, encoder=encoder)
 
 
 def _contexts(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> dict[str, Any]:
+) -> TrainingRecord:
     return pretrain([data.corpus], start, output, options, resume, [str(data.queries)], encoder=encoder)
 
 
 def _source(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> dict[str, Any]:
+) -> TrainingRecord:
     return finetune(str(data.source), start, output, options, data.source_split, resume, encoder=encoder)
 
 
 def _qgen(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> dict[str, Any]:
+) -> TrainingRecord:
     return finetune(str(data.queries), start, output, options, "train", resume, encoder=encoder)
 
 
 def _gpl(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> dict[str, Any]:
+) -> TrainingRecord:
     return distill(str(data.queries), start, data.teacher, output, options, "train", resume, encoder=encoder)
 
 
 def _hybrid(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> dict[str, Any]:
+) -> TrainingRecord:
     return distill(str(data.queries), start, "hybrid", output, options, "train", resume, encoder=encoder)
 
 
@@ -281,7 +282,7 @@ def adapt(
         last = ADAPT_STAGES[chain[-1]]
         name = f"{before}+{last.name}" if before else last.name
         start, place = trained.get(before, base), output / "models" / name
-        seconds[name] = last.train(data, start, place, settings[chain[-1]], resume, encoder).get("seconds")
+        seconds[name] = last.train(data, start, place, settings[chain[-1]], resume, encoder).seconds
         trained[name] = str(place)
         labels[name] = " + ".join([BASE, *(ADAPT_STAGES[stage].label for stage in chain)])
     report: dict[str, Any] = {

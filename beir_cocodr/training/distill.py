@@ -23,7 +23,7 @@ from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.provenance import seen
+from beir_cocodr.provenance import TrainingRecord, collection_provenance
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
@@ -52,7 +52,7 @@ def distill(
     split: str = "train",
     resume: bool = False,
     encoder: EncoderOptions = EncoderOptions(),
-) -> dict[str, Any]:
+) -> TrainingRecord:
     """Train ``base`` to rank documents as a teacher does, and save it to ``output``.
 
     Args:
@@ -67,7 +67,7 @@ def distill(
         encoder: how ``base`` is loaded.
 
     Returns:
-        The content of training.json.
+        The record of the training.
 
     Raises:
         InputError: no labelled query, a teacher that cannot be had, or ``output`` is taken.
@@ -80,8 +80,10 @@ def distill(
     collection = load_collection(dataset, split)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = _student(base, options, encoder)
-    plan = training_plan("distill", base, model, encoder, options, [seen(collection, queries=True)])
-    plan["teacher"] = teacher
+    plan = training_plan(
+        "distill", base, model, encoder, options, [collection_provenance(collection, queries=True)]
+    )
+    plan = replace(plan, teacher=teacher)
     if (record := lock_output(output, resume, plan)) is not None:
         return record
     with started(output, plan):
@@ -95,11 +97,9 @@ def distill(
         column_tasks={c: "query" if c == "query" else "document" for c in examples.columns},
         callbacks=[rounds],
         finish=rounds.finish,
-        extra={
+        details={
             "training_queries": len(rounds.train),
             "held_out_queries": len(rounds.held_out),
-            "held_out_mrr": rounds.measured,
-            "lists": rounds.counted,
         },
     )
     # An epoch of the trainer is a round, so what is meant in passes over the queries is said in steps.

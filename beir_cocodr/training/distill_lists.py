@@ -26,6 +26,7 @@ from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.io import atomic_path, save_array, write_text
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.options import DistillOptions
@@ -212,10 +213,17 @@ class Rounds(TrainerCallback):
             log.info("MRR@10 has not grown for %d rounds; stopped", self.options.patience)
             control.should_training_stop = True
 
-    def finish(self, folder: Path) -> None:
-        """After training, on the first process: put the weights of the best round back."""
-        if not self.held_out:
-            return
+    def finish(self, folder: Path) -> Json:
+        """After training, on the first process: put the weights of the best round back.
+
+        Returns:
+            ``held_out_mrr`` of every round and of the end, and the counts of ``lists``.
+        """
+        if self.held_out:
+            self._keep_best_round()
+        return {"held_out_mrr": self.measured, "lists": self.counted}
+
+    def _keep_best_round(self) -> None:
         last = self._search(self.folder / "last")[1]
         self.measured.append(last)
         shutil.rmtree(self.folder / "last")

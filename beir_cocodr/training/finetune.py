@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from beir_cocodr.losses.coco import infonce
 from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, IDROLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.provenance import seen
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
+from beir_cocodr.records import Json
 from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, mine_negatives
 from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.outputs import (
@@ -58,7 +60,7 @@ def finetune_stage(
     encoder: EncoderOptions,
     episode: int = 0,
     miner: str | None = None,
-) -> dict[str, Any]:
+) -> TrainingRecord:
     """Train ``base`` on negatives from BM25, or from episode 1 on mined ones, and save it to ``output``.
 
     Args:
@@ -68,14 +70,14 @@ def finetune_stage(
         miner: the encoder that mines from episode 1 on; by default ``base`` as it is before training.
 
     Returns:
-        The content of training.json.
+        The record of the training.
     """
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, encoder)
-    plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
-    plan["episode"] = episode
-    if miner is not None:
-        plan["miner"] = miner
+    plan = training_plan(
+        "finetune", base, model, encoder, options, [collection_provenance(collection, queries=True)]
+    )
+    plan = replace(plan, episode=episode, miner=miner)
     if (record := lock_output(output, resume, plan)) is not None:
         return record
     weighted = options.weighting != "erm"
@@ -95,7 +97,7 @@ def finetune_stage(
         callbacks=[pairs.clock, *log],
         batch_keys=BatchKeys(pairs) if options.trained_loss == "infonce" else None,
         names=pairs.names,
-        extra=_counts(pairs, model, mined) | {"pairs_of_clusters": _sizes(clusters, options)},
+        details=_counts(pairs, model, mined) | {"pairs_of_clusters": _sizes(clusters, options)},
     )
     return run_stage(stage, options, output, resume)
 
@@ -124,7 +126,7 @@ def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor |
     return IDROLoss(model, **settings | {"mode": options.idro_mode})
 
 
-def _counts(pairs: TrainingPairs, model: Any, mined: MinedNegatives | None) -> dict[str, Any]:
+def _counts(pairs: TrainingPairs, model: Any, mined: MinedNegatives | None) -> Json:
     """How much is trained on, for the record."""
     return {
         "pairs": len(pairs.positives),
@@ -140,13 +142,14 @@ def _mine(
     model: Any,
     output: Path,
     options: FinetuneOptions,
-    plan: dict[str, Any],
+    plan: TrainingPlan,
     encoder: EncoderOptions,
 ) -> MinedNegatives:
     """Negatives of this episode, made on the first process and read by all."""
-    miner, key = model, {name: plan[name] for name in ("base_sha256", "encoder", "seen")}
-    if "miner" in plan:
-        miner = load_encoder(plan["miner"], encoder)
+    miner, content = model, plan.to_json()
+    key = {name: content[name] for name in ("base_sha256", "encoder", "seen")}
+    if plan.miner is not None:
+        miner = load_encoder(plan.miner, encoder)
         key["base_sha256"] = weights_sha256(miner)
 
     def mine() -> MinedNegatives:
@@ -157,7 +160,7 @@ def _mine(
             options.mining_depth,
             options.mining_keep,
             options.seed,
-            plan["episode"],
+            plan.episode or 0,
             options.filters,
             progress=True,
             key=key,
@@ -222,7 +225,7 @@ def finetune_in_episodes(
     targets: Sequence[str],
     measures: str,
     encoder: EncoderOptions,
-) -> dict[str, Any]:
+) -> TrainingRecord:
     """Warm up on BM25 negatives, then mine, cluster and train ``options.episodes`` times.
 
     Each episode is a stage of its own in ``output/episodes/N``, with its own optimiser, schedule and cluster
@@ -241,7 +244,7 @@ def finetune_in_episodes(
         load_encoder(base, encoder),
         encoder,
         options,
-        [seen(collection, queries=True)],
+        [collection_provenance(collection, queries=True)],
     )
     if (record := lock_output(output, resume, plan)) is not None:
         return record
@@ -270,7 +273,7 @@ def finetune_in_two_stages(
     targets: Sequence[str],
     measures: str,
     encoder: EncoderOptions,
-) -> dict[str, Any]:
+) -> TrainingRecord:
     """Train retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines.
 
     Both start from ``base``, with the same options and seed. They stand in ``output/stages/1`` and
@@ -284,7 +287,9 @@ def finetune_in_two_stages(
     evaluator = TargetEvaluator(output, targets, measures, encoder)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, encoder)
-    plan = training_plan("finetune", base, model, encoder, options, [seen(collection, queries=True)])
+    plan = training_plan(
+        "finetune", base, model, encoder, options, [collection_provenance(collection, queries=True)]
+    )
     if (record := lock_output(output, resume, plan)) is not None:
         return record
     first, second = (output / STAGES / str(number) for number in (1, 2))
@@ -311,7 +316,7 @@ def finetune(
     targets: Sequence[str] = (),
     measures: str = DEFAULT_MEASURES,
     encoder: EncoderOptions = EncoderOptions(),
-) -> dict[str, Any]:
+) -> TrainingRecord:
     """Fine-tune ``base`` on the labelled queries of one collection and save it to ``output``.
 
     By default each query has to find its positive among all positives and hard negatives of the batch
@@ -334,7 +339,7 @@ def finetune(
         encoder: how ``base`` is loaded; lengths given here go before those of the options.
 
     Returns:
-        The content of training.json.
+        The record of the training.
 
     Raises:
         InputError: no labelled pair, no negative, more clusters than queries, or ``output`` is taken.

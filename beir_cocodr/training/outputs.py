@@ -1,6 +1,8 @@
-"""Who may train into a folder: an output belongs to one plan.
+"""The output folder of a training: which plan it belongs to, and what training in rounds leaves there.
 
-Training in several rounds: what is measured after each, and what is left at the end.
+An output belongs to one :class:`~beir_cocodr.provenance.TrainingPlan`: it is resumed under the same one, and
+never written over. Training in several rounds (episodes, stages) measures targets after each, and leaves the
+last round's model, the curves, and the record of the whole.
 """
 
 from __future__ import annotations
@@ -22,8 +24,15 @@ from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.provenance import RECORD_FILE, read_record, write_record
-from beir_cocodr.records import versions
+from beir_cocodr.provenance import (
+    RECORD_FILE,
+    CollectionProvenance,
+    TrainingPlan,
+    TrainingRecord,
+    read_record,
+    write_record,
+)
+from beir_cocodr.records import Json, versions
 from beir_cocodr.training.options import TrainingOptions
 
 CHECKPOINTS = "checkpoints"
@@ -37,22 +46,14 @@ def training_plan(
     model: Any,
     encoder: EncoderOptions,
     options: TrainingOptions,
-    seen: list[dict[str, Any]],
-) -> dict[str, Any]:
-    """What makes two runs the same: stage, starting weights and how they are loaded, options, and data."""
-    return {
-        "stage": stage,
-        "base": base,
-        "base_sha256": weights_sha256(model),
-        "encoder": encoder.describe(),
-        "options": asdict(options),
-        "seen": seen,
-    }
+    seen: Sequence[CollectionProvenance],
+) -> TrainingPlan:
+    """The plan of a stage that starts from ``base``, which ``model`` is as it was loaded."""
+    return TrainingPlan(stage, base, weights_sha256(model), encoder.describe(), asdict(options), tuple(seen))
 
 
-def lock_output(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
-    """Take ``output`` for a :func:`training_plan`; never writes over something else. To be called by all
-    processes of a run.
+def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | None:
+    """Take ``output`` for a plan; never writes over something else. To be called by all processes of a run.
 
     Returns:
         None where there is something to train, else the record of the model that is already there.
@@ -64,7 +65,7 @@ def lock_output(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, A
     return on_main(lambda: _lock(output, resume, plan))
 
 
-def _lock(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | None:
+def _lock(output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | None:
     output_folder(output)
     record = read_record(output)
     if record is not None:
@@ -72,11 +73,11 @@ def _lock(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | 
             raise InputError(
                 f"{output} already holds a trained model; choose another --output, or --resume to keep it"
             )
-        _same_plan(output, record, plan)
+        _check_plan(output, record, plan)
         return record
     started = output / CHECKPOINTS / _PLAN_FILE
     if started.is_file() and resume:
-        _same_plan(output, json.loads(started.read_text()), plan)
+        _check_plan(output, TrainingPlan.read(started), plan)
     elif any(path.is_file() for path in output.rglob("*")):
         way = "nothing in it can be resumed" if resume else "or --resume if it was interrupted"
         raise InputError(f"{output} is not empty; choose another --output, {way}")
@@ -84,13 +85,13 @@ def _lock(output: Path, resume: bool, plan: dict[str, Any]) -> dict[str, Any] | 
 
 
 @contextmanager
-def started(output: Path, plan: dict[str, Any]) -> Iterator[None]:
+def started(output: Path, plan: TrainingPlan) -> Iterator[None]:
     """Mark a claimed output as begun, so that what is prepared in it can be resumed.
 
     Bad input found on the way empties the folder again, if nothing was trained in it yet.
     """
     mark = output / CHECKPOINTS / _PLAN_FILE
-    on_main(lambda: write_text(mark, json.dumps(plan, indent=2) + "\n"))
+    on_main(lambda: plan.write(mark))
     try:
         yield
     except InputError:
@@ -100,26 +101,18 @@ def started(output: Path, plan: dict[str, Any]) -> Iterator[None]:
         raise
 
 
-def _same_plan(output: Path, before: dict[str, Any], plan: dict[str, Any]) -> None:
-    then, now = _content(before), _content(plan)
-    if changed := [key for key in now if then.get(key) != now[key]]:
+def _check_plan(output: Path, before: TrainingPlan, plan: TrainingPlan) -> None:
+    if changed := plan.changes(before):
         raise InputError(
             f"{output} was started with other {', '.join(changed)}; "
             "resume with the same ones, or choose another --output"
         )
 
 
-def _content(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan without names and paths, which may change while the content stays."""
-    kept = {key: plan.get(key) for key in ("stage", "episode", "base_sha256", "encoder", "options")}
-    kept["seen"] = [{k: v for k, v in found.items() if k != "dataset"} for found in plan.get("seen", [])]
-    content: dict[str, Any] = json.loads(json.dumps(kept))  # as it looks when read back
-    return content
-
-
 CURVES_FILE = "curves.json"
 
-_KEPT = ("episode", "steps", "training_loss", "seconds", "mining", "pairs", "pairs_without_negative")
+# Of a round's own counts, those that the record of the whole repeats.
+_KEPT = ("mining", "pairs", "pairs_without_negative")
 
 
 class TargetEvaluator:
@@ -141,7 +134,7 @@ class TargetEvaluator:
     def __init__(self, output: Path, targets: Sequence[str], measures: str, encoder: EncoderOptions) -> None:
         parse_measures(measures)
         self.output, self.targets, self.measures, self.encoder = output, targets, measures, encoder
-        self.points: list[dict[str, Any]] = []
+        self.points: list[Json] = []
         on_main(self._check)
 
     def __call__(self, model: str, label: str) -> None:
@@ -154,7 +147,7 @@ class TargetEvaluator:
     def _names(self) -> list[tuple[str, str]]:
         return list(file_names(self.targets).items())
 
-    def _point(self, model: str, label: str, target: str, name: str) -> dict[str, Any]:
+    def _point(self, model: str, label: str, target: str, name: str) -> Json:
         folder = self.output / "curves" / label.replace(" ", "-") / name
         if (folder / "results.json").is_file():
             report = json.loads((folder / "results.json").read_text())
@@ -167,11 +160,11 @@ class TargetEvaluator:
 def finish_rounds(
     output: Path,
     last: Path,
-    plan: dict[str, Any],
+    plan: TrainingPlan,
     rounds: str,
-    records: Sequence[dict[str, Any]],
-    points: list[dict[str, Any]],
-) -> dict[str, Any]:
+    records: Sequence[TrainingRecord],
+    points: list[Json],
+) -> TrainingRecord:
     """Copy the last round's model to ``output``, with ``curves.json`` and the record of the whole.
 
     Args:
@@ -185,17 +178,21 @@ def finish_rounds(
     Returns:
         The record that was written.
     """
-    record = {
-        **plan,
-        "steps": sum(found["steps"] for found in records),
-        "seconds": round(sum(found["seconds"] for found in records), 1),
-        rounds: [{name: found[name] for name in _KEPT} for found in records],
-        "curves": points,
-        "versions": versions(),
-        "parent": read_record(plan["base"]),
-    }
+    each = [
+        {"episode": r.episode, "steps": r.steps, "training_loss": r.training_loss, "seconds": r.seconds}
+        | {name: r.details[name] for name in _KEPT}
+        for r in records
+    ]
+    record = TrainingRecord(
+        **vars(plan),
+        steps=sum(found.steps or 0 for found in records),
+        seconds=round(sum(found.seconds or 0.0 for found in records), 1),
+        details={rounds: each, "curves": points},
+        versions=versions(),
+        parent=read_record(str(plan.base)),
+    )
 
-    def finish() -> dict[str, Any]:
+    def finish() -> TrainingRecord:
         write_text(output / CURVES_FILE, json.dumps(points, indent=2) + "\n")
         shutil.copytree(last, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD_FILE))
         write_record(output, record)

@@ -22,7 +22,13 @@ from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead
 from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.provenance import seen
+from beir_cocodr.provenance import (
+    CollectionProvenance,
+    TrainingPlan,
+    TrainingRecord,
+    collection_provenance,
+)
+from beir_cocodr.records import Json
 from beir_cocodr.training.objectives import attach_decoder, attach_head, build_loss, find_objective, is_masked
 from beir_cocodr.training.options import QUERY_OBJECTIVES, PretrainOptions
 from beir_cocodr.training.outputs import lock_output, training_plan
@@ -30,7 +36,9 @@ from beir_cocodr.training.pretrain_data import ContextViews, DocumentViews
 from beir_cocodr.training.trainer import Stage, run_stage
 
 
-def context_provenance(folders: Sequence[str], collections: Sequence[Collection]) -> list[dict[str, Any]]:
+def context_provenance(
+    folders: Sequence[str], collections: Sequence[Collection]
+) -> list[CollectionProvenance]:
     """The records of folders with generated queries, by hashes and counts.
 
     Args:
@@ -55,14 +63,14 @@ def context_provenance(folders: Sequence[str], collections: Sequence[Collection]
         if not file.is_file():
             raise InputError(f"{file}: no such file; generate the queries again")
         found.append(
-            {
-                "dataset": str(folder),
-                "corpus_sha256": corpus,
-                "queries_sha256": on_main(partial(file_sha256, file)),
-                "generation": {name: record[name] for name in ("settings", "counts")},
-            }
+            CollectionProvenance(
+                str(folder),
+                corpus_sha256=corpus,
+                queries_sha256=on_main(partial(file_sha256, file)),
+                generation={name: record[name] for name in ("settings", "counts")},
+            )
         )
-    asked = {record["corpus_sha256"] for record in found}
+    asked = {given.corpus_sha256 for given in found}
     if folders and (missing := [name for sha256, name in corpora.items() if sha256 not in asked]):
         raise InputError(
             f"there are no queries for {', '.join(missing)}: name their folder with a further --queries, or "
@@ -79,7 +87,7 @@ def pretrain(
     resume: bool = False,
     queries: Sequence[str] = (),
     encoder: EncoderOptions = EncoderOptions(),
-) -> dict[str, Any]:
+) -> TrainingRecord:
     """Adapt ``base`` to one or more corpora and save the encoder to ``output``.
 
     Args:
@@ -92,7 +100,7 @@ def pretrain(
         encoder: how ``base`` is loaded.
 
     Returns:
-        The content of training.json.
+        The record of the training.
 
     Raises:
         InputError: no document has enough text, queries are missing or another corpus's, the objective
@@ -115,8 +123,9 @@ def pretrain(
     collections = [load_collection(name, labels="none") for name in corpora]
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, encoder)
-    shown = [seen(found, queries=False) for found in collections] + context_provenance(queries, collections)
-    plan = training_plan(options.objective, base, model, encoder, options, shown)
+    given = [collection_provenance(found, queries=False) for found in collections]
+    given += context_provenance(queries, collections)
+    plan = training_plan(options.objective, base, model, encoder, options, given)
     if (record := lock_output(output, resume, plan)) is not None:
         return record
     stage = _stage(plan, model, base, _views(collections, queries, model, options), options)
@@ -151,7 +160,7 @@ def _views(
 
 
 def _stage(
-    plan: dict[str, Any],
+    plan: TrainingPlan,
     model: Any,
     base: str,
     views: DocumentViews | ContextViews,
@@ -171,11 +180,11 @@ def _stage(
         batch_keys=views.batch_keys,
         names=views.names,
         finish=lambda folder: _detach_heads(model, folder),
-        extra=views.counts() | origins,
+        details={**views.counts(), **origins},
     )
 
 
-def _detach_heads(model: Any, folder: Path) -> None:
+def _detach_heads(model: Any, folder: Path) -> Json:
     """Take decoder and head off, so that stock modules remain, and keep them beside it for going on."""
     for kind, name in ((CoTMAEDecoder, DECODER_FOLDER), (CondenserHead, HEAD_FOLDER)):
         if isinstance(model[-1], kind):
@@ -183,6 +192,7 @@ def _detach_heads(model: Any, folder: Path) -> None:
             model[-1].save(str(folder / name))
             del model[-1]
             model.transformers_model.config.output_hidden_states = False
+    return {}
 
 
 @contextmanager

@@ -1,10 +1,12 @@
-"""One training run: the host's trainer, resumable checkpoints, a model that appears when it is complete.
+"""The one place that trains: the host's trainer with checks, resumable checkpoints, and a complete end.
 
-What training tells: its epoch to the data, its progress to a person.
+A :class:`Stage` says what is trained; :func:`run_stage` trains it, and the model appears in its folder when
+it is complete. Around the host's trainer stand
 
-Training stops at the first loss or gradient that is not a number.
-
-The state of a loss in checkpoints, where the host keeps only the model's.
+- :class:`GuardedTrainer`: batches by our keys, every loss looked at, no model card that quotes the corpus;
+- :class:`FiniteGuard`: training stops at the first loss or gradient that is not a number;
+- :class:`LossState`: what a loss knows is kept in checkpoints, where the host keeps the model's state only;
+- :class:`EpochClock` and :class:`StderrProgress`: the epoch for the data, the progress for a person.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
+from sentence_transformers.base.trainer import BaseTrainer
 from torch import Tensor, nn
-from transformers import ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.trainer_utils import TrainOutput
 
 from beir_cocodr.distributed import on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path, write_text
-from beir_cocodr.provenance import read_record, write_record
-from beir_cocodr.records import versions
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
+from beir_cocodr.records import Json, versions
 from beir_cocodr.training.options import TrainingOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, started
+
+log = logging.getLogger(__name__)
 
 
 class EpochClock(TrainerCallback):
@@ -67,6 +73,10 @@ _NAMED = 5
 
 class NonFiniteTraining(InputError):
     """A loss or gradient that is NaN or infinite; nothing after it would mean anything."""
+
+
+class NoBatch(InputError):
+    """No batch can be filled without repeated texts, so that not one step could be made."""
 
 
 class FiniteGuard(TrainerCallback):
@@ -163,25 +173,24 @@ class LossState(TrainerCallback):
         return {k: v.detach().cpu().clone() for k, v in whole.items() if not k.startswith("model.")}
 
 
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class Stage:
     """What one training stage is made of.
 
     Args:
-        plan: what identifies it, see :func:`training_plan`.
+        plan: what identifies it.
         model: the encoder, trained in place.
         loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own).
         column_tasks: column name to "query" or "document", for prompts and lengths.
         batch_keys: rows of the dataset as mappings to texts; two rows that share a text are kept out of one
             batch.
         names: ids of examples by row number, which the column ``label`` holds; for messages.
-        finish: called before the final save, to take off what only training needs.
+        details: what the record says of this stage alone.
+        finish: called before the final save, on the first process, to take off what only training needs;
+            what it returns goes to the details.
     """
 
-    plan: dict[str, Any]
+    plan: TrainingPlan
     model: Any
     loss: torch.nn.Module
     dataset: Any
@@ -190,11 +199,69 @@ class Stage:
     batch_keys: Any = None
     callbacks: Sequence[TrainerCallback] = ()
     names: Callable[[Sequence[int]], list[str]] | None = None
-    finish: Callable[[Path], None] = lambda folder: None
-    extra: dict[str, Any] | None = None
+    details: Json = field(default_factory=dict)
+    finish: Callable[[Path], Json] = lambda folder: {}
 
 
-def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> dict[str, Any]:
+class GuardedTrainer(BaseTrainer):
+    """To be put before a host's trainer: batches by our keys, losses looked at, and no model card, which
+    would quote the corpus; training.json says more.
+
+    Attributes:
+        guard: looks at losses and gradients; also one of the callbacks.
+        batch_keys: rows of the dataset as mappings to texts; two rows that share one do not meet in a batch.
+    """
+
+    guard: FiniteGuard
+    batch_keys: Any = None
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **settings: Any) -> Any:
+        labels = inputs.get("label")  # numbers of examples, or a teacher's scores
+        self.guard.rows = labels.tolist() if isinstance(labels, Tensor) and labels.ndim == 1 else []
+        loss = super().compute_loss(model, inputs, *args, **settings)
+        self.guard.check_loss(loss[0] if isinstance(loss, tuple) else loss)
+        return loss
+
+    def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
+        if self.batch_keys is None:
+            return super().get_batch_sampler(dataset, *args, **settings)
+        return NoDuplicatesBatchSampler(self.batch_keys, *args, **settings)
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        return
+
+    def train_guarded(self, guard: FiniteGuard, batch_keys: Any, resume: Path | None = None) -> TrainOutput:
+        """Train, with progress on stderr.
+
+        Raises:
+            NoBatch: no batch can be made of the data.
+            NonFiniteTraining: a loss or gradient is NaN or infinite.
+        """
+        self.guard, self.batch_keys = guard, batch_keys
+        guard.scaled = self.args.fp16
+        for callback in (ProgressCallback, PrinterCallback):
+            self.remove_callback(callback)
+        progress = StderrProgress()
+        self.add_callback(guard)
+        self.add_callback(progress)
+        try:
+            result = self.train(resume_from_checkpoint=str(resume) if resume else None)
+        finally:
+            progress.close()
+        if result.global_step == 0:
+            raise NoBatch(
+                f"{guard.output}: not one step could be made, as no batch of "
+                f"{self.args.per_device_train_batch_size} can be filled without repeated texts; lower the "
+                "batch size"
+            )
+        return result
+
+
+class _Trainer(GuardedTrainer, SentenceTransformerTrainer):
+    """Trains a stage."""
+
+
+def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> TrainingRecord:
     """Train, save the encoder to ``output`` and write its training.json last.
 
     Returns:
@@ -210,130 +277,111 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     last = on_main(lambda: _checkpoint_to_resume(checkpoints, stateful)) if resume else None
     with started(output, stage.plan):
         arguments = _arguments(stage, options, checkpoints)
-    guard = FiniteGuard(output, lambda: _last_checkpoint(checkpoints, stateful), stage.names)
-    guard.scaled = arguments.fp16
     trainer = _Trainer(
-        batch_keys=stage.batch_keys,
-        guard=guard,
         model=stage.model,
         args=arguments,
         train_dataset=stage.dataset,
         loss=stage.loss,
         data_collator=stage.collator,
-        callbacks=[guard, *stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
+        callbacks=[*stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
     )
-    trainer.remove_callback(ProgressCallback)
-    progress = StderrProgress()
-    trainer.add_callback(progress)
+    guard = FiniteGuard(output, lambda: _last_checkpoint(checkpoints, stateful), stage.names)
     try:
-        result = trainer.train(resume_from_checkpoint=str(last) if last else None)
-    finally:
-        progress.close()
-    if result.global_step == 0:
+        result = trainer.train_guarded(guard, stage.batch_keys, last)
+    except NoBatch:
         on_main(lambda: shutil.rmtree(checkpoints))
-        raise InputError(
-            f"{output}: not one step could be made, as no batch of {options.batch_size} can be filled "
-            "without repeated texts; lower the batch size"
-        )
+        raise
     if stage.batch_keys is not None and result.global_step < options.max_steps:
         log.warning(
             "%s: %d of %d steps were made, there were no more batches without repeated texts; "
             "lower the batch size for more",
-            stage.plan["stage"],
+            stage.plan.stage,
             result.global_step,
             options.max_steps,
         )
-    record = {
-        **stage.plan,
-        "steps": result.global_step,
-        "processes": world_size(),
-        # The next two cover what was done after a resume only.
-        "resumed_from": last.name if last else None,
-        "training_loss": result.training_loss,
-        "seconds": round(time.perf_counter() - start, 1),
-        **(stage.extra or {}),
-        "versions": versions(),
-        "parent": read_record(stage.plan["base"]),
-    }
+    record = TrainingRecord(
+        **vars(stage.plan),
+        steps=result.global_step,
+        processes=world_size(),
+        resumed_from=last.name if last else None,
+        training_loss=result.training_loss,
+        seconds=round(time.perf_counter() - start, 1),
+        details=stage.details,
+        versions=versions(),
+        parent=read_record(str(stage.plan.base)),
+    )
     return on_main(lambda: _save(stage, output, record))
 
 
-def _save(stage: Stage, output: Path, record: dict[str, Any]) -> dict[str, Any]:
-    stage.finish(output)
+def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
+    record = replace(record, details=record.details | stage.finish(output))
     stage.model.save_pretrained(str(output))
     write_record(output, record)
     shutil.rmtree(output / CHECKPOINTS)
     return record
 
 
-class _Trainer(SentenceTransformerTrainer):
-    """The host's trainer with batches made by our keys, losses looked at, and without its model card, which
-    would quote the corpus; training.json says more."""
+def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int) -> int:
+    """The optimiser steps that options ask for: ``max_steps``, or where that is -1 those of the epochs."""
+    return max_steps if max_steps > 0 else max(1, round(epochs * examples / batch_size))
 
-    def __init__(self, guard: FiniteGuard, batch_keys: Any = None, **settings: Any) -> None:
-        self.guard, self.batch_keys = guard, batch_keys
-        super().__init__(**settings)
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **settings: Any) -> Any:
-        labels = inputs.get("label")  # numbers of examples, or a teacher's scores
-        self.guard.rows = labels.tolist() if labels is not None and labels.ndim == 1 else []
-        loss = super().compute_loss(model, inputs, *args, **settings)
-        self.guard.check_loss(loss[0] if isinstance(loss, tuple) else loss)
-        return loss
+def shared_arguments(device: torch.device, steps: int, examples: int, batch_size: int) -> dict[str, Any]:
+    """The host's training arguments that are the same whatever is trained.
 
-    def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
-        if self.batch_keys is None:
-            return super().get_batch_sampler(dataset, *args, **settings)
-        return NoDuplicatesBatchSampler(self.batch_keys, *args, **settings)
-
-    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        return
+    Args:
+        device: of the model; bfloat16 on GPUs that have it, else float16 there.
+        steps: see :func:`planned_steps`.
+        examples: of the dataset; a last batch that is not full is left out where there are full ones.
+        batch_size: global.
+    """
+    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return {
+        "per_device_train_batch_size": batch_size,
+        "use_cpu": device.type == "cpu",
+        "bf16": bf16,
+        "fp16": device.type == "cuda" and not bf16,
+        "logging_steps": max(1, min(50, steps // 20)),
+        "logging_nan_inf_filter": False,
+        "dataloader_drop_last": examples >= batch_size,
+        "dataloader_pin_memory": device.type == "cuda",
+        "report_to": "none",
+        "disable_tqdm": False,
+    }
 
 
 def _arguments(
     stage: Stage, options: TrainingOptions, checkpoints: Path
 ) -> SentenceTransformerTrainingArguments:
-    text_format = stage.model.text_format
+    text_format, examples = stage.model.text_format, len(stage.dataset)
     prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
-    steps = options.max_steps
-    if steps < 0:
-        steps = max(1, round(options.epochs * len(stage.dataset) / options.batch_size))
     device = stage.model.device
     if world_size() == 1 and device.type == "cuda" and device.index not in (None, 0):
         raise InputError(f"training takes the first GPU, not {device}: choose it by CUDA_VISIBLE_DEVICES")
-    if options.batch_size % world_size() or (world_size() > 1 and len(stage.dataset) < options.batch_size):
+    if options.batch_size % world_size() or (world_size() > 1 and examples < options.batch_size):
         raise InputError(
             f"the batch of {options.batch_size} is split evenly over {world_size()} processes, and has to be "
-            f"a multiple of them and no larger than the {len(stage.dataset)} examples"
+            f"a multiple of them and no larger than the {examples} examples"
         )
-    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    steps = planned_steps(options.max_steps, options.epochs, examples, options.batch_size)
     return SentenceTransformerTrainingArguments(
+        **shared_arguments(device, steps, examples, options.batch_size),
         output_dir=str(checkpoints),
         max_steps=options.max_steps,
         num_train_epochs=options.epochs,
         # Each process takes its slice of the global batch, so that their number changes nothing.
-        per_device_train_batch_size=options.batch_size,
         accelerator_config={"split_batches": True},
         learning_rate=options.learning_rate,
         warmup_steps=options.warmup,
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
         seed=options.seed,
-        use_cpu=device.type == "cpu",
-        bf16=bf16,
-        fp16=device.type == "cuda" and not bf16,
         prompts={column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]}
         or None,
         router_mapping=stage.column_tasks,
         save_strategy="steps",
         save_steps=options.save_steps or min(500, max(1, -(-steps // 10))),
         save_total_limit=2,
-        logging_steps=max(1, min(50, steps // 20)),
-        logging_nan_inf_filter=False,
-        dataloader_drop_last=len(stage.dataset) >= options.batch_size,
-        dataloader_pin_memory=device.type == "cuda",
-        report_to="none",
-        disable_tqdm=False,
     )
 
 

@@ -89,26 +89,26 @@ def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
 
 
 def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
-    from beir_cocodr.provenance import seen
+    from beir_cocodr.provenance import collection_provenance
 
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
     assert manifest["encoder"]["dimensions"] == 32
     train = load_collection(folder, "train")
-    recorded = seen(train, queries=True)
+    recorded = collection_provenance(train, queries=True)
     # The hashes are those that a training.json has, so that the two can be compared.
     for name in ("corpus_sha256", "queries_sha256", "qrels_sha256", "documents", "queries", "split"):
-        assert manifest["train"][name] == recorded[name]
+        assert manifest["train"][name] == getattr(recorded, name)
     test = load_collection(folder, "test")
     before = manifest["overlap"]["before"]
     assert (before["training_queries"], before["test_queries"]) == (TRAIN, TEST)
     assert before["nearest_similarity"]["mean"] == pytest.approx(cosines.max(axis=1).mean(), abs=1e-4)
     for found in manifest["sets"]:
         made = load_collection(tmp_path / "o" / found["folder"], "train")
-        record = seen(made, queries=True)
+        record = collection_provenance(made, queries=True)
         assert found["train"]["queries"] == len(made.queries)
         assert found["train"]["judgements"] == sum(map(len, made.qrels.values()))
-        assert found["train"]["queries_sha256"] == record["queries_sha256"]
-        assert found["train"]["qrels_sha256"] == record["qrels_sha256"]
+        assert found["train"]["queries_sha256"] == record.queries_sha256
+        assert found["train"]["qrels_sha256"] == record.qrels_sha256
         after = manifest["overlap"]["after"][found["folder"]]
         expected = [row for minimum in (1, 2) for row in label_overlap(made.qrels, test.qrels, minimum)]
         assert [row["overlapping"] for row in after["label_overlap"]] == [row.overlapping for row in expected]

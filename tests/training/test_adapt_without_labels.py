@@ -18,7 +18,7 @@ from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import NOT_CALIBRATED, Calibration, recommend_label_free
 from beir_cocodr.generation.options import GenerationOptions
-from beir_cocodr.provenance import seen, write_record
+from beir_cocodr.provenance import TrainingRecord, collection_provenance, write_record
 from beir_cocodr.report.tables.evaluation import verdict_tables
 from beir_cocodr.report.terminal import print_adaptation
 from beir_cocodr.training.adapt import ADAPT_STAGES, adapt, adapt_options
@@ -161,8 +161,8 @@ def stage_that_makes(encoder, spans=False):
 
     def train(data, start, output, options, resume, overrides):
         shutil.copytree(encoder, output)
-        shown = [seen(load_collection(data.corpus, labels="none"), queries=False)] if spans else []
-        record = {"stage": "coco", "base": start, "seen": shown, "parent": None, "seconds": 0.0}
+        given = collection_provenance(load_collection(data.corpus, labels="none"), queries=False)
+        record = TrainingRecord("coco", start, seen=(given,) if spans else (), seconds=0.0)
         write_record(output, record)
         return record
 

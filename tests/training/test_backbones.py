@@ -77,10 +77,10 @@ def test_every_backbone_trains(architecture, objective, backbones, beir_folder, 
             pretrain([str(beir_folder)], str(model), output, options)
         return
     record = pretrain([str(beir_folder)], str(model), output, options)
-    assert record["steps"] == 2
-    assert record["training_loss"] < 50
+    assert record.steps == 2
+    assert record.training_loss < 50
     if objective in MASKED:
-        assert record["language_model_head"] == "the checkpoint's language-model layers"
+        assert record.details["language_model_head"] == "the checkpoint's language-model layers"
     before, after = (COCODR(str(folder)).encode_document(["wing flow"]) for folder in (model, output))
     assert np.isfinite(after).all()
     assert np.abs(after - before).max() > 1e-4

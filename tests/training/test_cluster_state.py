@@ -68,7 +68,7 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, die
     with (half / CLUSTER_LOG).open("a") as file:
         file.write('{"step": 9, "weigh')  # it died while it wrote
     record = finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
-    assert record["resumed_from"] == "checkpoint-6"
+    assert record.resumed_from == "checkpoint-6"
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
     lines = log_of(whole)
@@ -85,7 +85,7 @@ def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, tiny
         finetune(str(beir_folder), str(tiny_mlm), half, options)
     (half / run.CHECKPOINTS / "checkpoint-6" / LOSS_FILE).unlink()
     record = finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
-    assert record["resumed_from"] == "checkpoint-3"
+    assert record.resumed_from == "checkpoint-3"
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
 

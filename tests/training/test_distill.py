@@ -43,8 +43,8 @@ def whole(request, beir_folder, tiny_mlm, tmp_path_factory):
 
 def test_the_student_moves_and_is_saved_as_what_it_is(whole, tiny_mlm):
     folder, record, options = whole
-    assert record["steps"] == 6
-    assert (record["training_queries"], record["held_out_queries"]) == (12, 4)
+    assert record.steps == 6
+    assert (record.details["training_queries"], record.details["held_out_queries"]) == (12, 4)
     model = load_encoder(str(folder))
     assert isinstance(model, MRL) == (options.student == "mrl")
     assert model.encode_query(["wing"]).shape == (1, 31 if options.student == "mrl" else 32)
@@ -65,7 +65,7 @@ def test_killed_and_resumed_gives_the_same_weights(step, whole, beir_folder, tin
 @pytest.mark.parametrize("loss", ["kl", "margin_mse"])
 def test_the_hosts_losses_train_too(loss, beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(loss=loss, positives=1, max_steps=2)
-    assert distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options)["steps"] == 2
+    assert distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options).steps == 2
     with pytest.raises(InputError, match=r"positives .*1"):
         distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", SMALL.with_overrides(loss=loss))
 
@@ -89,7 +89,7 @@ def test_a_list_has_positives_first_and_nothing_twice():
 def test_training_stops_when_held_out_queries_no_longer_gain(beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(max_steps=60, refresh_steps=2, patience=1, learning_rate=1.0)
     record = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
-    assert record["steps"] < 60
+    assert record.steps < 60
     assert json.loads((tmp_path / "m" / "training.json").read_text())["options"]["patience"] == 1
 
 

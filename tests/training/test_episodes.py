@@ -35,8 +35,8 @@ def whole(beir_folder, tiny_mlm, tmp_path_factory):
 
 def test_each_episode_starts_from_the_last_and_mines_its_own(whole, beir_folder):
     folder, record = whole
-    assert [found["episode"] for found in record["episodes"]] == [0, 1, 2]
-    assert record["steps"] == 12
+    assert [found["episode"] for found in record.details["episodes"]] == [0, 1, 2]
+    assert record.steps == 12
     records = [json.loads((folder / f"episodes/{i}/training.json").read_text()) for i in range(3)]
     assert records[0]["mining"] is None
     assert all(found["mining"]["candidates"] > 0 for found in records[1:])
@@ -54,7 +54,7 @@ def test_every_episode_is_measured_on_every_target(whole, beir_folder):
     points = json.loads((folder / "curves.json").read_text())
     assert [point["model"] for point in points] == ["base", "episode 0", "episode 1", "episode 2"]
     assert all(point["dataset"] == str(beir_folder) and 0 <= point["nDCG@10"] <= 1 for point in points)
-    assert record["curves"] == points
+    assert record.details["curves"] == points
 
 
 @pytest.mark.parametrize("episode", [0, 2])
@@ -64,7 +64,7 @@ def test_a_killed_episode_goes_on_to_the_same_weights(
     with dies_at(3, lambda stage: stage.plan["episode"] == episode):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL)
     record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL, resume=True)
-    assert record["steps"] == 12
+    assert record.steps == 12
     first, second = (load_file(path / "model.safetensors") for path in (whole[0], tmp_path / "m"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 

@@ -53,8 +53,8 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     with dies_at(5):
         pretrain(data, model, tmp_path / "killed", options)
     resumed = pretrain(data, model, tmp_path / "killed", options, resume=True)
-    assert (resumed["resumed_from"], resumed["steps"], whole["steps"]) == ("checkpoint-4", 6, 6)
-    assert whole["stage"] == resumed["stage"] == objective
+    assert (resumed.resumed_from, resumed.steps, whole.steps) == ("checkpoint-4", 6, 6)
+    assert whole.stage == resumed.stage == objective
     files = ["model.safetensors"] + [f"{HEAD_FOLDER}/model.safetensors"] * (objective in MASKED)
     for file in files:
         first, second = load_file(tmp_path / "whole" / file), load_file(tmp_path / "killed" / file)
@@ -195,5 +195,5 @@ def test_stages_go_on_from_each_other(beir_folder, tiny_mlm, tmp_path):
         record = pretrain([str(beir_folder)], base, folder, settings(objective, max_steps=1))
         base = str(folder)
         if objective == "cocondenser":
-            assert record["language_model_head"] == "the head of the loaded pre-training"
-    assert record["parent"]["parent"]["parent"]["stage"] == "mlm"
+            assert record.details["language_model_head"] == "the head of the loaded pre-training"
+    assert record.parent.parent.parent.stage == "mlm"

@@ -70,7 +70,7 @@ def test_resumed_equals_uninterrupted(trained, context, tiny_mlm, tmp_path, dies
     with dies_at(5):
         pretrain([context], str(tiny_mlm), tmp_path / "m", options, queries=[context])
     resumed = pretrain([context], str(tiny_mlm), tmp_path / "m", options, resume=True, queries=[context])
-    assert (resumed["resumed_from"], resumed["steps"], record["steps"]) == ("checkpoint-4", 6, 6)
+    assert (resumed.resumed_from, resumed.steps, record.steps) == ("checkpoint-4", 6, 6)
     files = sorted(path.relative_to(whole) for path in whole.rglob("*.safetensors"))
     kept = [f"{HEAD_FOLDER}/model.safetensors"]
     kept += [f"{DECODER_FOLDER}/model.safetensors"] * (kind != "qc")
@@ -91,7 +91,9 @@ def test_resumed_equals_uninterrupted(trained, context, tiny_mlm, tmp_path, dies
 
 def test_the_record_names_the_queries(trained, context, tiny_mlm):
     kind, folder, record = trained
-    assert record == json.loads((folder / "training.json").read_text())
+    training = record
+    record = json.loads((folder / "training.json").read_text())
+    assert training.to_json() == record
     assert record["stage"] == KINDS[kind]["objective"]
     corpus, queries = record["seen"]
     assert queries["dataset"] == context
@@ -104,7 +106,7 @@ def test_the_record_names_the_queries(trained, context, tiny_mlm):
     assert record["language_model_head"] == "the checkpoint's language-model layers"
     assert record.get("decoder") == (None if kind == "qc" else "new layers")
     finished = pretrain([context], str(tiny_mlm), folder, settings(kind, mix=0.25), True, [context])
-    assert finished == record
+    assert finished == training
 
 
 def test_other_queries_are_another_plan(context, tiny_mlm, tmp_path):
@@ -144,13 +146,15 @@ def test_pre_trainings_go_on_from_each_other(context, beir_folder, tiny_mlm, tmp
         queries = [] if options.objective in OBJECTIVES else [context]
         return pretrain([documents], str(base), tmp_path / name, options, queries=queries)
 
-    assert step("first", tiny_mlm)["decoder"] == "new layers"
+    assert step("first", tiny_mlm).details["decoder"] == "new layers"
     again = step("again", tmp_path / "first")
-    assert again["decoder"] == "the decoder of the loaded pre-training"
-    assert again["language_model_head"] == "the head of the loaded pre-training"
+    assert again.details["decoder"] == "the decoder of the loaded pre-training"
+    assert again.details["language_model_head"] == "the head of the loaded pre-training"
     coco = step("coco", tmp_path / "again", objective="coco")
-    assert coco["language_model_head"] == "the head of the loaded pre-training"
-    assert step("last", tmp_path / "coco")["language_model_head"] == "the head of the loaded pre-training"
+    assert coco.details["language_model_head"] == "the head of the loaded pre-training"
+    assert (
+        step("last", tmp_path / "coco").details["language_model_head"] == coco.details["language_model_head"]
+    )
     with pytest.raises(InputError, match=r"decoder masked.*autoregressive"):
         step("other", tmp_path / "again", decoder="autoregressive")
 
@@ -193,11 +197,11 @@ def test_what_generate_queries_writes_is_trained_on(objective, beir_folder, tiny
     kind, queries = "qc" if objective == "qc" else "autoregressive", [str(tmp_path / "queries")]
     options = settings(kind, max_steps=2, per_passage=2, mix=0.5)
     record = pretrain([str(beir_folder)], str(tiny_mlm), tmp_path / "m", options, queries=queries)
-    assert record["steps"] == 2
-    assert record["seen"][1]["corpus_sha256"] == record["seen"][0]["corpus_sha256"]
-    assert record["seen"][1]["generation"]["counts"] == made["counts"]
-    assert record["documents"] == 48
-    assert 48 <= record["queries"] <= 2 * record["passages"]
+    assert record.steps == 2
+    assert record.seen[1].corpus_sha256 == record.seen[0].corpus_sha256
+    assert record.seen[1].generation["counts"] == made["counts"]
+    assert record.details["documents"] == 48
+    assert 48 <= record.details["queries"] <= 2 * record.details["passages"]
 
 
 @pytest.mark.parametrize("objective", QUERY_OBJECTIVES)
@@ -206,9 +210,9 @@ def test_every_backbone_trains(architecture, objective, backbones, context, tmp_
     model, output = backbones[architecture], tmp_path / "o"
     kind = "masked" if objective == "cotmae" else "qc"
     record = pretrain([context], str(model), output, settings(kind, max_steps=2), queries=[context])
-    assert record["steps"] == 2
-    assert record["training_loss"] < 50
-    assert record["language_model_head"] == "the checkpoint's language-model layers"
+    assert record.steps == 2
+    assert record.training_loss < 50
+    assert record.details["language_model_head"] == "the checkpoint's language-model layers"
     before, after = (COCODR(str(folder)).encode_document(["wing flow"]) for folder in (model, output))
     assert np.isfinite(after).all()
     assert np.abs(after - before).max() > 1e-4
@@ -251,7 +255,7 @@ def test_several_corpora_have_their_own_queries(context, tiny_mlm, tmp_path):
     assert found.counts()["documents"] == 33
     options = settings("qc", max_steps=1, batch_size=4)
     record = pretrain([context, other], str(tiny_mlm), tmp_path / "m", options, queries=[other, context])
-    assert [seen["dataset"] for seen in record["seen"]] == [context, other, other, context]
+    assert [given.dataset for given in record.seen] == [context, other, other, context]
     with pytest.raises(InputError, match=rf"no queries .*{other}"):
         pretrain([context, other], str(tiny_mlm), tmp_path / "n", options, queries=[context])
 

@@ -43,7 +43,7 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, die
     torn.mkdir()
     (torn / "model.safetensors").write_bytes(b"half")
     resumed = train(kind, tmp_path / "killed", beir_folder, tiny_mlm, resume=True)
-    assert resumed["steps"] == whole["steps"] == 9
+    assert resumed.steps == whole.steps == 9
     files = ["model.safetensors"]
     if kind == "pretrain":
         files.append(f"{HEAD_FOLDER}/model.safetensors")

@@ -68,8 +68,8 @@ def test_a_cross_encoder_of_classes_is_refused(collection, tiny_bert, tmp_path):
 def test_distillation_from_a_cross_encoder(beir_folder, tiny_mlm, tiny_bert, tmp_path):
     folder = save_cross_encoder(tmp_path / "one", tiny_bert, 1)
     record = distill(str(beir_folder), str(tiny_mlm), folder, tmp_path / "m", OPTIONS)
-    assert record["teacher"] == folder
-    assert record["lists"] == {"drawn": 4, "of_one_document": 0, "all_tied": 0}
+    assert record.teacher == folder
+    assert record.details["lists"] == {"drawn": 4, "of_one_document": 0, "all_tied": 0}
 
 
 def test_the_hybrid_teacher_scores_as_the_fusion_of_the_whole_corpus(collection, bm25, tiny_bert, tmp_path):

@@ -66,10 +66,10 @@ def mined_by(folder, collection) -> dict[str, set[int]]:
 
 def test_both_retrievers_start_from_the_given_model(whole, beir_folder, tiny_mlm):
     folder, record, _ = whole
-    assert record["steps"] == 8
-    assert [stage["episode"] for stage in record["stages"]] == [0, 1]
+    assert record.steps == 8
+    assert [stage["episode"] for stage in record.details["stages"]] == [0, 1]
     records = [json.loads((folder / f"stages/{i}/training.json").read_text()) for i in (1, 2)]
-    assert len({found["base_sha256"] for found in [*records, record]}) == 1
+    assert len({found["base_sha256"] for found in [*records, record.to_json()]}) == 1
     assert [found["base"] for found in records] == [str(tiny_mlm)] * 2
     assert records[0]["mining"] is None
     assert records[1]["miner"] == str(folder / "stages" / "1")
@@ -132,12 +132,12 @@ def test_both_are_measured_on_every_target(whole, beir_folder):
     points = json.loads((folder / "curves.json").read_text())
     assert [point["model"] for point in points] == ["base", "stage 1", "stage 2"]
     assert all(point["dataset"] == str(beir_folder) and 0 <= point["nDCG@10"] <= 1 for point in points)
-    assert record["curves"] == points
+    assert record.details["curves"] == points
 
 
 @pytest.mark.parametrize("episode", [0, 1])
 def test_a_killed_stage_goes_on_to_the_same_weights(episode, whole, beir_folder, tiny_mlm, tmp_path, dies_at):
-    with dies_at(3, lambda stage: stage.plan["episode"] == episode):
+    with dies_at(3, lambda stage: stage.plan.episode == episode):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL)
     finished = tmp_path / "m" / "stages" / "1" / "training.json"
     assert finished.is_file() == (episode == 1)
@@ -148,7 +148,7 @@ def test_a_killed_stage_goes_on_to_the_same_weights(episode, whole, beir_folder,
     assert json.loads((tmp_path / f"m/stages/{episode + 1}/training.json").read_text())["resumed_from"] == (
         "checkpoint-2"
     )
-    assert record["steps"] == 8
+    assert record.steps == 8
     for file in ("stages/1/model.safetensors", "model.safetensors"):
         first, second = (load_file(path / file) for path in (whole[0], tmp_path / "m"))
         assert all(np.array_equal(first[name], second[name]) for name in first)

@@ -19,7 +19,7 @@ SMALL = FinetuneOptions(
 def test_every_weighting_trains_and_logs(weighting, loss, beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(weighting=weighting, loss=loss)
     record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
-    assert record["steps"] == 4
+    assert record.steps == 4
     log = tmp_path / "m" / "cluster_weights.jsonl"
     assert log.is_file() == (weighting != "erm")
     if weighting == "erm":
@@ -33,4 +33,4 @@ def test_every_weighting_trains_and_logs(weighting, loss, beir_folder, tiny_mlm,
     assert lines[0]["weights"] != lines[1]["weights"]
     clusters = (tmp_path / "m" / "clusters.tsv").read_text().splitlines()[1:]
     assert len(clusters) == 16
-    assert sum(record["pairs_of_clusters"]) == record["pairs"] == 24
+    assert sum(record.details["pairs_of_clusters"]) == record.details["pairs"] == 24

@@ -29,7 +29,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
 )
 from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
-from beir_cocodr.provenance import training_lineage
+from beir_cocodr.provenance import CollectionProvenance, TrainingRecord, training_lineage
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.retrievers import Retrievers
 
@@ -75,25 +75,25 @@ def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contaminati
     spans, generated, folders = set(), set(), dict[str, None]()
     for model in models:
         for record in training_lineage(ModelSpec.parse(model).encoder):
-            own = [shown for shown in record.get("seen", []) if shown.get("corpus_sha256") == corpus_sha256]
+            own = [given for given in record.seen if given.corpus_sha256 == corpus_sha256]
             if own and _finds_by_spans(record):
                 spans.add(model)
-            for shown in filter(_is_generated, own):
+            for given in filter(_is_generated, own):
                 generated.add(model)
-                folders[str(shown["dataset"])] = None
+                folders[given.dataset] = None
     hashes = [hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders]
     return Contamination(
         frozenset(spans), frozenset(generated), np.unique(np.concatenate([Contamination().hashes, *hashes]))
     )
 
 
-def _finds_by_spans(record: Mapping[str, Any]) -> bool:
-    mixed = record["stage"] == "qc" and record["options"]["mix"] > 0  # passages find their neighbours
-    return mixed or record["stage"] in _SPANS
+def _finds_by_spans(record: TrainingRecord) -> bool:
+    mixed = record.stage == "qc" and record.options.get("mix") != 0  # passages find their neighbours
+    return mixed or record.stage in _SPANS
 
 
-def _is_generated(shown: Mapping[str, Any]) -> bool:
-    return "generation" in shown or (Path(str(shown.get("dataset"))) / GENERATION_FILE).is_file()
+def _is_generated(given: CollectionProvenance) -> bool:
+    return given.generation is not None or (Path(given.dataset) / GENERATION_FILE).is_file()
 
 
 def _queries(folder: Path) -> Iterator[str]:

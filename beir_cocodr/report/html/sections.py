@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +224,10 @@ def contamination_section(
         statement = contamination_statement(encoders, collection)
     except InputError as error:
         return ContaminationSection({}, None, f"What was seen cannot be told: {error}.")
-    told, asked = _describe_statement(_by_encoder(statement)), len(collection.queries)
+    told, asked = (
+        _describe_statement(_by_encoder({n: asdict(s) for n, s in statement.items()})),
+        len(collection.queries),
+    )
     if count is None or count >= asked:
         return told
     part = f"Queries are counted over all {asked:,} of the split; {count:,} of them were judged here."

@@ -51,9 +51,8 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.io import write_text
-from beir_cocodr.provenance import seen
+from beir_cocodr.provenance import TrainingPlan, collection_provenance
 from beir_cocodr.resampling.regimes.host_training import (
-    GuardedTrainer,
     HostRun,
     Recipe,
     TrainingUnit,
@@ -68,6 +67,7 @@ from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
+from beir_cocodr.training.trainer import GuardedTrainer
 
 
 class Architecture(Protocol):
@@ -215,7 +215,7 @@ class CrossEncoderReranker:
             loss=RankNetLoss(model),
             dataset=_Lists(pairs).dataset(),
             callbacks=[pairs.clock],
-            record={"stage": self.name, "seen": [seen(collection, queries=True)]},
+            plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
         )
         return run_host(run, output, recipe, seed)
 
@@ -293,7 +293,7 @@ class LateInteraction:
             column_tasks={"query": "query", "positive": "document"},
             callbacks=[pairs.clock],
             names=pairs.names,
-            record={"stage": self.name, "seen": [seen(collection, queries=True)]},
+            plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
         )
         return run_host(run, output, recipe, seed)
 
@@ -343,7 +343,7 @@ class Splade:
             column_tasks={"query": "query", "positive": "document"},
             callbacks=[pairs.clock],
             names=pairs.names,
-            record={"stage": self.name, "seen": [seen(collection, queries=True)]},
+            plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
         )
         return run_host(run, output, recipe, seed)
 

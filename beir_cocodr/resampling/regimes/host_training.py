@@ -23,13 +23,10 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
-from sentence_transformers.base.trainer import BaseTrainer
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
     DataCollatorForLanguageModeling,
-    PrinterCallback,
     ProgressCallback,
     Trainer,
     TrainerCallback,
@@ -44,9 +41,9 @@ from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.provenance import read_record, write_record
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import versions
-from beir_cocodr.training.trainer import FiniteGuard, StderrProgress
+from beir_cocodr.training.trainer import FiniteGuard, GuardedTrainer, planned_steps, shared_arguments
 
 #: What changes where and how fast a number is computed, not the number.
 _NOT_RECORDED = ("device", "encode_batch_size")
@@ -176,29 +173,6 @@ def training_units(folder: Path, manifest: dict[str, Any]) -> list[TrainingUnit]
     return list(found.values())
 
 
-class GuardedTrainer(BaseTrainer):
-    """To be put before a host's trainer: batches by our keys, losses looked at, and no model card, which
-    would quote the corpus."""
-
-    guard: FiniteGuard
-    batch_keys: Any = None
-
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **settings: Any) -> Any:
-        labels = inputs.get("label")
-        self.guard.rows = labels.tolist() if isinstance(labels, torch.Tensor) and labels.ndim == 1 else []
-        loss = super().compute_loss(model, inputs, *args, **settings)
-        self.guard.check_loss(loss[0] if isinstance(loss, tuple) else loss)
-        return loss
-
-    def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
-        if self.batch_keys is None:
-            return super().get_batch_sampler(dataset, *args, **settings)
-        return NoDuplicatesBatchSampler(self.batch_keys, *args, **settings)
-
-    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-        return
-
-
 @dataclass(frozen=True)
 class HostRun:
     """What one training run is made of.
@@ -211,15 +185,15 @@ class HostRun:
         column_tasks: column name to "query" or "document".
         callbacks: beside our own.
         names: ids of examples by row number, for messages.
-        record: what training.json says besides.
+        plan: stage and data, for training.json.
     """
 
-    trainer: Any
+    trainer: type[GuardedTrainer]
     arguments: Any
     model: Any
     loss: Any
     dataset: Any
-    record: dict[str, Any]
+    plan: TrainingPlan
     batch_keys: Any = None
     column_tasks: dict[str, str] | None = None
     callbacks: Sequence[TrainerCallback] = ()
@@ -245,70 +219,41 @@ def run_host(run: HostRun, output: Path, recipe: Recipe, seed: int) -> Path:
     start = time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     arguments = _arguments(run, output / "trainer", recipe, seed)
-    guard = FiniteGuard(output, lambda: None, run.names)
-    guard.scaled = arguments.fp16
-    progress = StderrProgress()
     trainer = run.trainer(
         model=run.model,
         args=arguments,
         train_dataset=run.dataset,
         loss=run.loss,
-        callbacks=[guard, *run.callbacks],
+        callbacks=list(run.callbacks),
     )
-    trainer.guard, trainer.batch_keys = guard, run.batch_keys
-    for callback in (ProgressCallback, PrinterCallback):
-        trainer.remove_callback(callback)
-    trainer.add_callback(progress)
-    try:
-        result = trainer.train()
-    finally:
-        progress.close()
-    if result.global_step == 0:
-        raise InputError(
-            f"{output}: not one step could be made, as no batch of {recipe.batch_size} can be filled "
-            "without repeated texts; lower the batch size"
-        )
+    result = trainer.train_guarded(FiniteGuard(output, lambda: None, run.names), run.batch_keys)
     shutil.rmtree(output / "trainer", ignore_errors=True)
     run.model.save_pretrained(str(output))
-    record = {
-        **run.record,
-        "recipe": recipe.describe(),
-        "seed": seed,
-        "steps": result.global_step,
-        "training_loss": result.training_loss,
-        "seconds": round(time.perf_counter() - start, 1),
-        "versions": versions(),
-    }
+    record = TrainingRecord(
+        **vars(run.plan),
+        steps=result.global_step,
+        training_loss=result.training_loss,
+        seconds=round(time.perf_counter() - start, 1),
+        details={"recipe": recipe.describe(), "seed": seed},
+        versions=versions(),
+    )
     write_record(output, record)
     return output
 
 
 def _arguments(run: HostRun, folder: Path, recipe: Recipe, seed: int) -> Any:
-    device = run.model.device
-    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    steps = recipe.max_steps
-    if steps < 0:
-        steps = max(1, round(recipe.epochs * len(run.dataset) / recipe.batch_size))
+    steps = planned_steps(recipe.max_steps, recipe.epochs, len(run.dataset), recipe.batch_size)
     return run.arguments(
+        **shared_arguments(run.model.device, steps, len(run.dataset), recipe.batch_size),
         output_dir=str(folder),
         max_steps=recipe.max_steps,
         num_train_epochs=recipe.epochs,
-        per_device_train_batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
         warmup_steps=recipe.warmup,
         weight_decay=0.01,
         seed=seed,
-        use_cpu=device.type == "cpu",
-        bf16=bf16,
-        fp16=device.type == "cuda" and not bf16,
         router_mapping=run.column_tasks,
         save_strategy="no",
-        logging_steps=max(1, min(50, steps // 20)),
-        logging_nan_inf_filter=False,
-        dataloader_drop_last=len(run.dataset) >= recipe.batch_size,
-        dataloader_pin_memory=device.type == "cuda",
-        report_to="none",
-        disable_tqdm=False,
     )
 
 

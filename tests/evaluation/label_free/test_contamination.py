@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,13 @@ from beir_cocodr.evaluation.label_free.evidence import find_contamination
 from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
-from beir_cocodr.provenance import seen, write_record
+from beir_cocodr.provenance import (
+    CollectionProvenance,
+    TrainingRecord,
+    collection_provenance,
+    read_record,
+    write_record,
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +38,15 @@ def generated(beir_folder, tmp_path_factory):
 
 def model(folder, stage, shown, parent=None, **options):
     folder.mkdir()
-    record = {"stage": stage, "base": "x", "options": options, "seen": shown, "parent": parent}
-    write_record(folder, record)
+    write_record(folder, TrainingRecord(stage, "x", options=options, seen=tuple(shown), parent=parent))
     return str(folder)
 
 
 def test_spans_of_the_same_corpus_count_also_those_of_an_ancestor(beir_folder, documents, tmp_path):
-    shown = [seen(load_collection(beir_folder, labels="none"), queries=False)]
+    shown = [collection_provenance(load_collection(beir_folder, labels="none"), queries=False)]
     coco = model(tmp_path / "coco", "coco", shown)
-    child = model(
-        tmp_path / "child", "finetune", [], json.loads((tmp_path / "coco/training.json").read_text())
-    )
-    other = model(tmp_path / "other", "coco", [shown[0] | {"corpus_sha256": "another"}])
+    child = model(tmp_path / "child", "finetune", [], read_record(coco))
+    other = model(tmp_path / "other", "coco", [replace(shown[0], corpus_sha256="another")])
     masked = model(tmp_path / "mlm", "mlm", shown)
     mixed = model(tmp_path / "mixed", "qc", shown, mix=0.5)
     unmixed = model(tmp_path / "unmixed", "qc", shown, mix=0.0)
@@ -54,8 +58,8 @@ def test_spans_of_the_same_corpus_count_also_those_of_an_ancestor(beir_folder, d
 
 
 def test_generated_queries_are_known_by_their_text(beir_folder, documents, generated, tmp_path):
-    shown = [seen(load_collection(generated, "train"), queries=True)]
-    plain = seen(load_collection(beir_folder, "train"), queries=True)
+    shown = [collection_provenance(load_collection(generated, "train"), queries=True)]
+    plain = collection_provenance(load_collection(beir_folder, "train"), queries=True)
     qgen = model(tmp_path / "qgen", "finetune", shown)
     real = model(tmp_path / "real", "finetune", [plain])
     found = find_contamination([qgen, real, f"feedback:{qgen}"], documents.content_hash)
@@ -66,7 +70,7 @@ def test_generated_queries_are_known_by_their_text(beir_folder, documents, gener
 
 
 def test_queries_that_were_trained_on_are_left_out_and_counted(documents, generated, tmp_path):
-    shown = [seen(load_collection(generated, "train"), queries=True)]
+    shown = [collection_provenance(load_collection(generated, "train"), queries=True)]
     found = find_contamination([model(tmp_path / "m", "finetune", shown)], documents.content_hash)
     texts = {json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()}
     for name in ("a", "b", "c", "d"):
@@ -87,7 +91,7 @@ def test_queries_that_were_trained_on_are_left_out_and_counted(documents, genera
 
 
 def test_a_folder_that_is_gone_is_said_and_a_broken_one_refused(documents, tmp_path, caplog):
-    shown = {"dataset": str(tmp_path / "gone"), "corpus_sha256": documents.content_hash, "generation": {}}
+    shown = CollectionProvenance(str(tmp_path / "gone"), corpus_sha256=documents.content_hash, generation={})
     gone = model(tmp_path / "m", "qc", [shown], mix=0.0)
     with caplog.at_level(logging.WARNING):
         assert find_contamination([gone], documents.content_hash).generated == {gone}
