@@ -1,8 +1,8 @@
-"""Contrastive loss over two spans of each document, with the language-model losses beside it.
+"""Contrastive losses: COCO over two spans of each document, and InfoNCE over queries and documents.
 
-InfoNCE over a batch: the host's loss on the model's own similarity.
-
-Each example's own loss: its positive against its hard negatives, or against a whole batch.
+:class:`COCOLoss` adds the language-model losses of a training head to :func:`coco_contrastive_loss`.
+:func:`infonce` is the host's loss over a batch on the model's own similarity; :func:`triplet_losses` and
+:func:`in_batch_losses` give each example's own loss, which the losses over clusters weigh.
 """
 
 from __future__ import annotations

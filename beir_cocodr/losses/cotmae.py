@@ -1,6 +1,6 @@
 """CoT-MAE: masked language modelling of a passage, and its context rebuilt from its embedding.
 
-The gradient of a large batch from small parts, each computed once.
+:func:`accumulated` makes the gradient of a large batch from small parts, each computed once.
 """
 
 from __future__ import annotations

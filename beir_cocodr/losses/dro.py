@@ -1,10 +1,10 @@
-"""What fine-tuning losses over clusters of queries share.
+"""Losses over clusters of queries: ERM, group DRO, CVaR and iDRO.
 
-Group DRO: the clusters with the largest losses gain weight, online.
-
-CVaR-style greedy DRO: only the worst share of the clusters counts fully.
-
-iDRO: implicit distributionally robust optimisation over clusters of source queries.
+All of them are Σ_k c_k ℓ_k with ℓ_k the mean loss of cluster k in the batch, and differ in how they choose
+c: :class:`ClusterLoss` by the clusters' sizes (ERM), :class:`GroupDROLoss` by their losses, online,
+:class:`CVaRLoss` so that only the worst share counts fully, and :class:`IDROLoss` by whose gradient lowers
+the losses of all. A new weighting is a subclass with :meth:`~ClusterLoss.observe`,
+:meth:`~ClusterLoss.coefficients` or :meth:`~ClusterLoss.update`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,16 @@ from beir_cocodr.losses.coco import in_batch_losses, triplet_losses
 
 #: How cluster gradients are compared.
 Gram = Literal["one_backward", "sketch", "k_calls", "batched"]
+
+#: How iDRO moves its weights, and what becomes of clusters that a batch lacks.
+Mode = Literal["stable", "published", "paper"]
+Absent = Literal["reset", "keep"]
+
+# Weight of a new value in CVaR's moving averages.
+_NEW = 0.1
+
+# Least weight in iDRO's mode "paper", far below what its test against a numerical minimiser can see.
+_LEAST = 1e-8
 
 
 class ClusterLoss(nn.Module):
@@ -228,10 +238,6 @@ class GroupDROLoss(ClusterLoss):
         return torch.where(counts > 0, self.weights, 0.0)
 
 
-# Weight of a new value in the moving averages.
-_NEW = 0.1
-
-
 def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float = 0.01) -> Tensor:
     """Go through the clusters from the largest loss on, and give 1/α until a share α of all is used up.
 
@@ -289,14 +295,6 @@ class CVaRLoss(ClusterLoss):
 
     def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
         return self.weights * counts / counts.sum()
-
-
-# Least weight in the mode "paper", far below what its test against a numerical minimiser can see.
-_LEAST = 1e-8
-
-Mode = Literal["stable", "published", "paper"]
-
-Absent = Literal["reset", "keep"]
 
 
 def idro_weights(

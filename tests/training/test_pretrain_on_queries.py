@@ -22,7 +22,6 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.models.cotmae import DECODER_FOLDER
-from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.objectives import attach_head, build_loss
 from beir_cocodr.training.options import OBJECTIVES, QUERY_OBJECTIVES, PretrainOptions, stage_options
@@ -151,10 +150,9 @@ def test_pre_trainings_go_on_from_each_other(context, beir_folder, tiny_mlm, tmp
     assert again.details["decoder"] == "the decoder of the loaded pre-training"
     assert again.details["language_model_head"] == "the head of the loaded pre-training"
     coco = step("coco", tmp_path / "again", objective="coco")
-    assert coco.details["language_model_head"] == "the head of the loaded pre-training"
-    assert (
-        step("last", tmp_path / "coco").details["language_model_head"] == coco.details["language_model_head"]
-    )
+    head = "the head of the loaded pre-training"
+    assert coco.details["language_model_head"] == head
+    assert step("last", tmp_path / "coco").details["language_model_head"] == head
     with pytest.raises(InputError, match=r"decoder masked.*autoregressive"):
         step("other", tmp_path / "again", decoder="autoregressive")
 
