@@ -1,17 +1,17 @@
 """Queries for the passages of a corpus, as a BEIR folder that can be trained on.
 
-Who may generate into a folder: an output belongs to one plan.
+An output belongs to one :class:`~beir_cocodr.generation.shards.GenerationPlan`: any number of processes may
+follow it at the same time, and whichever finishes the last shard writes the folder.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import time
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -25,28 +25,37 @@ from beir_cocodr.generation.shards import (
     GENERATION_FILE,
     SHARDS,
     ConsistencyFilter,
+    GeneratedFrom,
+    GenerationPlan,
+    GenerationRecord,
     Generator,
     QueryShards,
     clean_queries,
     read_generation,
     select_queries,
-    write_generation,
     write_queries,
 )
-from beir_cocodr.io import is_incidental, locked, output_folder, write_text
-from beir_cocodr.records import versions
+from beir_cocodr.io import is_incidental, locked, output_folder
+from beir_cocodr.records import Json, versions
 
 _PLAN_FILE = "plan.json"
 
-# Names and paths may change while the content stays: hashes stand beside them.
-_NAMES = {"dataset": ("name", "counts"), "generator": ("name",), "settings": ("tokenizer",)}
+log = logging.getLogger(__name__)
 
 
-def lock_generation(output: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class UnfinishedGeneration:
+    """What there is while others have not finished their part: number of shards, and of missing ones."""
+
+    shards: int
+    missing: int
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+def lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | None:
     """Take ``output`` for a plan, together with other processes that follow the same one.
-
-    A plan has ``dataset``, ``generator``, ``tokenizer_sha256`` and ``settings``, which decide what is
-    generated, and ``selection``, which only decides what stays: unfinished work goes on under another one.
 
     Returns:
         None where there is something to do, else the record of what is already there.
@@ -57,7 +66,7 @@ def lock_generation(output: Path, plan: dict[str, Any]) -> dict[str, Any] | None
     output_folder(output)
     if (output / GENERATION_FILE).is_file():
         record = read_generation(output)
-        _same(output, record, plan, [*_generating(plan), "selection"])
+        _check_plan(output, plan.changes(record, selection=True))
         tidy(output)  # after a run that died as it finished
         return record
     begun = output / SHARDS / _PLAN_FILE
@@ -67,10 +76,18 @@ def lock_generation(output: Path, plan: dict[str, Any]) -> dict[str, Any] | None
         )
     with locked(output):
         if begun.is_file():
-            _same(output, json.loads(begun.read_text(encoding="utf-8")), plan, _generating(plan))
+            _check_plan(output, plan.changes(GenerationPlan.read(begun), selection=False))
         else:
-            write_text(begun, json.dumps(plan, indent=2, ensure_ascii=False) + "\n")
+            plan.write(begun)
     return None
+
+
+def _check_plan(output: Path, changed: list[str]) -> None:
+    if changed:
+        raise InputError(
+            f"{output} was begun with another plan ({', '.join(changed)}); use the same one, "
+            "or choose another --output"
+        )
 
 
 def _strangers(output: Path) -> bool:
@@ -84,29 +101,6 @@ def tidy(output: Path) -> None:
     shutil.rmtree(output / SHARDS, ignore_errors=True)
 
 
-def _generating(plan: dict[str, Any]) -> list[str]:
-    return [key for key in plan if key != "selection"]
-
-
-def _same(output: Path, before: dict[str, Any], plan: dict[str, Any], keys: list[str]) -> None:
-    changed = []
-    for key in keys:
-        then, now = before.get(key), json.loads(json.dumps(plan[key]))
-        if isinstance(now, dict) and isinstance(then, dict):
-            names = [name for name in now if name not in _NAMES.get(key, ())]
-            changed += [f"{key}: {name}" for name in names if then.get(name) != now[name]]
-        elif then != now:
-            changed.append(key)
-    if changed:
-        raise InputError(
-            f"{output} was begun with another plan ({', '.join(changed)}); use the same one, "
-            "or choose another --output"
-        )
-
-
-log = logging.getLogger(__name__)
-
-
 def generate_queries(
     dataset: str | Path,
     generator: str,
@@ -115,7 +109,7 @@ def generate_queries(
     part: tuple[int, int] = (1, 1),
     device: str | None = None,
     progress: bool = False,
-) -> dict[str, Any]:
+) -> GenerationRecord | UnfinishedGeneration:
     """Generate queries for the passages of a corpus.
 
     The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is finished,
@@ -134,8 +128,7 @@ def generate_queries(
         progress: show bars on stderr.
 
     Returns:
-        The content of ``generation.json``; while others have not finished their part, just
-        ``{"shards": ..., "missing": ...}``.
+        The record of the folder; while others have not finished their part, how many shards are missing.
 
     Raises:
         InputError: the corpus, the generator, the tokenizer or the retriever of the filter cannot be had, no
@@ -169,7 +162,7 @@ def generate_queries(
         _make(shard, shards, reader, maker, options)
     if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
         log.info("%s: %d of %d shards are left to other processes", output, missing, shards.count)
-        return {"shards": shards.count, "missing": missing}
+        return UnfinishedGeneration(shards.count, missing)
     return _finish(output, shards, collection, plan, options, consistency)
 
 
@@ -219,19 +212,15 @@ def _filter(
 
 def _plan(
     collection: Collection, maker: Generator, counter: TokenCounter, options: GenerationOptions
-) -> dict[str, Any]:
-    return {
-        "dataset": {
-            "name": collection.name,
-            "documents": len(collection.documents),
-            "corpus_sha256": collection.documents.content_hash,
-            "counts": collection.counts,
-        },
-        "generator": maker.describe(),
-        "tokenizer_sha256": counter.sha256,
-        "settings": options.generation(),
-        "selection": options.selection(),
-    }
+) -> GenerationPlan:
+    documents = collection.documents
+    return GenerationPlan(
+        GeneratedFrom(documents.content_hash, collection.name, len(documents), collection.counts),
+        options.generation(),
+        maker.describe(),
+        counter.sha256,
+        options.selection(),
+    )
 
 
 def _make(
@@ -248,10 +237,10 @@ def _finish(
     output: Path,
     shards: QueryShards,
     collection: Collection,
-    plan: dict[str, Any],
+    plan: GenerationPlan,
     options: GenerationOptions,
     consistency: ConsistencyFilter | None,
-) -> dict[str, Any]:
+) -> GenerationRecord:
     with locked(output):
         if (output / GENERATION_FILE).is_file():  # another process was faster
             tidy(output)
@@ -269,14 +258,16 @@ def _finish(
             )
         link_corpus(collection, output)
         written = write_queries(shards, kept, collection.documents, output)
-        record = plan | {
-            "counts": dict(counts) | selected | written,
-            "seconds": {"generating": round(seconds, 3), "selecting": round(time.perf_counter() - begun, 3)},
-            "versions": versions() | {"sentencex": version("sentencex")},
-        }
-        write_generation(output, record)
+        record = GenerationRecord(
+            **vars(plan),
+            counts=dict(counts) | selected | written,
+            seconds={"generating": round(seconds, 3), "selecting": round(time.perf_counter() - begun, 3)},
+            versions=versions() | {"sentencex": version("sentencex")},
+        )
+        # The record comes last: its presence says that the folder is complete.
+        record.write(output / GENERATION_FILE)
         tidy(output)
-    _log_counts(collection.name, record["counts"])
+    _log_counts(collection.name, record.counts)
     return record
 
 

@@ -26,6 +26,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.options import PLACEHOLDER, GenerationOptions
 from beir_cocodr.generation.shards import Generated, Passage, Query
 from beir_cocodr.models.loading import weights_sha256
+from beir_cocodr.records import Json
 
 Kind = Literal["seq2seq", "causal"]
 
@@ -136,7 +137,7 @@ class ModelGenerator:
         self.room = self._room()
         self.sampling = self._sampling()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             "name": self.name,
             "kind": self.kind,

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -22,6 +21,7 @@ from beir_cocodr.data.passages import fitting_prefix, sentence_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
 from beir_cocodr.generation.shards import Generated, Passage, Query
 from beir_cocodr.io import save_array
+from beir_cocodr.records import Json
 
 # 16 MiB of counters. Words of which two share one look as frequent as both together.
 _BUCKETS = 1 << 22
@@ -125,7 +125,7 @@ class LexicalGenerator:
         self.max_length, self.seed = max_length, seed
         self._frequencies: DocumentFrequencies | None = None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"name": "lexical", "kind": "lexical"}
 
     def prepare(self, folder: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from beir_cocodr.data.text import WORDS
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 
 #: What decides which of the generated queries stay; everything else decides what is generated.
 SELECTION = ("dedupe", "filter_retriever", "filter_top", "analyzer")
@@ -87,10 +87,10 @@ class GenerationOptions:
         """The name of the tokenizer that counts a passage's tokens; None where the model's own does."""
         return self.tokenizer or (WORDS if generator == "lexical" else None)
 
-    def generation(self) -> dict[str, Any]:
+    def generation(self) -> Json:
         """The settings that decide what is generated."""
         return {name: value for name, value in asdict(self).items() if name not in SELECTION}
 
-    def selection(self) -> dict[str, Any]:
+    def selection(self) -> Json:
         """The settings that decide which queries stay."""
         return {name: value for name, value in asdict(self).items() if name in SELECTION}

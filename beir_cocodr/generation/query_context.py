@@ -77,14 +77,14 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
         raise InputError(f"a passage keeps at least 1 query, not {queries_per_passage}")
     record = read_generation(folder)
     documents = load_collection(folder, labels="none").documents
-    if documents.content_hash != record["dataset"]["corpus_sha256"]:
+    if documents.content_hash != record.dataset.corpus_sha256:
         raise InputError(
             f"{folder}: the corpus has changed since the queries were generated; generate them again"
         )
     queries = folder / "queries.jsonl"
     if not queries.is_file():
         raise InputError(f"{queries}: no such file; generate the queries again")
-    separator = record["settings"]["title_separator"]
+    separator = str(record.settings["title_separator"])
     key = (_FORMAT, *file_state(queries), documents.content_hash, separator, str(queries_per_passage))
     table = cache_folder("query-context") / f"{text_sha256(*key)[:32]}.arrow"
     if not table.is_file():

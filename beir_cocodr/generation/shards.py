@@ -1,14 +1,9 @@
-"""What a generator of queries takes and gives.
+"""Generated queries from their generator to a BEIR folder.
 
-Generated queries on their way: one file a shard, which is there when the shard is finished.
-
-generation.json: how the queries of a folder were generated, and what they were generated from.
-
-Generated queries made fit to be queries.
-
-Which generated queries find the document that they were generated from.
-
-From finished shards to a BEIR folder.
+What a generator takes and gives (:class:`Generator`); its queries on their way, one file a shard, which is
+there when the shard is finished (:class:`QueryShards`); how they are cleaned, which of them stay
+(:func:`select_queries`, :class:`ConsistencyFilter`), and how the folder is written; and generation.json, how
+the queries of a folder were generated, and from what (:class:`GenerationRecord`).
 """
 
 from __future__ import annotations
@@ -19,6 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -29,8 +25,9 @@ import numpy.typing as npt
 from beir_cocodr.data.beir_folder import link_beside
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_writer, write_text
+from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 
@@ -75,7 +72,7 @@ class Generated(NamedTuple):
 class Generator(Protocol):
     """Anything that makes queries for passages."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """What the queries depend on beside passages and options: name, kind, hash of weights, precision."""
 
     def prepare(self, folder: Path) -> None:
@@ -176,7 +173,68 @@ class QueryShards:
 GENERATION_FILE = "generation.json"
 
 
-def read_generation(folder: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class GeneratedFrom:
+    """The corpus that queries were generated from."""
+
+    corpus_sha256: str
+    name: str = ""
+    documents: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+# Names and paths may change while the content stays: hashes stand beside them.
+_NAMES = {"dataset": ("name", "counts"), "generator": ("name",), "settings": ("tokenizer",)}
+
+
+@dataclass(frozen=True)
+class GenerationPlan(Record):
+    """What makes two generations the same.
+
+    Attributes:
+        dataset: the corpus.
+        generator: what :meth:`Generator.describe` gives.
+        tokenizer_sha256: of what counts the tokens of passages.
+        settings: what decides which queries are generated.
+        selection: what decides which of them stay; unfinished work goes on under another one.
+    """
+
+    dataset: GeneratedFrom
+    settings: Json
+    generator: Json = field(default_factory=dict)
+    tokenizer_sha256: str | None = None
+    selection: Json = field(default_factory=dict)
+
+    def changes(self, before: GenerationPlan, selection: bool) -> list[str]:
+        """In which parts another plan differs, with its selection or without it."""
+        then, now = before.to_json(), json.loads(json.dumps(self.to_json()))
+        changed = []
+        for key in ("dataset", "generator", "tokenizer_sha256", "settings", "selection")[: 4 + selection]:
+            old, new = then[key], now[key]
+            if not isinstance(new, dict) or not isinstance(old, dict):
+                changed += [key] * (old != new)
+                continue
+            names = [name for name in new if name not in _NAMES.get(key, ())]
+            changed += [f"{key}: {name}" for name in names if old.get(name) != new[name]]
+        return changed
+
+
+@dataclass(frozen=True)
+class GenerationRecord(GenerationPlan):
+    """The content of generation.json: a plan, and what came of it.
+
+    Attributes:
+        counts: passages, queries, and what was left out, by kind.
+        seconds: ``generating`` and ``selecting``.
+        versions: of the packages that the queries may depend on.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def read_generation(folder: Path) -> GenerationRecord:
     """The record of a folder that ``generate-queries`` finished.
 
     Raises:
@@ -187,18 +245,7 @@ def read_generation(folder: Path) -> dict[str, Any]:
         raise InputError(
             f"{folder} has no {GENERATION_FILE}; make the folder with beir-cocodr generate-queries"
         )
-    try:
-        record: Any = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}); generate the queries again") from error
-    if not isinstance(record, dict) or not {"settings", "dataset", "counts"} <= record.keys():
-        raise InputError(f"{path} is not the record of generated queries; generate them again")
-    return record
-
-
-def write_generation(folder: Path, record: dict[str, Any]) -> None:
-    """Write the record last: its presence says that the folder is complete."""
-    write_text(folder / GENERATION_FILE, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    return GenerationRecord.read(path)
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -343,7 +343,7 @@ def _queries(
         folder = output / "queries"
         generate_queries(corpus, generator, folder, generation, device=encoder.device)
         return str(folder)
-    if read_generation(Path(generated))["dataset"]["corpus_sha256"] != target.documents.content_hash:
+    if read_generation(Path(generated)).dataset.corpus_sha256 != target.documents.content_hash:
         raise InputError(
             f"the queries of {generated} were generated for another corpus than {corpus}; generate queries "
             "for this one, or leave the folder out"
@@ -373,7 +373,7 @@ def _unused_seed(settings: Mapping[str, TrainingOptions], folder: str | None) ->
     """A seed that neither the stages nor the generation of queries used."""
     seeds = [options.seed for options in settings.values()]
     if folder is not None:
-        seeds.append(int(read_generation(Path(folder))["settings"].get("seed", 0)))
+        seeds.append(int(str(read_generation(Path(folder)).settings.get("seed", 0))))
     return 1 + max(seeds)
 
 

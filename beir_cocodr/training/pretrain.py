@@ -52,7 +52,7 @@ def context_provenance(
     found = []
     for folder in folders:
         record = read_generation(Path(folder))
-        corpus = record["dataset"]["corpus_sha256"]
+        corpus = record.dataset.corpus_sha256
         if corpus not in corpora:
             raise InputError(
                 f"{folder}: its queries were generated from another corpus than "
@@ -67,7 +67,7 @@ def context_provenance(
                 str(folder),
                 corpus_sha256=corpus,
                 queries_sha256=on_main(partial(file_sha256, file)),
-                generation={name: record[name] for name in ("settings", "counts")},
+                generation={"settings": record.settings, "counts": record.counts},
             )
         )
     asked = {given.corpus_sha256 for given in found}

@@ -22,6 +22,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.models.cotmae import DECODER_FOLDER
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.objectives import attach_head, build_loss
 from beir_cocodr.training.options import OBJECTIVES, QUERY_OBJECTIVES, PretrainOptions, stage_options
