@@ -94,7 +94,8 @@ def generate_queries(
         filter_top=filter_top,
         analyzer=bm25_analyzer,
     )
-    print_json(run(dataset, generator, output, settings, _part(shard), device, progress=True))
+    record = run(dataset, generator, output, settings, _part(shard), device, progress=True)
+    print_json(record.to_json())
 
 
 def _part(shard: str) -> tuple[int, int]:

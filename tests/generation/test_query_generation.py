@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation import generate as query_generation
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.shards import GenerationRecord
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
 SAMPLED = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
@@ -36,9 +38,9 @@ def content(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in ("queries.jsonl", "qrels/train.tsv")}
 
 
-def settled(record: dict) -> dict:
+def settled(record: GenerationRecord) -> GenerationRecord:
     """A record without what differs from run to run."""
-    return {key: value for key, value in record.items() if key != "seconds"}
+    return replace(record, seconds={})
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_every_query_belongs_to_its_passage(whole, beir_folder):
         assert set(words(query["text"])) <= set(words(passage)) | set(words(documents[document]["title"]))
         per_passage[document, place["number"]] += 1
     assert max(per_passage.values()) == 5
-    counts = record["counts"]
+    counts = record.counts
     assert counts["queries"] == len(queries) == counts["generated"]
     assert counts["passages"] == len(per_passage) + counts["passages_without_query"]
     assert counts["documents"] == len(documents)
@@ -81,10 +83,10 @@ def test_beir_and_gpl_and_we_read_the_folder(whole, beir_folder):
     ours = load_collection(output, "train")
     assert (dict(ours.documents), ours.queries, ours.qrels) == (corpus, queries, qrels)
     assert ours.counts == {}
-    assert ours.documents.content_hash == record["dataset"]["corpus_sha256"]
+    assert ours.documents.content_hash == record.dataset.corpus_sha256
     assert [defect for defect in validate(output, "train") if defect.severity == "error"] == []
     assert (output / "corpus.jsonl").resolve() == (beir_folder / "corpus.jsonl").resolve()
-    assert json.loads((output / "generation.json").read_text()) == record
+    assert json.loads((output / "generation.json").read_text()) == record.to_json()
     names = {"corpus.jsonl", "queries.jsonl", "qrels", "qgen-queries.jsonl", "qgen-qrels", "generation.json"}
     assert {path.name for path in output.iterdir()} == names
 
@@ -94,8 +96,8 @@ def test_shared_among_processes_it_is_the_same(whole, beir_folder, tmp_path, par
     output, record = whole
     for number in range(parts, 1, -1):
         left = generate_queries(beir_folder, "lexical", tmp_path, SMALL, part=(number, parts))
-        assert left["shards"] == 10
-        assert 0 < left["missing"] < 10
+        assert left.shards == 10
+        assert 0 < left.missing < 10
         assert not (tmp_path / "generation.json").exists()
     last = generate_queries(beir_folder, "lexical", tmp_path, SMALL, part=(1, parts))
     assert settled(last) == settled(record)
@@ -145,7 +147,7 @@ def test_a_begun_folder_refuses_another_plan_too(beir_folder, tmp_path):
         )
     # What only selects may change while nothing was selected.
     selecting = GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True)
-    assert generate_queries(beir_folder, "lexical", tmp_path, selecting)["selection"]["dedupe"]
+    assert generate_queries(beir_folder, "lexical", tmp_path, selecting).selection["dedupe"]
 
 
 def test_a_folder_of_somebody_else_is_left_alone(beir_folder, tmp_path):
@@ -161,6 +163,7 @@ import sys
 from pathlib import Path
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.shards import GenerationRecord
 options = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
 generate_queries(sys.argv[1], sys.argv[2], Path(sys.argv[3]), options, device="cpu")
 """
@@ -196,15 +199,15 @@ def test_killed_and_resumed_it_is_the_same_as_uninterrupted(beir_folder, tiny_t5
     record = generate_queries(beir_folder, str(tiny_t5), uninterrupted, SAMPLED, device="cpu")
     assert content(killed) == content(uninterrupted)
     assert settled(resumed) == settled(record)
-    assert record["counts"]["generated"] == 2 * record["counts"]["passages"]
-    assert len({query["text"] for query in lines(killed)}) > record["counts"]["passages"]
+    assert record.counts["generated"] == 2 * record.counts["passages"]
+    assert len({query["text"] for query in lines(killed)}) > record.counts["passages"]
 
 
 def test_a_sample_of_passages_is_the_same_for_all_processes(whole, beir_folder, tmp_path):
     options = GenerationOptions(passage_tokens=30, shard_documents=5, max_passages=20)
     record = generate_queries(beir_folder, "lexical", tmp_path / "one", options)
-    assert record["counts"]["passages"] == 20
-    assert record["counts"]["passages_left_out"] == whole[1]["counts"]["passages"] - 20
+    assert record.counts["passages"] == 20
+    assert record.counts["passages_left_out"] == whole[1].counts["passages"] - 20
     for part in ((1, 2), (2, 2)):
         generate_queries(beir_folder, "lexical", tmp_path / "two", options, part=part)
     assert content(tmp_path / "one") == content(tmp_path / "two")
@@ -230,7 +233,7 @@ def test_a_corpus_that_beir_cannot_read_is_written_out(beir_folder, tmp_path):
         assert all(isinstance(document["title"], str) for document in corpus.values())
         assert queries
         loaded = load_collection(tmp_path / name, "train")
-        assert loaded.documents.content_hash == record["dataset"]["corpus_sha256"]
+        assert loaded.documents.content_hash == record.dataset.corpus_sha256
 
 
 def test_a_corpus_in_our_cache_is_not_linked_by_name(beir_folder, cache_root, tmp_path):
@@ -251,7 +254,7 @@ def test_a_tokenizer_bounds_the_passages(beir_folder, tiny_bert, wordpiece, tmp_
         text = TextFormat().document(documents[place["document"]])[place["start"] : place["end"]]
         lengths.append(len(wordpiece(text)["input_ids"]))
     assert 16 < max(lengths) <= 24
-    assert record["tokenizer_sha256"] != WORDS
+    assert record.tokenizer_sha256 != WORDS
 
 
 def test_processes_at_the_same_time(whole, beir_folder, tmp_path):

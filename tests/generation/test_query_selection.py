@@ -35,9 +35,9 @@ def test_of_equal_texts_the_first_stays(beir_folder, fixed, tmp_path):
     for query in lines(tmp_path / "plain"):
         first.setdefault(query["text"], query["_id"])
     assert kept == [(id, text) for text, id in first.items()]
-    assert deduped["counts"]["duplicates"] == len(texts) - len(first)
-    assert deduped["counts"]["passages_without_query"] > 0
-    assert plain["counts"]["duplicates"] == 0
+    assert deduped.counts["duplicates"] == len(texts) - len(first)
+    assert deduped.counts["passages_without_query"] > 0
+    assert plain.counts["duplicates"] == 0
 
 
 def test_the_filter_keeps_queries_that_find_their_document(fixed, tmp_path):
@@ -52,8 +52,8 @@ def test_the_filter_keeps_queries_that_find_their_document(fixed, tmp_path):
     options = GenerationOptions(filter_retriever="bm25", shard_documents=5)
     record = generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "o", options)
     assert [query["text"] for query in lines(tmp_path / "o")] == [f"alpha{i}" for i in range(12)]
-    assert record["counts"]["inconsistent"] == 24
-    assert record["counts"]["queries"] == 12
+    assert record.counts["inconsistent"] == 24
+    assert record.counts["queries"] == 12
     fixed(lambda p: ["shared"])  # all documents score alike, so that the last id by its bytes comes first
     three = GenerationOptions(filter_retriever="bm25", filter_top=3)
     generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "p", three)
@@ -63,14 +63,12 @@ def test_the_filter_keeps_queries_that_find_their_document(fixed, tmp_path):
         generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "q", options)
     # What was generated is still there for another filter.
     plain = GenerationOptions(shard_documents=5)
-    assert (
-        generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "q", plain)["counts"]["queries"] == 12
-    )
+    assert generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "q", plain).counts["queries"] == 12
 
 
 def test_a_dense_filter(beir_folder, tiny_cosine, tmp_path):
     options = GenerationOptions(passage_tokens=30, filter_retriever=f"hybrid:{tiny_cosine}", filter_top=3)
-    counts = generate_queries(beir_folder, "lexical", tmp_path, options)["counts"]
+    counts = generate_queries(beir_folder, "lexical", tmp_path, options).counts
     assert counts["inconsistent"] > 0
     assert counts["queries"] == counts["generated"] - counts["inconsistent"] > 0
     assert not list(tmp_path.rglob("*.npy"))
@@ -82,7 +80,7 @@ def test_empty_and_enormous_queries_are_counted(beir_folder, fixed, tmp_path):
     record = generate_queries(
         beir_folder, "fixed", tmp_path, GenerationOptions(passage_tokens=200, max_length=10)
     )
-    counts = record["counts"]
+    counts = record.counts
     assert (counts["generated"], counts["empty"], counts["cut"], counts["queries"]) == (48, 24, 12, 24)
     assert counts["passages_without_query"] == 24
     assert {query["text"] for query in lines(tmp_path)} == {"q" * 160, "fine one here"}

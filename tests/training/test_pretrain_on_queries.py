@@ -198,7 +198,7 @@ def test_what_generate_queries_writes_is_trained_on(objective, beir_folder, tiny
     record = pretrain([str(beir_folder)], str(tiny_mlm), tmp_path / "m", options, queries=queries)
     assert record.steps == 2
     assert record.seen[1].corpus_sha256 == record.seen[0].corpus_sha256
-    assert record.seen[1].generation["counts"] == made["counts"]
+    assert record.seen[1].generation["counts"] == made.counts
     assert record.details["documents"] == 48
     assert 48 <= record.details["queries"] <= 2 * record.details["passages"]
 
