@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,9 @@ def command(*arguments: str) -> str:
     )
 
 
-@pytest.mark.parametrize("code", ["import beir_cocodr", command("--help"), command("evaluate", "--help")])
+@pytest.mark.parametrize(
+    "code", ["import beir_cocodr, beir_cocodr.losses", command("--help"), command("evaluate", "--help")]
+)
 def test_import_and_help_load_nothing_heavy(code):
     assert loaded_after(code) == set()
 
@@ -46,38 +49,40 @@ def test_this_check_can_fail():
     assert loaded_after("import torch") == {"torch"}
 
 
-#: What `from beir_cocodr import ...` promises.
-PUBLIC = [
-    *("COCODR", "MRL", "ExactSearch", "load_encoder", "load_collection"),
-    *("adapt", "evaluate", "compare", "pretrain", "finetune", "distill"),
-    *("EncoderOptions", "SearchOptions", "PretrainOptions", "FinetuneOptions", "DistillOptions"),
-]
+#: What `from beir_cocodr import ...` and `from beir_cocodr.losses import ...` promise.
+PUBLIC = {
+    "beir_cocodr": [
+        *("COCODR", "MRL", "ExactSearch", "load_encoder", "load_collection"),
+        *("adapt", "evaluate", "compare", "pretrain", "finetune", "distill"),
+        *("EncoderOptions", "SearchOptions", "PretrainOptions", "FinetuneOptions", "DistillOptions"),
+    ],
+    "beir_cocodr.losses": [
+        *("COCOLoss", "IDROLoss", "GroupDROLoss", "CVaRLoss", "ClusterLoss", "TSDAELoss", "CoTMAELoss"),
+        *("LambdaRankDistillationLoss", "infonce", "coco_contrastive_loss", "triplet_losses"),
+        *("in_batch_losses", "idro_weights", "idro_weights_in_closed_form", "group_dro_weights"),
+        *("cvar_weights", "lambda_rank_distillation_loss"),
+    ],
+}
 
 
-def test_public_names():
-    import beir_cocodr
-
-    assert set(PUBLIC) | {"__version__"} == set(beir_cocodr.__all__)
-    assert set(beir_cocodr.__all__) <= set(dir(beir_cocodr))
-    with pytest.raises(AttributeError, match="NoSuchThing"):
-        beir_cocodr.NoSuchThing  # noqa: B018
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_what_type_checkers_take_it_for(name):
-    import beir_cocodr
-
-    tree = ast.parse(Path(beir_cocodr.__file__).read_text())
-    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names(package):
+    """They are listed, and each is what type checkers take it for."""
+    module = import_module(package)
+    assert set(PUBLIC[package]) == set(module.__all__) - {"__version__"} <= set(dir(module))
+    [block] = [node for node in ast.parse(Path(module.__file__).read_text()).body if isinstance(node, ast.If)]
     homes = {
         alias.asname or alias.name: (node.module, alias.name)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    found = getattr(beir_cocodr, name)
-    assert callable(found)
-    assert (found.__module__, found.__name__) == homes[name]
+    for name in PUBLIC[package]:
+        found = getattr(module, name)
+        assert callable(found)
+        assert (found.__module__, found.__name__) == homes[name]
+    with pytest.raises(AttributeError, match="NoSuchThing"):
+        module.NoSuchThing  # noqa: B018
 
 
 def test_plugins_are_installed_below_the_package_and_nowhere_else():

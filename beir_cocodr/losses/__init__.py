@@ -6,6 +6,26 @@ They are loaded on first use, so that importing this package imports no torch.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the same for type checkers
+    from beir_cocodr.losses.coco import COCOLoss as COCOLoss
+    from beir_cocodr.losses.coco import coco_contrastive_loss as coco_contrastive_loss
+    from beir_cocodr.losses.coco import in_batch_losses as in_batch_losses
+    from beir_cocodr.losses.coco import infonce as infonce
+    from beir_cocodr.losses.coco import triplet_losses as triplet_losses
+    from beir_cocodr.losses.cotmae import CoTMAELoss as CoTMAELoss
+    from beir_cocodr.losses.dro import ClusterLoss as ClusterLoss
+    from beir_cocodr.losses.dro import CVaRLoss as CVaRLoss
+    from beir_cocodr.losses.dro import GroupDROLoss as GroupDROLoss
+    from beir_cocodr.losses.dro import IDROLoss as IDROLoss
+    from beir_cocodr.losses.dro import cvar_weights as cvar_weights
+    from beir_cocodr.losses.dro import group_dro_weights as group_dro_weights
+    from beir_cocodr.losses.dro import idro_weights as idro_weights
+    from beir_cocodr.losses.dro import idro_weights_in_closed_form as idro_weights_in_closed_form
+    from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss as LambdaRankDistillationLoss
+    from beir_cocodr.losses.lambdarank import lambda_rank_distillation_loss as lambda_rank_distillation_loss
+    from beir_cocodr.losses.tsdae import TSDAELoss as TSDAELoss
 
 _HOMES = {
     "COCOLoss": "coco",
