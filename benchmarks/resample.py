@@ -59,24 +59,39 @@ def write_vectors(path: Path, count: int, dimensions: int, seed: int) -> None:
             file.write((block / np.linalg.norm(block, axis=1, keepdims=True)).tobytes())
 
 
+def write_store(folder: Path, vectors: Path, count: int) -> None:
+    """The first of the vectors as the store that query embeddings are kept in."""
+    from beir_cocodr.retrieval.store.record import SHARD_SIZE, StoreRecord
+    from beir_cocodr.retrieval.store.shard import pack
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+    rows = np.load(vectors, mmap_mode="r")
+    identity = {"similarity": "cosine", "precision": "fp32", "shard_size": SHARD_SIZE}
+    record = StoreRecord(identity, {"name": None, "path": None}, count, rows.shape[1], flattened=False)
+    folder.mkdir()
+    record.write(folder)
+    for shard in EmbeddingStore(folder, record).shards:
+        shard.write(pack(rows[shard.start : shard.stop], "fp32"))
+
+
 def prepare_ours(method: str, options: argparse.Namespace) -> Callable[[], Any]:
-    from beir_cocodr.resampling.embeddings import QueryEmbeddings
     from beir_cocodr.resampling.similarity import nearest
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     if method == "faiss":
         import faiss
 
         faiss.omp_set_num_threads(options.threads)
-    stored = QueryEmbeddings(options.folder / "train.npy", options.train_queries, options.dimensions)
+    stored = EmbeddingStore.found(options.folder / f"train-{options.train_queries}")
     test = np.load(options.folder / "test.npy")
     return lambda: nearest(stored, test, options.k, method).rows
 
 
 def prepare_restrain(options: argparse.Namespace) -> Callable[[], Any]:
-    from beir_cocodr.resampling.embeddings import QueryEmbeddings
     from beir_cocodr.resampling.restrain import ranks_for_targets, restrain
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-    stored = QueryEmbeddings(options.folder / "train.npy", options.train_queries, options.dimensions)
+    stored = EmbeddingStore.found(options.folder / f"train-{options.train_queries}")
     test = np.load(options.folder / "test.npy")
     sizes = [round(share * options.train_queries) for share in SIZES.values()]
 
@@ -164,12 +179,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         write_vectors(folder / "train.npy", options.train_queries, options.dimensions, 0)
         write_vectors(folder / "test.npy", options.test_queries, options.dimensions, 1)
+        sizes = [round(share * options.train_queries) for share in SHARES]
+        for size in sizes:
+            write_store(folder / f"train-{size}", folder / "train.npy", size)
         rivals = {}
         for measurement, (what, _) in MEASUREMENTS.items():
             repeats = {"repeats": 1} if measurement == "loop" else {}
             rivals[measurement] = {"what": what} | ask(measurement, options, folder, **repeats)
         found = {name: np.load(folder / f"found-{name}.npy") for name in MEASUREMENTS}
-        sizes = [round(share * options.train_queries) for share in SHARES]
         growth = [
             {"train_queries": size, **ask("exact", options, folder, train_queries=size)} for size in sizes
         ]

@@ -1,22 +1,14 @@
-"""Embeddings of queries on disk.
-
-Any dense encoder as a source of query embeddings that compare by cosine.
-
-Query embeddings, encoded once and kept below the cache root.
-"""
+"""Embeddings of queries by any dense encoder, which compare by cosine: encoded once, and kept in a store
+below the cache root."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
-from uuid import uuid4
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,110 +16,13 @@ import torch
 import torch.nn.functional as F
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root, json_sha256
+from beir_cocodr.io import cache_folder, draft_folder, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
-
-Array = npt.NDArray[np.float32]
-
-Rows = npt.NDArray[np.int64]
-
-# What the search multiplies at a time; larger chunks would only take more memory.
-CHUNK = 16_384
-
-
-class Vectors(Protocol):
-    """Rows of float32 that are read in chunks, in order."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def dimensions(self) -> int: ...
-
-    def chunks(self, size: int = CHUNK) -> Iterator[Array]: ...
-
-
-@dataclass(frozen=True)
-class QueryEmbeddings:
-    """The (Q, d) float32 embeddings of Q queries in an npy file. Only what is asked for is in memory.
-
-    Attributes:
-        path: the file.
-        count: Q.
-        dimensions: d.
-    """
-
-    path: Path
-    count: int
-    dimensions: int
-
-    @classmethod
-    def open(cls, path: Path) -> QueryEmbeddings:
-        """Read the header of a file.
-
-        Raises:
-            InputError: it is no npy file of float32 rows, or its end is missing.
-        """
-        try:
-            stored = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} holds no embeddings ({error}); delete it") from error
-        if stored.ndim != 2 or stored.dtype != np.dtype("<f4") or not stored.flags.c_contiguous:
-            raise InputError(f"{path} holds {stored.dtype} of shape {stored.shape}, no embeddings; delete it")
-        return cls(path, *stored.shape)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def chunks(self, size: int = CHUNK) -> Iterator[Array]:
-        """Stream the rows in order, at most ``size`` at a time."""
-        offset = _opened(self.path).offset
-        for start in range(0, self.count, size):
-            rows = min(size, self.count - start)
-            # Read instead of mapped: mapped pages would count as memory of this process until all are in.
-            flat = np.fromfile(
-                self.path,
-                np.float32,
-                rows * self.dimensions,
-                offset=offset + 4 * start * self.dimensions,
-            )
-            yield flat.reshape(rows, self.dimensions)
-
-    def take(self, rows: Rows) -> Array:
-        """(n, d) embeddings of the given rows, in their order."""
-        return np.ascontiguousarray(_opened(self.path)[rows])
-
-    def select(self, rows: Rows) -> Vectors:
-        """The given rows as a stream of their own."""
-        return _Selection(self, rows)
-
-    def load(self) -> Array:
-        """All (Q, d) of them, in memory."""
-        loaded: Array = np.load(self.path, allow_pickle=False)
-        return loaded
-
-
-@dataclass(frozen=True)
-class _Selection:
-    embeddings: QueryEmbeddings
-    rows: Rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def dimensions(self) -> int:
-        return self.embeddings.dimensions
-
-    def chunks(self, size: int = CHUNK) -> Iterator[Array]:
-        for start in range(0, len(self.rows), size):
-            yield self.embeddings.take(self.rows[start : start + size])
-
-
-def _opened(path: Path) -> np.memmap[Any, np.dtype[np.float32]]:
-    mapped: np.memmap[Any, np.dtype[np.float32]] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return mapped
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, StoreRecord
+from beir_cocodr.retrieval.store.shard import pack
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 
 class QueryEncoder:
@@ -209,15 +104,11 @@ log = logging.getLogger(__name__)
 # Part of every key: raise it when encoding changes what comes out.
 _FORMAT = "1"
 
-_CHUNK = 20_000
-
-_LEFT_OVER_SECONDS = 86_400
-
 _NAMED = 5
 
 
-def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> QueryEmbeddings:
-    """The embeddings of queries, in their order: from the cache, or encoded chunk by chunk into it.
+def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> EmbeddingStore:
+    """The embeddings of queries, in their order: from the cache, or encoded shard by shard into it.
 
     The key is a hash of the encoder (weights, modules, tokenizer, text format) and of the texts, so that a
     changed model or collection never gets the vectors of another.
@@ -227,21 +118,24 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Query
         queries: query id to text, at least one.
 
     Raises:
-        InputError: the file in the cache has another number of queries or dimensions than it must; NaN or
-            infinite embeddings; a cache that cannot be written.
+        InputError: the store in the cache has another number of queries or dimensions than it must, or lacks
+            a shard; NaN or infinite embeddings; a cache that cannot be written.
     """
-    folder = cache_root() / "query_embeddings"
-    path = folder / f"{_key(encoder, queries)}.npy"
-    if not path.is_file():
-        _encode(encoder, queries, path)
-    found = QueryEmbeddings.open(path)
+    folder = cache_folder("query_embeddings") / _key(encoder, queries)
+    if not folder.exists():
+        _encode(encoder, queries, folder)
+    found = EmbeddingStore.found(folder)
+    if found is None or found.missing():
+        raise InputError(f"{folder} holds no embeddings, or shards are missing: delete that folder")
     if found.dimensions != encoder.dimensions:
         raise InputError(
-            f"{path} holds embeddings of {found.dimensions} dimensions, the encoder {encoder.name!r} gives "
-            f"{encoder.dimensions}: delete that file"
+            f"{folder} holds embeddings of {found.dimensions} dimensions, the encoder {encoder.name!r} gives "
+            f"{encoder.dimensions}: delete that folder"
         )
     if len(found) != len(queries):
-        raise InputError(f"{path} holds {len(found)} embeddings for {len(queries)} queries: delete that file")
+        raise InputError(
+            f"{folder} holds {len(found)} embeddings for {len(queries)} queries: delete that folder"
+        )
     return found
 
 
@@ -254,27 +148,28 @@ def _key(encoder: QueryEncoder, queries: Mapping[str, str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _encode(encoder: QueryEncoder, queries: Mapping[str, str], path: Path) -> None:
+def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> None:
     ids, texts = list(queries), list(queries.values())
     log.info("encoding %d queries with %s", len(ids), encoder.name)
-    temporary = path.with_name(f".{path.stem}.{uuid4().hex}.tmp")
+    record = StoreRecord(
+        {"queries": folder.name, "similarity": "cosine", "precision": "fp32", "shard_size": SHARD_SIZE},
+        {"name": encoder.name, "path": None},
+        len(ids),
+        encoder.dimensions,
+        flattened=False,
+    )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left_overs(path.parent)
-        with temporary.open("wb") as file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": (len(ids), encoder.dimensions)}
-            np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, len(ids), _CHUNK):
-                vectors = encoder.encode(texts[start : start + _CHUNK])
-                _check_finite(vectors, ids[start : start + _CHUNK])
-                file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
-        temporary.replace(path)
+        with draft_folder(folder) as draft:
+            record.write(draft)
+            for shard in EmbeddingStore(draft, record).shards:
+                vectors = encoder.encode(texts[shard.start : shard.stop])
+                _check_finite(vectors, ids[shard.start : shard.stop])
+                shard.write(pack(vectors, "fp32"))
     except OSError as error:
-        raise InputError(f"{path.parent}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere") from error
-    finally:
-        # Where the folder could not even be made, removing something in it fails once more.
-        with suppress(OSError):
-            temporary.unlink()
+        raise InputError(f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere") from error
+    except InputError:
+        if not folder.exists():  # else another process was faster
+            raise
 
 
 def _check_finite(vectors: npt.NDArray[np.float32], ids: list[str]) -> None:
@@ -286,11 +181,3 @@ def _check_finite(vectors: npt.NDArray[np.float32], ids: list[str]) -> None:
             f"NaN or infinite embeddings of the queries {named}{more}: look at their texts, and encode in "
             "float32 if the model runs in half precision"
         )
-
-
-def _remove_left_overs(folder: Path) -> None:
-    for left_over in folder.glob(".*.tmp"):
-        # An encoding that was killed cannot clean up; one that runs today may still be alive.
-        with suppress(FileNotFoundError):
-            if time.time() - left_over.stat().st_mtime > _LEFT_OVER_SECONDS:
-                left_over.unlink()

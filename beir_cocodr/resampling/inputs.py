@@ -24,8 +24,9 @@ from scipy import sparse
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.resampling.embeddings import QueryEmbeddings, QueryEncoder, query_embeddings
+from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
 from beir_cocodr.resampling.manifest import Origin, origin
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 #: Test query id to the ids of training queries, in their order.
 Pairs = dict[str, list[str]]
@@ -209,8 +210,8 @@ class Inputs:
     train_origin: Origin
     test_origin: Origin
     encoder: dict[str, Any]
-    train: QueryEmbeddings
-    test: QueryEmbeddings
+    train: EmbeddingStore
+    test: EmbeddingStore
 
 
 def embed_inputs(

@@ -180,7 +180,7 @@ def _queries(collection: Collection, rows: Rows) -> dict[str, str]:
 def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> dict[str, Any]:
     pair = inputs.pair
     train_ids, test_ids = list(pair.train.queries), list(pair.test.queries)
-    vectors = inputs.test.load()
+    vectors = inputs.test.load().numpy()
     before = nearest(inputs.train, vectors, 1).scores[:, 0]
     # Both regimes of a bucket train on the same queries: their neighbours are looked for once.
     known: dict[bytes, npt.NDArray[np.float32]] = {}

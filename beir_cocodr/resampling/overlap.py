@@ -214,7 +214,7 @@ def _nearest(
 
         model = QueryEncoder(encoder, search)
         train, tests = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-        found, described = nearest(train, tests.load(), 1), model.describe()
+        found, described = nearest(train, tests.load().numpy(), 1), model.describe()
     return found.scores[:, 0].astype(np.float64), found.rows[:, 0], described
 
 

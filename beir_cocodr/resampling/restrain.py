@@ -19,11 +19,11 @@ import numpy.typing as npt
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.resampling.embeddings import Vectors
 from beir_cocodr.resampling.inputs import TrainTest, embed_inputs
 from beir_cocodr.resampling.manifest import checked_base, short_size
 from beir_cocodr.resampling.outputs import ResampledSet, write_resampled
-from beir_cocodr.resampling.similarity import Rows, check_method, nearest_ranks
+from beir_cocodr.resampling.similarity import check_method, nearest_ranks
+from beir_cocodr.retrieval.store.store import Embeddings, Rows
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ log = logging.getLogger(__name__)
 
 
 def ranks_for_targets(
-    train: Vectors,
+    train: Embeddings,
     test: npt.NDArray[Any],
     sizes: Sequence[int] = (),
     ks: Sequence[int] = (),
@@ -247,7 +247,7 @@ def resample_restrain(
     pair.check_usable()
     check_targets(sizes, ks, exclude_top, len(pair.train.queries))
     inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
-    ranks, depth = ranks_for_targets(inputs.train, inputs.test.load(), sizes, ks, exclude_top, method)
+    ranks, depth = ranks_for_targets(inputs.train, inputs.test.load().numpy(), sizes, ks, exclude_top, method)
     found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
     for chosen in found.sets:
         _log_sets(chosen, len(inputs.test))

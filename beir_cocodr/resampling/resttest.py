@@ -160,7 +160,8 @@ def resample_resttest(
         )
     inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
     ids = [*pair.train.queries, *pair.test.queries]
-    train_buckets, test_buckets = query_buckets(inputs.train.load(), inputs.test.load(), buckets, seed, ids)
+    vectors = [part.load().numpy() for part in (inputs.train, inputs.test)]
+    train_buckets, test_buckets = query_buckets(vectors[0], vectors[1], buckets, seed, ids)
     found = resttest(train_buckets, test_buckets, buckets)
     parameters = {
         "buckets": buckets,

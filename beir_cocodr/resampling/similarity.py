@@ -1,24 +1,18 @@
-"""The most similar training queries of every test query, streamed.
-
-Lists of the most similar training queries.
-
-The training query that shares most words with a test query.
-"""
+"""The training queries that are nearest to test queries: by cosine of their embeddings, streamed, or by the
+words that they share; and lists of them."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.embeddings import CHUNK, Array, Vectors
+from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings, Rows
 from beir_cocodr.retrieval.topk import search_chunks
-
-Rows = npt.NDArray[np.int64]
 
 
 class Neighbours(NamedTuple):
@@ -40,7 +34,7 @@ _ENTRIES = 1 << 23
 
 
 def nearest(
-    train: Vectors | npt.NDArray[Any],
+    train: Embeddings | npt.NDArray[Any],
     test: npt.NDArray[Any],
     k: int,
     method: str = "exact",
@@ -51,7 +45,7 @@ def nearest(
     the lists, and does not grow with the number of training queries.
 
     Args:
-        train: (N, d) embeddings; in memory, or on disk as :class:`QueryEmbeddings`.
+        train: (N, d) embeddings; an array, or wherever they are kept.
         test: (T, d) embeddings.
         k: neighbours of each test query, at most N.
         method: "exact", a matrix product in tiles, where among equal cosines the earlier row comes first; or
@@ -64,7 +58,9 @@ def nearest(
     Source: Zhan et al., 2022, section 4.1.1 (similarity by embeddings rather than by terms).
     """
     check_method(method)
-    vectors = _InMemory(train) if isinstance(train, np.ndarray) else train
+    vectors = (
+        MemoryEmbeddings(torch.from_numpy(np.float32(train))) if isinstance(train, np.ndarray) else train
+    )
     if k < 1:
         raise InputError(f"k is {k}: ask for at least one neighbour")
     if not len(vectors) or not len(test):
@@ -94,7 +90,7 @@ def check_method(method: str) -> None:
 
 
 def nearest_ranks(
-    train: Vectors | npt.NDArray[Any],
+    train: Embeddings | npt.NDArray[Any],
     test: npt.NDArray[Any],
     depth: int,
     method: str = "exact",
@@ -113,30 +109,14 @@ def nearest_ranks(
     return ranks
 
 
-class _InMemory:
-    def __init__(self, vectors: npt.NDArray[Any]) -> None:
-        self._vectors = vectors
-
-    def __len__(self) -> int:
-        return len(self._vectors)
-
-    @property
-    def dimensions(self) -> int:
-        return int(self._vectors.shape[1])
-
-    def chunks(self, size: int = CHUNK) -> Iterator[Array]:
-        for start in range(0, len(self), size):
-            yield np.asarray(self._vectors[start : start + size], np.float32)
-
-
-def _by_faiss(train: Vectors, test: npt.NDArray[Any], k: int) -> Neighbours:
+def _by_faiss(train: Embeddings, test: npt.NDArray[Any], k: int) -> Neighbours:
     import faiss
 
     queries = _unit(np.asarray(test, np.float32))
     heap = faiss.ResultHeap(len(queries), k, keep_max=True)
     first = 0
     for chunk in train.chunks():
-        points = _unit(chunk)
+        points = _unit(chunk.numpy())
         scores, rows = faiss.knn(queries, points, min(k, len(points)), faiss.METRIC_INNER_PRODUCT)
         heap.add_result(scores, rows + first)
         first += len(points)
@@ -144,7 +124,7 @@ def _by_faiss(train: Vectors, test: npt.NDArray[Any], k: int) -> Neighbours:
     return Neighbours(heap.D, heap.I)
 
 
-def _unit(vectors: Array) -> Array:
+def _unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     if not np.isfinite(vectors).all():
         raise InputError("NaN or infinite embeddings of queries: encode in float32")
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)

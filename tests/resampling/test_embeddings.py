@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 
 import numpy as np
@@ -11,6 +12,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
+from beir_cocodr.retrieval.store.shard import pack
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 QUERIES = {"q1": "wing flow", "q2": "library index of the journal", "q3": "treaty", "q4": "diode noise"}
 
@@ -63,7 +66,7 @@ def test_an_mrl_is_taken_by_its_means(tiny_cosine, tmp_path):
 def test_encoded_in_chunks_and_only_once(tiny_cosine, own_cache, monkeypatch):
     from beir_cocodr.resampling import embeddings as embedding_cache
 
-    monkeypatch.setattr(embedding_cache, "_CHUNK", 3)
+    monkeypatch.setattr(embedding_cache, "SHARD_SIZE", 3)
     encoder = QueryEncoder(str(tiny_cosine))
     made = calls(encoder, monkeypatch)
     first = query_embeddings(encoder, QUERIES)
@@ -71,8 +74,8 @@ def test_encoded_in_chunks_and_only_once(tiny_cosine, own_cache, monkeypatch):
     # Ids may change: rows are those of the texts.
     again = query_embeddings(encoder, dict(zip("abcd", QUERIES.values(), strict=True)))
     assert made == [3, 1]
-    assert again == first
-    assert [path.name for path in own_cache.iterdir()] == [first.path.name]
+    assert again.folder == first.folder
+    assert [path.name for path in own_cache.iterdir()] == [first.folder.name]
 
 
 def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, own_cache):
@@ -82,7 +85,7 @@ def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, o
     def key(model: str, queries=QUERIES, **options):
         return query_embeddings(
             QueryEncoder(model, SearchOptions(EncoderOptions(**options))), queries
-        ).path.name
+        ).folder.name
 
     keys = [key(str(tiny_cosine))]
     keys.append(key(str(tiny_cosine), QUERIES | {"q4": "diode noises"}))
@@ -104,21 +107,40 @@ def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, o
     assert key(str(tmp_path / "copy")) == keys[0]
 
 
-def test_another_dimension_or_number_than_the_cache_is_refused(tiny_cosine):
+def test_another_dimension_or_number_than_the_cache_is_refused(tiny_cosine, tmp_path):
     encoder = QueryEncoder(str(tiny_cosine))
-    path = query_embeddings(encoder, QUERIES).path
-    np.save(path, np.zeros((4, 7), np.float32))
-    with pytest.raises(InputError, match=r"\.npy .*7 dimensions.*32"):
+    found = query_embeddings(encoder, QUERIES)
+    for change, expected in (
+        ({"dimensions": 7}, "embeddings of 7 dimensions, the encoder .* gives 32"),
+        ({"documents": 3}, "3 embeddings for 4 queries: delete"),
+    ):
+        shutil.rmtree(found.folder)
+        found.folder.mkdir()
+        record = dataclasses.replace(found.record, **change)
+        record.write(found.folder)
+        for shard in EmbeddingStore(found.folder, record).shards:
+            shard.write(pack(np.zeros((len(shard), record.dimensions), np.float32), "fp32"))
+        with pytest.raises(InputError, match=expected):
+            query_embeddings(encoder, QUERIES)
+
+
+def test_a_torn_store_is_refused(tiny_cosine):
+    encoder = QueryEncoder(str(tiny_cosine))
+    found = query_embeddings(encoder, QUERIES)
+    shard = found.shards[0].path
+    shard.write_bytes(shard.read_bytes()[:-5])
+    with pytest.raises(InputError, match="missing: delete"):
         query_embeddings(encoder, QUERIES)
-    np.save(path, np.zeros((3, 32), np.float32))
-    with pytest.raises(InputError, match=r"3 embeddings .*4 queries.*delete"):
+    shutil.rmtree(found.folder)
+    found.folder.mkdir()
+    with pytest.raises(InputError, match="no embeddings"):
         query_embeddings(encoder, QUERIES)
 
 
 def test_dying_in_the_middle_leaves_nothing(tiny_cosine, own_cache, monkeypatch):
     from beir_cocodr.resampling import embeddings as embedding_cache
 
-    monkeypatch.setattr(embedding_cache, "_CHUNK", 2)
+    monkeypatch.setattr(embedding_cache, "SHARD_SIZE", 2)
     encoder = QueryEncoder(str(tiny_cosine))
     encode = encoder.encode
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling import similarity
-from beir_cocodr.resampling.embeddings import QueryEmbeddings
 from beir_cocodr.resampling.similarity import best_ranks, nearest, nearest_ranks
+from beir_cocodr.retrieval.store.record import StoreRecord
+from beir_cocodr.retrieval.store.shard import pack
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 METHODS = ["exact", "faiss"]
 
@@ -53,27 +55,30 @@ def test_cosines_and_order(method, k):
 
 @pytest.fixture
 def stored(tmp_path):
-    def store(array: np.ndarray) -> QueryEmbeddings:
-        np.save(tmp_path / "stored.npy", array)
-        return QueryEmbeddings.open(tmp_path / "stored.npy")
+    def store(array: np.ndarray, shard_size: int = 16_384) -> EmbeddingStore:
+        folder = tmp_path / f"store-{shard_size}"
+        identity = {"precision": "fp32", "shard_size": shard_size}
+        record = StoreRecord(identity, {"name": None, "path": None}, *array.shape, flattened=False)
+        folder.mkdir()
+        made = EmbeddingStore(folder, record)
+        for shard in made.shards:
+            shard.write(pack(array[shard.start : shard.stop], "fp32"))
+        return made
 
     return store
 
 
-def test_from_disk_in_chunks_is_from_memory(stored, monkeypatch):
+def test_from_disk_in_chunks_is_from_memory(stored):
     train, test = vectors(83, 2), vectors(9, 3)
-    on_disk = stored(train)
-    assert (len(on_disk), on_disk.dimensions) == (83, 12)
-    for size in (1, 10, 83, 100):
-        chunks = list(on_disk.chunks(size))
-        assert max(map(len, chunks)) <= size
-        np.testing.assert_array_equal(np.concatenate(chunks), train)
-    np.testing.assert_array_equal(on_disk.load(), train)
-    np.testing.assert_array_equal(on_disk.take(np.array([5, 2, 5])), train[[5, 2, 5]])
-    monkeypatch.setattr(QueryEmbeddings.chunks, "__defaults__", (10,))
-    for method in METHODS if importlib.util.find_spec("faiss") else METHODS[:1]:
-        found, expected = nearest(on_disk, test, 6, method), nearest(train, test, 6, method)
-        np.testing.assert_array_equal(found.rows, expected.rows)
+    for size in (10, 83, 100):
+        on_disk = stored(train, size)
+        assert (len(on_disk), on_disk.dimensions) == (83, 12)
+        assert max(map(len, on_disk.chunks())) <= size
+        np.testing.assert_array_equal(on_disk.load(), train)
+        np.testing.assert_array_equal(on_disk.rows(np.array([5, 2, 5])), train[[5, 2, 5]])
+        for method in METHODS if importlib.util.find_spec("faiss") else METHODS[:1]:
+            found, expected = nearest(on_disk, test, 6, method), nearest(train, test, 6, method)
+            np.testing.assert_array_equal(found.rows, expected.rows)
 
 
 def test_a_selection_is_searched_as_if_it_were_all(stored):
@@ -126,15 +131,3 @@ def test_unknown_and_absent_searches(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
     with pytest.raises(InputError, match=r"beir-cocodr\[faiss-cpu\]"):
         nearest(vectors(4, 0), vectors(2, 1), 1, "faiss")
-
-
-def test_what_is_no_file_of_embeddings_is_refused(tmp_path):
-    wrong = tmp_path / "x.npy"
-    for content in (np.zeros(3, np.float32), np.zeros((2, 2)), np.zeros((4, 4), np.float32).T[:, :2]):
-        np.save(wrong, content)
-        with pytest.raises(InputError, match=r"x\.npy .*delete"):
-            QueryEmbeddings.open(wrong)
-    np.save(wrong, np.zeros((8, 8), np.float32))
-    wrong.write_bytes(wrong.read_bytes()[:-5])
-    with pytest.raises(InputError, match=r"x\.npy .*no embeddings"):
-        QueryEmbeddings.open(wrong)
