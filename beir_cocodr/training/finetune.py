@@ -1,14 +1,8 @@
 """Supervised fine-tuning on labelled queries with hard negatives: in one go, in episodes or in two stages.
 
-One stage of fine-tuning: from one start, on one set of negatives and clusters.
-
-ANCE-style fine-tuning: negatives and clusters anew from the model itself, several times over.
-
-Two-stage fine-tuning: one retriever finds the hard negatives of the next.
-
-The clusters of the training queries, kept beside the model that they are for.
-
-Cluster weights, losses and sizes over the course of training.
+:func:`finetune` trains one :class:`Round`, or several and measures targets after each. A round
+(:func:`finetune_stage`) loads its start, mines negatives with it or takes BM25's, clusters the queries where
+clusters are weighed, and trains. Clusters and their weights are kept beside the model that they are for.
 """
 
 from __future__ import annotations
@@ -16,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +27,7 @@ from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
 from beir_cocodr.io import atomic_writer, write_text
 from beir_cocodr.losses.coco import infonce
 from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, IDROLoss
+from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
@@ -50,39 +45,168 @@ from beir_cocodr.training.outputs import (
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.trainer import Stage, run_stage
 
+log = logging.getLogger(__name__)
 
-def finetune_stage(
+#: Subfolders of the rounds.
+EPISODES, STAGES = "episodes", "stages"
+
+CLUSTERS_FILE, CENTROIDS_FILE, CLUSTER_LOG = "clusters.tsv", "cluster_centroids.npy", "cluster_weights.jsonl"
+
+
+def finetune(
+    dataset: str,
+    base: str,
+    output: Path,
+    options: FinetuneOptions | None = None,
+    split: str = "train",
+    resume: bool = False,
+    targets: Sequence[str] = (),
+    measures: str = DEFAULT_MEASURES,
+    encoder: EncoderOptions = EncoderOptions(),
+) -> TrainingRecord:
+    """Fine-tune ``base`` on the labelled queries of one collection and save it to ``output``.
+
+    By default each query has to find its positive among all positives and hard negatives of the batch
+    (InfoNCE), by the model's own similarity; no text stands twice in a batch, and no document in it is
+    relevant to another of its queries. With a weighting other than "erm", or in episodes, each query is
+    contrasted with its own hard negatives (triplets). In two stages the first retriever mines the negatives
+    of the second.
+
+    Under ``torchrun`` the batch is split over the processes, and the result is that of one process.
+
+    Args:
+        dataset, split: the labelled collection.
+        base: what ``COCODR`` loads, or ``minilm``.
+        output: folder for the model.
+        options: see :class:`FinetuneOptions`.
+        resume: go on from the last checkpoint; a finished output is left as it is.
+        targets: collections with labels in their split "test" that base and model are evaluated on after
+            every episode or stage; needs episodes or two stages.
+        measures: for the targets.
+        encoder: how ``base`` is loaded; lengths given here go before those of the options.
+
+    Returns:
+        The record of the training.
+
+    Raises:
+        InputError: no labelled pair, no negative, more clusters than queries, or ``output`` is taken.
+        NonFiniteTraining: a loss or gradient is NaN or infinite.
+
+    Source: COCO-DR, section 4.2; query-as-context pre-training, sections 3.2 and 4.2.
+    """
+    join_processes(encoder.device)
+    options = options or FinetuneOptions()
+    encoder = encoder.over(EncoderOptions(options.query_length, options.document_length))
+    collection = load_collection(dataset, split)
+    if options.episodes or options.stages == 2:
+        evaluator = TargetEvaluator(output, targets, measures, encoder)
+        return _finetune_in_rounds(collection, base, output, options, resume, evaluator, encoder)
+    if targets:
+        raise InputError(
+            "targets are evaluated after every episode or stage: set episodes to 1 or more, or stages to 2"
+        )
+    return finetune_stage(collection, Round("finetune", base, output, options), resume, encoder)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One training of a fine-tuning.
+
+    Attributes:
+        label: in curves and messages.
+        start: the encoder that is trained.
+        output: folder for it.
+        options: with the seed of the round.
+        episode: from 0; negatives are BM25's in 0, and mined from 1 on.
+        miner: the encoder that mines; by default ``start`` as it is before training.
+    """
+
+    label: str
+    start: str
+    output: Path
+    options: FinetuneOptions
+    episode: int = 0
+    miner: str | None = None
+
+
+def _episodes(base: str, output: Path, options: FinetuneOptions) -> list[Round]:
+    """A warm-up on BM25's negatives; then in each episode negatives and clusters anew from the model of the
+    one before, with an optimiser, a schedule and cluster weights of its own.
+
+    Source: COCO-DR, section 4.2 and figures 4 and 6; ANCE (Xiong et al., 2021).
+    """
+    folders = [output / EPISODES / str(episode) for episode in range(options.episodes + 1)]
+    return [
+        Round(
+            f"episode {episode}", start, folder, options.with_overrides(seed=options.seed + episode), episode
+        )
+        for episode, (start, folder) in enumerate(zip([base, *map(str, folders)], folders, strict=False))
+    ]
+
+
+def _two_stages(base: str, output: Path, options: FinetuneOptions) -> list[Round]:
+    """Retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines; both start from
+    ``base``, with the same options and seed.
+
+    Source: query-as-context pre-training (Wu et al., 2023), section 3.2.
+    """
+    first, second = (output / STAGES / str(number) for number in (1, 2))
+    return [
+        Round("stage 1", base, first, options),
+        Round("stage 2", base, second, options, 1, miner=str(first)),
+    ]
+
+
+def _finetune_in_rounds(
     collection: Collection,
     base: str,
     output: Path,
     options: FinetuneOptions,
     resume: bool,
+    evaluator: TargetEvaluator,
     encoder: EncoderOptions,
-    episode: int = 0,
-    miner: str | None = None,
 ) -> TrainingRecord:
-    """Train ``base`` on negatives from BM25, or from episode 1 on mined ones, and save it to ``output``.
+    """Train every round in its own folder below ``output``; the last one's model is also saved to ``output``.
 
-    Args:
-        collection: with queries and qrels.
-        base, output, options, resume, encoder: as for :func:`~beir_cocodr.training.finetune.finetune`.
-        episode: which episode this is, from 0.
-        miner: the encoder that mines from episode 1 on; by default ``base`` as it is before training.
-
-    Returns:
-        The record of the training.
+    ``output/curves.json`` has the measures of the base and of every round on every target.
     """
+    _, plan = _start(collection, base, options, encoder)
+    if (record := lock_output(output, resume, plan)) is not None:
+        return record
+    rounds = (_episodes if options.episodes else _two_stages)(base, output, options)
+    records = []
+    with started(output, plan):
+        evaluator(base, "base")
+        for round_ in rounds:
+            log.info("%s, the last is %s", round_.label, rounds[-1].label)
+            records.append(finetune_stage(collection, round_, resume, encoder))
+            evaluator(str(round_.output), round_.label)
+    kind = EPISODES if options.episodes else STAGES
+    return finish_rounds(output, rounds[-1].output, plan, kind, records, evaluator.points)
+
+
+def _start(
+    collection: Collection, base: str, options: FinetuneOptions, encoder: EncoderOptions
+) -> tuple[COCODR, TrainingPlan]:
+    """The model to be trained, and the plan of its training."""
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, encoder)
-    plan = training_plan(
-        "finetune", base, model, encoder, options, [collection_provenance(collection, queries=True)]
-    )
-    plan = replace(plan, episode=episode, miner=miner)
+    given = [collection_provenance(collection, queries=True)]
+    return model, training_plan("finetune", base, model, encoder, options, given)
+
+
+def finetune_stage(
+    collection: Collection, round_: Round, resume: bool, encoder: EncoderOptions
+) -> TrainingRecord:
+    """Train one round on queries and qrels of ``collection``; resume and encoder as for :func:`finetune`."""
+    output, options = round_.output, round_.options
+    model, plan = _start(collection, round_.start, options, encoder)
+    plan = replace(plan, episode=round_.episode, miner=round_.miner)
     if (record := lock_output(output, resume, plan)) is not None:
         return record
     weighted = options.weighting != "erm"
     with started(output, plan):
-        mined = _mine(collection, model, output, options, plan, encoder) if episode else None
+        mined = _mine(collection, model, output, options, plan, encoder) if round_.episode else None
         pool = _pool(collection, model, options, mined)
         pairs = TrainingPairs(collection, model.text_format, options, pool)
         clusters = _clusters(pairs, model, output, options, mined) if weighted else None
@@ -211,159 +335,6 @@ def _sizes(clusters: torch.Tensor | None, options: FinetuneOptions) -> list[int]
     return [int(size) for size in clusters.bincount(minlength=options.clusters)]
 
 
-log = logging.getLogger(__name__)
-
-EPISODES = "episodes"
-
-
-def finetune_in_episodes(
-    collection: Collection,
-    base: str,
-    output: Path,
-    options: FinetuneOptions,
-    resume: bool,
-    targets: Sequence[str],
-    measures: str,
-    encoder: EncoderOptions,
-) -> TrainingRecord:
-    """Warm up on BM25 negatives, then mine, cluster and train ``options.episodes`` times.
-
-    Each episode is a stage of its own in ``output/episodes/N``, with its own optimiser, schedule and cluster
-    weights, and starts from the model of the one before. The last model is also saved to ``output``, and
-    ``output/curves.json`` has the measures of the base and of every episode on every target.
-
-    Args, returns, raises: as for :func:`~beir_cocodr.training.finetune.finetune`.
-
-    Source: COCO-DR, section 4.2 and figures 4 and 6; ANCE (Xiong et al., 2021).
-    """
-    evaluator = TargetEvaluator(output, targets, measures, encoder)
-    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
-    plan = training_plan(
-        "finetune",
-        base,
-        load_encoder(base, encoder),
-        encoder,
-        options,
-        [collection_provenance(collection, queries=True)],
-    )
-    if (record := lock_output(output, resume, plan)) is not None:
-        return record
-    with started(output, plan):
-        evaluator(base, "base")
-        start, records = base, []
-        for episode in range(options.episodes + 1):
-            folder = output / EPISODES / str(episode)
-            log.info("episode %d of %d", episode, options.episodes)
-            settings = options.with_overrides(seed=options.seed + episode)
-            records.append(finetune_stage(collection, start, folder, settings, resume, encoder, episode))
-            start = str(folder)
-            evaluator(start, f"episode {episode}")
-    return finish_rounds(output, Path(start), plan, "episodes", records, evaluator.points)
-
-
-STAGES = "stages"
-
-
-def finetune_in_two_stages(
-    collection: Collection,
-    base: str,
-    output: Path,
-    options: FinetuneOptions,
-    resume: bool,
-    targets: Sequence[str],
-    measures: str,
-    encoder: EncoderOptions,
-) -> TrainingRecord:
-    """Train retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines.
-
-    Both start from ``base``, with the same options and seed. They stand in ``output/stages/1`` and
-    ``output/stages/2``; the second is also saved to ``output``, and ``output/curves.json`` has the measures
-    of the base and of both on every target.
-
-    Args, returns, raises: as for :func:`~beir_cocodr.training.finetune.finetune`.
-
-    Source: query-as-context pre-training (Wu et al., 2023), section 3.2.
-    """
-    evaluator = TargetEvaluator(output, targets, measures, encoder)
-    set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
-    model = load_encoder(base, encoder)
-    plan = training_plan(
-        "finetune", base, model, encoder, options, [collection_provenance(collection, queries=True)]
-    )
-    if (record := lock_output(output, resume, plan)) is not None:
-        return record
-    first, second = (output / STAGES / str(number) for number in (1, 2))
-    with started(output, plan):
-        evaluator(base, "base")
-        log.info("retriever 1 of 2")
-        records = [finetune_stage(collection, base, first, options, resume, encoder)]
-        evaluator(str(first), "stage 1")
-        log.info("retriever 2 of 2")
-        records.append(
-            finetune_stage(collection, base, second, options, resume, encoder, 1, miner=str(first))
-        )
-        evaluator(str(second), "stage 2")
-    return finish_rounds(output, second, plan, STAGES, records, evaluator.points)
-
-
-def finetune(
-    dataset: str,
-    base: str,
-    output: Path,
-    options: FinetuneOptions | None = None,
-    split: str = "train",
-    resume: bool = False,
-    targets: Sequence[str] = (),
-    measures: str = DEFAULT_MEASURES,
-    encoder: EncoderOptions = EncoderOptions(),
-) -> TrainingRecord:
-    """Fine-tune ``base`` on the labelled queries of one collection and save it to ``output``.
-
-    By default each query has to find its positive among all positives and hard negatives of the batch
-    (InfoNCE), by the model's own similarity; no text stands twice in a batch, and no document in it is
-    relevant to another of its queries. With a weighting other than "erm", or in episodes, each query is
-    contrasted with its own hard negatives (triplets). In two stages the first retriever mines the negatives
-    of the second.
-
-    Under ``torchrun`` the batch is split over the processes, and the result is that of one process.
-
-    Args:
-        dataset, split: the labelled collection.
-        base: what ``COCODR`` loads, or ``minilm``.
-        output: folder for the model.
-        options: see :class:`FinetuneOptions`.
-        resume: go on from the last checkpoint; a finished output is left as it is.
-        targets: collections with labels in their split "test" that base and model are evaluated on after
-            every episode or stage; needs episodes or two stages.
-        measures: for the targets.
-        encoder: how ``base`` is loaded; lengths given here go before those of the options.
-
-    Returns:
-        The record of the training.
-
-    Raises:
-        InputError: no labelled pair, no negative, more clusters than queries, or ``output`` is taken.
-        NonFiniteTraining: a loss or gradient is NaN or infinite.
-
-    Source: COCO-DR, section 4.2; query-as-context pre-training, sections 3.2 and 4.2.
-    """
-    join_processes(encoder.device)
-    options = options or FinetuneOptions()
-    encoder = encoder.over(EncoderOptions(options.query_length, options.document_length))
-    collection = load_collection(dataset, split)
-    if options.episodes or options.stages == 2:
-        train = finetune_in_episodes if options.episodes else finetune_in_two_stages
-        return train(collection, base, output, options, resume, targets, measures, encoder)
-    if targets:
-        raise InputError(
-            "targets are evaluated after every episode or stage: set episodes to 1 or more, or stages to 2"
-        )
-    return finetune_stage(collection, base, output, options, resume, encoder)
-
-
-CLUSTERS_FILE, CENTROIDS_FILE = "clusters.tsv", "cluster_centroids.npy"
-
-
 def training_clusters(
     ids: list[str],
     embeddings: npt.NDArray[np.float32],
@@ -403,9 +374,6 @@ def training_clusters(
         out.write("query_id\tcluster\n")
         out.writelines(f"{query}\t{label}\n" for query, label in zip(ids, clusters.labels, strict=True))
     return dict(zip(ids, clusters.labels.tolist(), strict=True))
-
-
-CLUSTER_LOG = "cluster_weights.jsonl"
 
 
 class ClusterLog(TrainerCallback):

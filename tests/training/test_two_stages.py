@@ -115,13 +115,11 @@ def test_negatives_of_the_second_are_mined_by_the_first_beside_bm25s(whole, beir
         with pytest.raises(Stop) as stopped:
             finetune_stage.finetune_stage(
                 collection,
-                str(tiny_mlm),
-                tmp_path / "stages/2",
-                options,
+                finetune_stage.Round(
+                    "stage 2", str(tiny_mlm), tmp_path / "stages/2", options, 1, str(tmp_path / "stages/1")
+                ),
                 False,
-                {"query_length": 20, "document_length": 50},
-                1,
-                str(tmp_path / "stages/1"),
+                EncoderOptions(20, 50),
             )
     [pool] = stopped.value.args
     assert {query: set(rows.tolist()) for query, rows in pool.items()} == mined
