@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training import finetune as finetune_stage
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import bm25_negatives
