@@ -203,24 +203,16 @@ _CHUNK = 4_096
 LISTED = 100
 
 
-@dataclass(frozen=True)
-class SharedCollection:
+@dataclass(frozen=True, kw_only=True)
+class SharedCollection(CollectionProvenance):
     """A collection that training was given, and what it shares with the evaluated one.
 
     Attributes:
-        dataset ... qrels_sha256: as in :class:`CollectionProvenance`.
         stages: the stages that were given it, oldest first.
         documents_shared, queries_shared: evaluated documents and queries in it; None where that is unknown.
         same_labels: whether its labels are those that judge.
     """
 
-    dataset: str
-    documents: int | None
-    queries: int | None
-    corpus_sha256: str | None
-    split: str | None
-    queries_sha256: str | None
-    qrels_sha256: str | None
     stages: list[str]
     documents_shared: int | None
     queries_shared: int | None
@@ -336,10 +328,7 @@ class _Evaluated:
     ) -> SharedCollection:
         same_labels = part.qrels_sha256 == self.provenance.qrels_sha256
         return SharedCollection(
-            part.dataset,
-            part.documents,
-            part.queries,
-            *part.hashes,
+            **vars(part),
             stages=stages,
             documents_shared=None if rows is None else int(rows.sum()),
             queries_shared=None if ids is None else len(ids),
