@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
+from beir_cocodr.records import Json
 
 
 def coco_contrastive_loss(
@@ -172,7 +173,7 @@ class COCOLoss(CachedLossMixin, nn.Module):
         counts = [(column["mlm_labels"] != IGNORED).sum() for column in columns if "mlm_labels" in column]
         self._masked_tokens = int(sum_over_ranks(torch.stack(counts).sum()))
 
-    def get_config_dict(self) -> dict[str, Any]:
+    def get_config_dict(self) -> Json:
         return {
             "scale": self.scale,
             "normalize": self.normalize,

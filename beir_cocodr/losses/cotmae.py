@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.distributed import sum_over_ranks, world_size
+from beir_cocodr.records import Json
 
 # A power of two leaves gradients exact but for under- and overflow; against the former float16 needs it.
 _SCALE = 1024.0
@@ -134,25 +135,25 @@ class CoTMAELoss(nn.Module):
         parts = [slice(begin, begin + size) for begin in range(0, rows, size)]
         return accumulated(share, parts, self.parameters())
 
-    def get_config_dict(self) -> dict[str, Any]:
+    def get_config_dict(self) -> Json:
         return {"mini_batch_size": self.mini_batch_size, "mlm_weight": self.mlm_weight}
 
 
-def _joined(passage: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+def _joined(passage: dict[str, Tensor], context: dict[str, Tensor]) -> dict[str, Tensor]:
     """One mapping for the model: the passage's own features, and the context's for the decoder."""
     ids, mask = context["input_ids"], context["attention_mask"]
     labels = context["mlm_labels"] if "mlm_labels" in context else next_token_labels(ids, mask)
     return {**passage, "decoder_ids": ids, "decoder_mask": mask, "decoder_labels": labels}
 
 
-def _part(features: dict[str, Any], rows: slice) -> dict[str, Any]:
+def _part(features: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
     """Some rows, without padding that none of them needs."""
     widths = {
         mask: int(features[mask][rows].any(dim=0).nonzero().max()) + 1
         for mask in ("attention_mask", "decoder_mask")
     }
 
-    def cut(name: str, value: Any) -> Any:
+    def cut(name: str, value: Tensor) -> Tensor:
         if not isinstance(value, Tensor) or value.ndim == 0:
             return value
         mask = "decoder_mask" if name.startswith("decoder_") else "attention_mask"

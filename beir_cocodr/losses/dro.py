@@ -20,6 +20,7 @@ from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.losses.cluster_gradients import ClusterStep, selected_modules
 from beir_cocodr.losses.coco import in_batch_losses, triplet_losses
+from beir_cocodr.records import Json
 
 #: How cluster gradients are compared.
 Gram = Literal["one_backward", "sketch", "k_calls", "batched"]
@@ -193,7 +194,7 @@ class ClusterLoss(nn.Module):
     def _sketch(self) -> tuple[int, int] | None:
         return (self.sketch_size, self.seed) if self.gram == "sketch" else None
 
-    def get_config_dict(self) -> dict[str, Any]:
+    def get_config_dict(self) -> Json:
         return {
             "n_clusters": self.n_clusters,
             "scale": self.scale,

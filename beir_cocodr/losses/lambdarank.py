@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.mrl import MRL
+from beir_cocodr.records import Json
 
 Reduction = Literal["sum", "mean"]
 
@@ -154,7 +155,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
             loss = loss.detach()
         return loss
 
-    def get_config_dict(self) -> dict[str, Any]:
+    def get_config_dict(self) -> Json:
         return {
             "scale": self.scale,
             "in_batch": self.in_batch,

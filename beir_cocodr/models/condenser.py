@@ -192,7 +192,7 @@ class CondenserHead(Module):
         """Share the backbone's input embeddings, (V, d), as output layer."""
         self._embedding = (embedding,)
 
-    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def forward(self, features: dict[str, Tensor], **kwargs: object) -> dict[str, Tensor]:
         labels = features.get("mlm_labels")
         if labels is None:
             return features

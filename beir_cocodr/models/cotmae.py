@@ -117,7 +117,7 @@ class CoTMAEDecoder(Module):
         """
         self._shared, self.scale = (embeddings, head), scale
 
-    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def forward(self, features: dict[str, Tensor], **kwargs: object) -> dict[str, Tensor]:
         ids = features.get("decoder_ids")
         if ids is None:
             return features

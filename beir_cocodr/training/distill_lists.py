@@ -1,8 +1,8 @@
-"""The documents that a query's teacher and student compare.
+"""Rounds of distillation: the student searches, lists are drawn, the teacher scores them.
 
-What a query's list is built around where its only label is trivial.
-
-Rounds of distillation: the student searches, lists are drawn, the teacher scores them.
+:func:`draw_list` draws the documents that teacher and student compare for one query, around its relevant
+ones or, where the only label is trivial, around :func:`fused_anchors`. :class:`Rounds` does so anew every few
+steps and stops when held-out queries gain no more; :class:`TeacherScores` keeps the teacher's scores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
@@ -97,14 +97,14 @@ def count_lists(scores: npt.NDArray[np.float32]) -> dict[str, int]:
     single, tied = lengths == 1, (lengths > 1) & (lowest == scores.max(axis=1))
     counts = dict(zip(LIST_COUNTS, (len(scores), int(single.sum()), int(tied.sum())), strict=True))
     without = counts["of_one_document"] + counts["all_tied"]
-    told = (
+    summary = (
         f"of {len(scores)} lists, {counts['of_one_document']} have one document and in {counts['all_tied']} "
         "the teacher scores all documents alike"
     )
     if without == len(scores):
-        raise InputError(f"there is no order to learn: {told}; take another teacher, or more candidates")
+        raise InputError(f"there is no order to learn: {summary}; take another teacher, or more candidates")
     if without:
-        log.warning("%s; these teach no order", told)
+        log.warning("%s; these teach no order", summary)
     return counts
 
 
@@ -205,7 +205,9 @@ class Rounds(TrainerCallback):
         self.counted: dict[str, int] = {}
         self.current: Round | None = None
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         number = int((state.epoch or 0) + 1e-6)
         on_main(lambda: self._make(number))
         self.current = self._read(number)
@@ -252,22 +254,22 @@ class Rounds(TrainerCallback):
         np.save(unfinished / "lists.npy", lists)
         scores = self.teacher.score(queries, lists)
         np.save(unfinished / "scores.npy", scores)
-        told = {_MEASURE: measured, **count_lists(scores)}
-        write_text(unfinished / "round.json", json.dumps(told))
+        counts = {_MEASURE: measured, **count_lists(scores)}
+        write_text(unfinished / "round.json", json.dumps(counts))
         shutil.rmtree(place, ignore_errors=True)
         unfinished.rename(place)
 
     def _read(self, number: int) -> Round:
         self.measured[:] = self._measures(number + 1)
         rounds = self._rounds(number + 1)
-        self.counted.update({name: sum(told[name] for told in rounds) for name in LIST_COUNTS})
+        self.counted.update({name: int(sum(counts[name] for counts in rounds)) for name in LIST_COUNTS})
         names = ("queries", "lists", "scores")
         return Round(*(np.load(self.folder / str(number) / f"{name}.npy", mmap_mode="r") for name in names))
 
     def _measures(self, before: int) -> list[float]:
-        return [told[_MEASURE] for told in self._rounds(before)]
+        return [counts[_MEASURE] for counts in self._rounds(before)]
 
-    def _rounds(self, before: int) -> list[dict[str, Any]]:
+    def _rounds(self, before: int) -> list[dict[str, float]]:
         files = [self.folder / str(number) / "round.json" for number in range(before)]
         return [json.loads(file.read_text()) for file in files]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import TrainerCallback, set_seed
+from transformers import TrainerCallback, TrainerState, set_seed
 
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
@@ -389,12 +389,12 @@ class ClusterLog(TrainerCallback):
     def __init__(self, loss: ClusterLoss, file: Path, every: int) -> None:
         self.loss, self.file, self.every = loss, file, every
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
         if rank() == 0:
             lines = self.file.read_text().splitlines() if self.file.is_file() else []
             write_text(self.file, "".join(f"{line}\n" for line in lines if _before(line, state.global_step)))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
         self.loss.finish_step()
         if state.global_step % self.every and state.global_step < state.max_steps:
             return

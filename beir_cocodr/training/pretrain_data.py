@@ -26,6 +26,7 @@ from beir_cocodr.data.text import WholeWordMasker
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.query_context import load_query_context
+from beir_cocodr.records import Json
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.trainer import EpochClock
 
@@ -314,7 +315,7 @@ class ContextViews:
         queries = passage["queries"]
         return passage["text"], queries[int(rng.integers(len(queries)))]
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> Json:
         """How much is trained on: passages, documents, queries; the share of texts that are cut, over at
         most 1,000 rows; with mixed contexts, passages that are alone in their document, and those of them
         that always meet a query.

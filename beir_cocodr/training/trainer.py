@@ -26,7 +26,14 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
 from torch import Tensor, nn
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import TrainOutput
 
 from beir_cocodr.distributed import on_main, rank, world_size
@@ -46,7 +53,7 @@ class EpochClock(TrainerCallback):
     def __init__(self) -> None:
         self.epoch = 0
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
         self.epoch = int((state.epoch or 0) + 1e-6)
 
 
@@ -56,10 +63,10 @@ class StderrProgress(ProgressCallback):
     training_bar: Any
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+        self, args: object, state: TrainerState, control: object, logs: Json | None = None, **kwargs: object
     ) -> None:
         if self.training_bar is not None and logs and "loss" in logs:
-            self.training_bar.set_postfix(loss=f"{float(logs['loss']):.4f}")
+            self.training_bar.set_postfix(loss=f"{float(str(logs['loss'])):.4f}")
 
     def close(self) -> None:
         """End the bar's line, so that a message after it stands in a line of its own."""
@@ -106,11 +113,11 @@ class FiniteGuard(TrainerCallback):
         if not torch.isfinite(loss.detach()).all():
             self._stop(f"the loss is {loss.detach().float().mean().item()}")
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
         self.step = state.global_step + 1
 
     def on_pre_optimizer_step(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+        self, args: object, state: object, control: object, model: Any = None, **kwargs: object
     ) -> None:
         if self.scaled:
             return  # float16's loss scaler looks for overflows itself, and skips such a step
@@ -118,7 +125,9 @@ class FiniteGuard(TrainerCallback):
         if norms and not torch.isfinite(torch.stack(norms)).all():
             self._stop("the loss is finite, its gradient is not")
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: object, state: object, control: TrainerControl, model: Any = None, **kwargs: object
+    ) -> None:
         if control.should_save and not all(weight.isfinite().all() for weight in model.parameters()):
             self._stop("the loss and its gradient are finite, the weights after the step are not")
 
@@ -156,11 +165,13 @@ class LossState(TrainerCallback):
     def __init__(self, loss: nn.Module, checkpoint: Path | None) -> None:
         self.loss, self.checkpoint = loss, checkpoint
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
         if self.checkpoint is not None:
             self.loss.load_state_dict(load_file(self.checkpoint / LOSS_FILE), strict=False)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         if finish_step := getattr(self.loss, "finish_step", None):
             finish_step()
         if rank() == 0:
@@ -227,7 +238,7 @@ class GuardedTrainer(BaseTrainer):
             return super().get_batch_sampler(dataset, *args, **settings)
         return NoDuplicatesBatchSampler(self.batch_keys, *args, **settings)
 
-    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+    def add_model_card_callback(self, default_args_dict: Json) -> None:
         return
 
     def train_guarded(self, guard: FiniteGuard, batch_keys: Any, resume: Path | None = None) -> TrainOutput:
