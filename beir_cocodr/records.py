@@ -102,6 +102,19 @@ class Record:
         return cls.from_json(content, path)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Report(Record):
+    """Base of records that a command makes of other work, such as an analysis.
+
+    Attributes:
+        versions: of the packages that a number may depend on.
+        picture: file of the picture beside the record, None where none was drawn.
+    """
+
+    versions: dict[str, str]
+    picture: str | None = None
+
+
 def versions() -> dict[str, str]:
     """Package to version, of those installed that a number may depend on."""
     found = {}

@@ -21,6 +21,7 @@ import datetime
 import json
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,10 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.io import draft_folder, write_text
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.records import versions
-from beir_cocodr.resampling.regimes.architectures import NAMES
+from beir_cocodr.resampling.manifest import read_manifest
+from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES
 from beir_cocodr.resampling.regimes.host_training import Recipe
-from beir_cocodr.resampling.regimes.regimes import evaluate_regimes, gap
+from beir_cocodr.resampling.regimes.regimes import RESULTS_FILE, evaluate_regimes, gap
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
@@ -51,7 +53,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
-    parser.add_argument("--architectures", nargs="+", default=list(NAMES))
+    parser.add_argument("--architectures", nargs="+", default=list(ARCHITECTURES))
     parser.add_argument("--starts", nargs="*", default=list(STARTS), choices=STARTS)
     parser.add_argument("--domains", nargs="+", default=list(DOMAINS), choices=list(DOMAINS))
     parser.add_argument("--steps", type=int, default=40, help="of training")
@@ -92,9 +94,9 @@ class Study:
     def report(self) -> dict[str, Any]:
         architectures = self.evaluate("minilm", self.arguments.architectures)
         starts = {start: self.evaluate(start, ["dense"]) for start in self.arguments.starts}
-        rows = {row["model"]: row for row in architectures["rows"]}
-        rows |= {f"start {start}": found["rows"][0] for start, found in starts.items()}
-        manifest = json.loads((self.sets / "manifest.json").read_text())
+        rows = {row["model"]: row for row in architectures}
+        rows |= {f"start {start}": found[0] for start, found in starts.items()}
+        manifest = read_manifest(self.sets)
         settings = {k: v for k, v in vars(self.arguments).items() if not isinstance(v, Path)}
         names = (*self.arguments.starts, "architectures")
         return {
@@ -108,19 +110,22 @@ class Study:
                 )
             ),
             "settings": settings | {"encoder": ENCODER, "measures": MEASURES},
-            "collection": {key: manifest["train"][key] for key in ("documents", "queries")}
-            | {"test_queries": manifest["test"]["queries"]},
+            "collection": {
+                "documents": manifest.train.documents,
+                "queries": manifest.train.queries,
+                "test_queries": manifest.test.queries,
+            },
             "sets": [
-                {"id": s["id"], "k": s["k"], "queries": s["train"]["queries"]} for s in manifest["sets"]
+                {"id": found.id, "k": found.k, "queries": found.train.queries} for found in manifest.sets
             ],
-            "overlap": manifest["overlap"],
-            "architectures": architectures["rows"],
-            "starts": {start: found["rows"][0] for start, found in starts.items()},
+            "overlap": asdict(manifest.overlap),
+            "architectures": architectures,
+            "starts": {start: found[0] for start, found in starts.items()},
             "claims": claims(rows),
             "versions": versions(),
         }
 
-    def evaluate(self, start: str, architectures: list[str]) -> dict[str, Any]:
+    def evaluate(self, start: str, architectures: list[str]) -> list[dict[str, Any]]:
         """All regimes of architectures from one start; dense from MiniLM is made once for both tables."""
         a = self.arguments
         recipe = Recipe(
@@ -136,7 +141,7 @@ class Study:
             query_length=a.query_length,
         )
         output = self.output / ("architectures" if start == "minilm" else start)
-        return evaluate_regimes(
+        report = evaluate_regimes(
             self.sets,
             output,
             architectures,
@@ -146,6 +151,8 @@ class Study:
             keep_models=False,
             progress=True,
         )
+        report.write(output / RESULTS_FILE)
+        return [asdict(row) for row in report.rows]
 
     def start(self, name: str) -> str:
         folder = self.output / "starts" / name

@@ -13,13 +13,15 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from machine import machine
 from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
 
-from beir_cocodr.analysis.qpp import qpp, variance_predictors
+from beir_cocodr.analysis.predictors import variance_predictors
+from beir_cocodr.analysis.qpp import qpp
 from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.mrl import MRL
@@ -104,8 +106,8 @@ class Study:
                 quality = dict(zip(cell["query_ids"], cell["per_query"], strict=True))
                 variance = variance_predictors(model, collection, encoder=ENCODER)
                 folder = self.output / "qpp" / f"{target.replace('/', '-')}-{seed}"
-                told = qpp(collection, model, folder, quality, extra=variance, picture=False)
-                rows = {row["predictor"]: row for row in told["predictors"]}
+                prediction = qpp(collection, model, folder, quality, extra=variance)
+                rows = {row.predictor: asdict(row) for row in prediction.record.predictors}
                 found.setdefault(target, []).append({"seed": seed, **rows})
         return found
 

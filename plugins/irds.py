@@ -25,7 +25,16 @@ from ir_datasets.util import MetadataComponent, MetadataProvider
 from beir_cocodr.data.irds import is_registered, suggestion
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.manifest import read_manifest, remembered_outputs, set_id
+from beir_cocodr.resampling.manifest import (
+    Manifest,
+    RestrainParameters,
+    SetRecord,
+    SourceRecord,
+    SplitRecord,
+    read_manifest,
+    remembered_outputs,
+    set_id,
+)
 
 from .irds_handlers import FolderDocs, FolderQrels, FolderQueries
 
@@ -207,19 +216,23 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
     """
     output = Path(output).resolve()
     manifest = read_manifest(output)
-    base, method = base_id or manifest["base"], manifest["method"]
-    docs = {"train": _docs(output, manifest, "train", base_id)}
-    docs["test"] = docs["train"] if manifest["same_corpus"] else _docs(output, manifest, "test", None)
+    base, method = base_id or manifest.base, manifest.method
+    first = manifest.sets[0]
+    train_docs = _docs(output, manifest.train, first.train, base_id)
+    test_docs = train_docs if manifest.same_corpus else _docs(output, manifest.test, first.test, None)
     entries: dict[str, Entry] = {}
-    for found in manifest["sets"]:
-        identifier = set_id(method, base, found["label"], found["regime"])
+    for found in manifest.sets:
+        identifier = set_id(method, base, found.label, found.regime)
         sides = {
             side: Entry(
-                [docs[side], *_labels(output, manifest[side], found[side])],
-                _documentation(manifest, base, found, found["regime"]),
-                {"docs": manifest[side]["documents"], "queries": found[side]["queries"]},
+                [docs, *_labels(output, source, part)],
+                _documentation(manifest, base, found, found.regime),
+                {"docs": source.documents, "queries": part.queries},
             )
-            for side in ("train", "test")
+            for side, docs, source, part in (
+                ("train", train_docs, manifest.train, found.train),
+                ("test", test_docs, manifest.test, found.test),
+            )
         }
         entries |= {identifier: sides["test"], **{f"{identifier}/{side}": sides[side] for side in sides}}
         if method == "resttest":
@@ -240,28 +253,27 @@ def register_remembered() -> list[str]:
     return identifiers
 
 
-def _docs(output: Path, manifest: dict[str, Any], side: str, base_id: str | None) -> Any:
-    record = manifest[side]
-    identifier = base_id or record["ir_datasets_id"]
+def _docs(output: Path, source: SourceRecord, part: SplitRecord, base_id: str | None) -> Any:
+    """Documents of one side; every set links to the same corpus, so any part of that side will do."""
+    identifier = base_id or source.ir_datasets_id
     if identifier is None:
-        # Every set links to the same corpus.
-        return FolderDocs(output / manifest["sets"][0][side]["folder"], record["corpus_sha256"])
+        return FolderDocs(output / part.folder, source.corpus_sha256)
     base = _load_base(identifier)
     if not base.has_docs():
         raise InputError(f"the base id {identifier!r} has no documents; give one that has")
     count = base.docs_count()
-    if count not in (None, record["documents"]):
+    if count not in (None, source.documents):
         raise InputError(
             f"the base id {identifier!r} has {count} documents, and {output} was made from "
-            f"{record['documents']}: give the id that it was made from"
+            f"{source.documents}: give the id that it was made from"
         )
     return base.docs_handler()
 
 
-def _labels(output: Path, record: dict[str, Any], part: dict[str, Any]) -> list[Any]:
+def _labels(output: Path, source: SourceRecord, part: SplitRecord) -> list[Any]:
     """Queries and judgements of one side of a set."""
-    folder, identifier = output / part["folder"], record["ir_datasets_id"]
-    file = folder / "qrels" / f"{part['split']}.tsv"
+    folder, identifier = output / part.folder, source.ir_datasets_id
+    file = folder / "qrels" / f"{part.split}.tsv"
     if identifier is None:
         qrels = FolderQrels(file)
         return [FolderQueries(folder / "queries.jsonl", qrels.judged), qrels]
@@ -276,24 +288,24 @@ def _load_base(identifier: str) -> Any:
     return ir_datasets.load(identifier)
 
 
-def _documentation(manifest: dict[str, Any], base: str, found: dict[str, Any], regime: str) -> dict[str, Any]:
-    name, parameters = _NAMES[manifest["method"]], manifest["parameters"]
-    if manifest["method"] == "restrain":
-        near = f"among the {found['k']} nearest of a test query"
-        far = f"outside the {parameters['exclude_top']} nearest of every test query"
+def _documentation(manifest: Manifest, base: str, found: SetRecord, regime: str) -> dict[str, Any]:
+    name, parameters = _NAMES[manifest.method], manifest.parameters
+    if isinstance(parameters, RestrainParameters):
+        near = f"among the {found.k} nearest of a test query"
+        far = f"outside the {parameters.exclude_top} nearest of every test query"
         how = f"Its training queries are {near if regime == 'interpolation' else far}."
     else:
         tests = {"interpolation": ", its test queries too", "extrapolation": ", its test queries those in it"}
-        bucket = f"bucket {found['bucket']} of {parameters['buckets']}"
+        bucket = f"bucket {found.bucket} of {parameters.buckets}"
         how = f"Its training queries are those outside {bucket}{tests.get(regime, '')}."
     return {
-        "pretty_name": f"{base} ({name}, {found['label']}, {regime})",
+        "pretty_name": f"{base} ({name}, {found.label}, {regime})",
         "desc": (
             f"<p>{base}, resampled for {regime} by {name}. {how} Queries are compared by the cosine "
-            f"of their embeddings by {manifest['encoder']['name']}.</p>"
+            f"of their embeddings by {manifest.encoder.name}.</p>"
         ),
         **_CITATION,
-        "bibtex_ids": [*_cited(manifest["train"]["ir_datasets_id"]), *_CITATION["bibtex_ids"]],
+        "bibtex_ids": [*_cited(manifest.train.ir_datasets_id), *_CITATION["bibtex_ids"]],
     }
 
 

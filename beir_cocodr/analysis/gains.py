@@ -1,7 +1,4 @@
-"""What one model scores above another, by collection and by query.
-
-Scores of models on several collections, from what `evaluate` wrote.
-"""
+"""Scores of models on several collections, from what `evaluate` wrote, and what one scores above another."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from beir_cocodr.errors import InputError
 
 
 @dataclass(frozen=True)
-class Judged:
+class ModelScores:
     """One measure of models on collections.
 
     Attributes:
@@ -35,7 +32,7 @@ class Judged:
         """The scores of a model, by its label or by the name it was loaded by.
 
         Raises:
-            InputError: no file judges it.
+            InputError: it is in no file.
         """
         return self.scores[self.label(model)]
 
@@ -43,25 +40,25 @@ class Judged:
         """The label of a model, given that or the name it was loaded by.
 
         Raises:
-            InputError: no file judges it.
+            InputError: it is in no file.
         """
         label = model if model in self.scores else self.labels.get(model)
         if label is None:
-            raise InputError(f"no results file judges {model!r}; they judge {', '.join(self.scores)}")
+            raise InputError(f"no results file has {model!r}; they have {', '.join(self.scores)}")
         return label
 
 
-def read_judged(files: Sequence[Path], datasets: Sequence[str], measure: str) -> Judged:
+def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) -> ModelScores:
     """Read results.json files, one or more a collection.
 
     Args:
         files: what `evaluate` wrote.
-        datasets: the collections; each file has to judge one of them. A folder may be named in another way.
+        datasets: the collections; each file has to be of one of them. A folder may be named in another way.
         measure: as it stands in the files, such as nDCG@10.
 
     Raises:
-        InputError: a file cannot be read or is no results.json, judges another collection, lacks the measure,
-            or judges a model that an earlier file judged on the same collection.
+        InputError: a file cannot be read or is no results.json, is of another collection, lacks the measure,
+            or has a model that an earlier file has on the same collection.
     """
     scores: dict[str, dict[str, float]] = {}
     labels: dict[str, str] = {}
@@ -71,7 +68,7 @@ def read_judged(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
         dataset = next((name for name in datasets if _same(name, report["dataset"])), None)
         if dataset is None:
             raise InputError(
-                f"{file} judges {report['dataset']!r}, which is none of {', '.join(datasets)}; leave it out, "
+                f"{file} is of {report['dataset']!r}, which is none of {', '.join(datasets)}; leave it out, "
                 "or name that collection too"
             )
         for label, record in report["models"].items():
@@ -79,11 +76,11 @@ def read_judged(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
             if measure not in measures:
                 raise InputError(f"{file} has no {measure} of {label!r}, only {', '.join(measures)}")
             if dataset in scores.setdefault(label, {}):
-                raise InputError(f"{file}: {label!r} on {dataset!r} is judged in an earlier file too")
+                raise InputError(f"{file}: {label!r} on {dataset!r} is in an earlier file too")
             scores[label][dataset] = float(measures[measure])
             labels.setdefault(record.get("model", label), label)
             per_query.setdefault(label, {})[dataset] = file.parent / str(record.get("per_query"))
-    return Judged(measure, scores, labels, per_query)
+    return ModelScores(measure, scores, labels, per_query)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -114,32 +111,32 @@ class Gains:
     """Differences of a second model to a first one.
 
     Args:
-        judged: what evaluations say; None where there are none, and then no gain is known.
+        scores: of evaluations; None where there are none, and then no gain is known.
         before, after: the models, by label or by the name they were loaded by.
 
     Raises:
         InputError: the evaluations lack one of the models.
     """
 
-    def __init__(self, judged: Judged | None, before: str, after: str) -> None:
-        self.judged = judged
-        self.labels = () if judged is None else (judged.label(before), judged.label(after))
+    def __init__(self, scores: ModelScores | None, before: str, after: str) -> None:
+        self.scores = scores
+        self.labels = () if scores is None else (scores.label(before), scores.label(after))
 
     def of(self, dataset: str) -> float | None:
-        """The gain in the measure's mean; None unless both models are judged on the collection."""
-        if self.judged is None:
+        """The gain in the measure's mean; None unless both models are evaluated on the collection."""
+        if self.scores is None:
             return None
-        first, second = (self.judged.scores[label].get(dataset) for label in self.labels)
+        first, second = (self.scores.scores[label].get(dataset) for label in self.labels)
         return None if first is None or second is None else second - first
 
     def by_query(self, dataset: str) -> dict[str, float]:
-        """The gain of every query that both models are judged on, from the per-query files.
+        """The gain of every query that both models are evaluated on, from the per-query files.
 
         Raises:
             InputError: such a file cannot be read.
         """
-        if self.judged is None or self.of(dataset) is None:
+        if self.scores is None or self.of(dataset) is None:
             return {}
-        files = [self.judged.per_query[label][dataset] for label in self.labels]
-        first, second = (read_per_query(file, self.judged.measure) for file in files)
+        files = [self.scores.per_query[label][dataset] for label in self.labels]
+        first, second = (read_per_query(file, self.scores.measure) for file in files)
         return {query: second[query] - value for query, value in first.items() if query in second}

@@ -1,46 +1,29 @@
 """Which predictors know, before anything is searched, how well a query will do.
 
-Pre-retrieval query performance predictors: how well a query will do, from the corpus alone.
-
-A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often as they
-stand in the query, and gives one number, NaN where it is not defined; terms that the corpus does not have
-are left out. Repetition of a term counts in SCS only.
-
-Left out are MaxDC (Arabzadeh et al., 2020) and P_clarity (Roy et al., 2019): they need word embeddings.
-
-Source: MRL, Table 6; Hauff, Predicting the Effectiveness of Queries and Retrieval Systems, 2010, chapter 2.
-
-What a corpus knows about its terms.
-
-An MRL's own prediction of how well a query will do.
+The correlations that are made here serve the other analyses too.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy import sparse, stats
+from scipy import stats
 
+from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.significance import holm
-from beir_cocodr.io import atomic_writer, output_folder, write_text
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.records import versions
-from beir_cocodr.report.pictures import has_matplotlib, require_matplotlib, write_scatter
-from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.io import atomic_writer
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.records import Report, versions
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +37,83 @@ _FEWEST_QUERIES = 3
 _DECIMALS = 12
 
 
+@dataclass(frozen=True)
+class Coefficients:
+    """Pearson's r and Kendall's tau-b, signed, with two-sided p and the same after Holm's correction.
+
+    A coefficient is None where one side is constant or under three points are left.
+
+    Attributes:
+        left_out: points without a finite value.
+    """
+
+    pearson: float | None
+    pearson_p: float | None
+    pearson_p_holm: float | None
+    kendall: float | None
+    kendall_p: float | None
+    kendall_p_holm: float | None
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Correlation(Coefficients):
+    """Of one predictor with the quality of so many queries."""
+
+    predictor: str
+    queries: int
+
+    @property
+    def coefficients(self) -> dict[str, Any]:
+        """Without what is correlated, for records that name it in another way."""
+        return {name: value for name, value in vars(self).items() if name not in ("predictor", "queries")}
+
+
+@dataclass(frozen=True)
+class QPP(Report):
+    """``qpp.json``: how predictors correlate with a model's per-query quality.
+
+    Attributes:
+        mean: of the quality.
+        documents, terms: of the corpus; ``analyzer`` found the terms.
+        predictors: one row each.
+        predictors_left_out: name to reason.
+        values: the file with the values of all queries.
+    """
+
+    dataset: str
+    split: str
+    model: str
+    measure: str
+    mean: float
+    documents: int
+    terms: int
+    analyzer: str
+    queries: int
+    queries_without_known_terms: int
+    unknown_query_words: int
+    predictors: list[Correlation]
+    predictors_left_out: dict[str, str]
+    values: str = "predictors.tsv"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The record, and what it was made of: predictor to query id to value, and query id to quality."""
+
+    record: QPP
+    values: dict[str, Values]
+    quality: Values
+
+    def write_values(self, path: Path) -> None:
+        """Write quality and predictors as a table, one query a line."""
+        with atomic_writer(path) as file:
+            file.write("\t".join(["query_id", self.record.measure, *self.values]) + "\n")
+            for query, found in self.quality.items():
+                cells = [found, *(predicted.get(query, math.nan) for predicted in self.values.values())]
+                file.write("\t".join([query, *(repr(float(cell)) for cell in cells)]) + "\n")
+
+
 def qpp(
     dataset: str,
     model: str,
@@ -62,28 +122,21 @@ def qpp(
     measure: str = "nDCG@10",
     split: str = "test",
     extra: Mapping[str, Values] | None = None,
-    picture: bool | None = None,
     policy: str = "auto",
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> Prediction:
     """Correlate pre-retrieval predictors with a model's per-query quality.
 
     Args:
         dataset, split: the collection; its corpus gives the term statistics.
         model: whose quality is predicted; evaluated here if ``per_query`` is not given.
-        output: folder for qpp.json, predictors.tsv, qpp.png, and what the evaluation writes.
+        output: folder for what the evaluation writes, if there is one.
         per_query: the quality of every query, or a NAME.per_query.tsv of ours that has it.
         measure: one measure of quality that ir-measures knows.
         extra: further predictors, such as ones that a model gives, name to values by query id. A query
             without a value, or with one that is not finite, is left out of that predictor's correlation.
-        picture: draw a scatter picture; by default where matplotlib is there.
         policy: of the evaluation, for documents whose id is the query's.
         search: of the evaluation; its analyzer and title separator are those of the term statistics, too.
-
-    Returns:
-        The content of qpp.json: under "predictors", per predictor, Pearson's r and Kendall's tau-b, signed,
-        their two-sided p, the same after Holm's correction over the predictors, and how many queries were
-        used and left out. A coefficient is None where one side is constant or under three queries are left.
 
     Raises:
         InputError: what has to be corrected in the collection, the model, the measure or the values.
@@ -91,13 +144,11 @@ def qpp(
     References:
         MRL, section 6 and Table 6.
     """
-    picture = _can_draw(picture)  # better known before hours of encoding
     extra = dict(extra or {})
     taken = [name for name in extra if name in PREDICTORS]
     if taken:
         raise InputError(f"a predictor is called {taken[0]!r} already; give yours another name")
     measure = _one_measure(measure)
-    output_folder(output)
     if per_query is None:
         report = evaluate(dataset, [model], output, measure, split, policy, search=search)
         per_query = output / report["models"][model]["per_query"]
@@ -113,40 +164,51 @@ def qpp(
         for name, predict in PREDICTORS.items()
     }
     values |= extra
-    rows = correlations(values, quality)
-    if picture:
-        write_scatter(output / "qpp.png", values, quality, rows, f"{model} on {dataset}", measure)
-    _write_values(output / "predictors.tsv", values, quality, measure)
-    result = {
-        "dataset": dataset,
-        "split": split,
-        "model": model,
-        "measure": measure,
-        "mean": float(np.mean(list(quality.values()))),
-        "documents": statistics.documents,
-        "terms": len(statistics.df),
-        "analyzer": search.analyzer,
-        "queries": len(quality),
-        "queries_without_known_terms": sum(not len(found.known) for found in terms.values()),
-        "unknown_query_words": sum(found.unknown for found in terms.values()),
-        "predictors": rows,
-        "predictors_left_out": LEFT_OUT,
-        "values": "predictors.tsv",
-        "picture": "qpp.png" if picture else None,
-        "versions": versions(),
-    }
-    write_text(output / "qpp.json", json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    return result
+    record = QPP(
+        dataset=dataset,
+        split=split,
+        model=model,
+        measure=measure,
+        mean=float(np.mean(list(quality.values()))),
+        documents=statistics.documents,
+        terms=len(statistics.df),
+        analyzer=search.analyzer,
+        queries=len(quality),
+        queries_without_known_terms=sum(not len(found.known) for found in terms.values()),
+        unknown_query_words=sum(found.unknown for found in terms.values()),
+        predictors=correlations(values, quality),
+        predictors_left_out=LEFT_OUT,
+        versions=versions(),
+    )
+    return Prediction(record, values, quality)
 
 
-def correlations(values: Mapping[str, Values], quality: Values) -> list[dict[str, Any]]:
+def correlations(values: Mapping[str, Values], quality: Values) -> list[Correlation]:
     """Pearson's r and Kendall's tau-b of every predictor with the quality of queries, one row a predictor."""
-    rows = [{"predictor": name, **_correlate(found, quality)} for name, found in values.items()]
-    for coefficient in ("pearson", "kendall"):
-        corrected = holm([row[f"{coefficient}_p"] for row in rows])
-        for row, p in zip(rows, corrected, strict=True):
-            row[f"{coefficient}_p_holm"] = p
-    return rows
+    used = {
+        name: [query for query in quality if math.isfinite(found.get(query, math.nan))]
+        for name, found in values.items()
+    }
+    found = [
+        _correlate([values[name][query] for query in queries], [quality[query] for query in queries])
+        for name, queries in used.items()
+    ]
+    corrected = [holm([row[column] for row in found]) for column in (1, 3)]
+    return [
+        Correlation(
+            r, r_p, r_holm, tau, tau_p, tau_holm, len(quality) - len(used[name]), name, len(used[name])
+        )
+        for name, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(used, found, *corrected, strict=True)
+    ]
+
+
+def _correlate(values: list[float], quality: list[float]) -> tuple[float | None, ...]:
+    """r with its p, tau with its p."""
+    x, y = np.array(values, np.float64), np.array(quality, np.float64)
+    if len(x) < _FEWEST_QUERIES or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None, None, None, None
+    r, tau = stats.pearsonr(x, y), stats.kendalltau(x, y)
+    return float(r.statistic), float(r.pvalue), float(tau.statistic), float(tau.pvalue)
 
 
 def read_per_query(path: Path, measure: str) -> dict[str, float]:
@@ -179,27 +241,6 @@ def read_per_query(path: Path, measure: str) -> dict[str, float]:
     return quality
 
 
-def _correlate(values: Values, quality: Values) -> dict[str, Any]:
-    used = [query for query in quality if math.isfinite(values.get(query, math.nan))]
-    x = np.array([values[query] for query in used], np.float64)
-    y = np.array([quality[query] for query in used], np.float64)
-    row: dict[str, Any] = dict.fromkeys(("pearson", "pearson_p", "kendall", "kendall_p"))
-    if len(used) >= _FEWEST_QUERIES and np.ptp(x) > 0 and np.ptp(y) > 0:
-        pearson, kendall = stats.pearsonr(x, y), stats.kendalltau(x, y)
-        row["pearson"], row["pearson_p"] = float(pearson.statistic), float(pearson.pvalue)
-        row["kendall"], row["kendall_p"] = float(kendall.statistic), float(kendall.pvalue)
-    return row | {"queries": len(used), "left_out": len(quality) - len(used)}
-
-
-def _can_draw(picture: bool | None) -> bool:
-    if picture:
-        require_matplotlib()
-    elif picture is None and not has_matplotlib():
-        log.info("no picture: matplotlib is not there; pip install 'beir-cocodr[report]'")
-        return False
-    return picture is not False
-
-
 def _one_measure(text: str) -> str:
     measures = parse_measures(text)
     if len(measures) > 1:
@@ -218,238 +259,3 @@ def _check(quality: Values, extra: Mapping[str, Values], queries: Mapping[str, s
     for name, values in extra.items():
         if not values.keys() & quality.keys():
             raise InputError(f"predictor {name!r} has a value for none of the {len(quality)} queries")
-
-
-def _write_values(path: Path, values: Mapping[str, Values], quality: Values, measure: str) -> None:
-    with atomic_writer(path) as file:
-        file.write("\t".join(["query_id", measure, *values]) + "\n")
-        for query, found in quality.items():
-            cells = [found, *(predicted.get(query, math.nan) for predicted in values.values())]
-            file.write("\t".join([query, *(repr(float(cell)) for cell in cells)]) + "\n")
-
-
-@dataclass(frozen=True)
-class QueryTerms:
-    """The terms of one query, stop words gone, stemmed as the corpus is.
-
-    Attributes:
-        known: (m,) int64 columns of the terms that the corpus has, in order, as often as they stand there.
-        unknown: how many words the corpus does not have.
-    """
-
-    known: npt.NDArray[np.int64]
-    unknown: int
-
-
-class TermStatistics:
-    """Document and collection frequencies and postings of a corpus, by the analysis of our BM25.
-
-    The texts and their tokens are streamed; the postings are held in memory, 8 bytes each, 16 while they
-    are put together.
-
-    Args:
-        documents: the corpus.
-        text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" or "none", see :class:`BM25`.
-        chunk_size: documents tokenised at a time; the result does not depend on it.
-
-    Attributes:
-        documents: N, how many documents there are, empty ones included.
-        postings: (N, V) int32 sparse term frequencies tf, column by column.
-        df: (V,) int64, in how many documents a term stands.
-        cf: (V,) int64, how often it stands in the collection.
-        length: terms of the collection, Σ cf.
-
-    Raises:
-        InputError: the analyzer is unknown.
-    """
-
-    def __init__(
-        self,
-        documents: Documents,
-        text_format: TextFormat | None = None,
-        analyzer: str = "english",
-        chunk_size: int = 10_000,
-    ) -> None:
-        text_format = text_format or TextFormat()
-        # BM25's own tokeniser, with a vocabulary of its own: whatever BM25 comes to do with a text, these
-        # statistics do too.
-        self._tokenizer: Any = BM25(documents, text_format, analyzer)._tokenizer
-        parts = []
-        for chunk in documents.chunks(chunk_size):
-            ids = self._tokenize([text_format.document(document) for document in chunk], learn=True)
-            parts.append(_counts(ids, len(self._vocabulary)))
-        for part in parts:
-            part.resize((part.shape[0], len(self._vocabulary)))
-        # Rows can be stacked without a detour; dropping the parts first keeps two copies at most.
-        by_row = sparse.vstack(parts, format="csr")
-        parts.clear()
-        self.postings: Any = by_row.tocsc()
-        self.documents = len(documents)
-        self.df: npt.NDArray[np.int64] = np.diff(self.postings.indptr).astype(np.int64)
-        self.cf: npt.NDArray[np.int64] = np.asarray(self.postings.sum(axis=0, dtype=np.int64)).ravel()
-        self.length = int(self.cf.sum())
-
-    def terms(self, query: str) -> QueryTerms:
-        """The terms of a query."""
-        [known] = self._tokenize([query], learn=False)
-        words = [word for word in self._tokenizer.splitter(query.lower()) if word not in self._stop_words]
-        return QueryTerms(np.asarray(known, np.int64), len(words) - len(known))
-
-    def frequencies(self, column: int) -> npt.NDArray[np.int32]:
-        """(df,) term frequencies of one term over its postings."""
-        start, end = self.postings.indptr[column : column + 2]
-        found: npt.NDArray[np.int32] = self.postings.data[start:end]
-        return found
-
-    @property
-    def _vocabulary(self) -> dict[str, int]:
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab_dict()
-        return vocabulary
-
-    @property
-    def _stop_words(self) -> frozenset[str]:
-        return frozenset(self._tokenizer.stopwords or ())
-
-    def _tokenize(self, texts: list[str], learn: bool) -> list[list[int]]:
-        # Without allow_empty the host gives a text without words a term of its own, "".
-        ids: list[list[int]] = self._tokenizer.tokenize(
-            texts, update_vocab=learn, show_progress=False, allow_empty=False
-        )
-        return ids
-
-
-def _counts(ids: list[list[int]], width: int) -> Any:
-    """(n, width) sparse term frequencies of n documents, each a list of term ids."""
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    columns = np.fromiter((term for terms in ids for term in terms), np.int32, int(lengths.sum()))
-    rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
-    ones = np.ones(len(columns), np.int32)
-    return sparse.coo_array((ones, (rows, columns)), shape=(len(ids), width)).tocsr()
-
-
-Columns = npt.NDArray[np.int64]
-
-#: Predictors of Table 6 that are not here, and why.
-LEFT_OUT = {"MaxDC": "needs word embeddings", "P_clarity": "needs word embeddings"}
-
-
-def avg_idf(statistics: TermStatistics, terms: Columns) -> float:
-    """AvgIDF: mean of ln(N / df) over the query's different terms.
-
-    Source: Cronen-Townsend et al., Predicting Query Performance, 2002; Hauff, 2010.
-    """
-    terms = np.unique(terms)
-    if not len(terms):
-        return np.nan
-    return float(np.log(statistics.documents / statistics.df[terms]).mean())
-
-
-def max_scq(statistics: TermStatistics, terms: Columns) -> float:
-    """MaxSCQ: the largest (1 + ln cf) · ln(1 + N / df), how much of the collection is like the query.
-
-    Source: Zhao, Scholer and Tsegay, Effective Pre-retrieval Query Performance Prediction Using Similarity
-    and Variability Evidence, 2008, section 3.1.
-    """
-    if not len(terms):
-        return np.nan
-    return float(((1 + np.log(statistics.cf[terms])) * _weight(statistics, terms)).max())
-
-
-def max_var(statistics: TermStatistics, terms: Columns) -> float:
-    """MaxVAR: the largest standard deviation over postings of w = (1 + ln tf) · ln(1 + N / df).
-
-    The deviation is the population's (a division by df), 0 for a term of one document. Where the paper's
-    brackets end in w makes no difference to it.
-
-    Source: Zhao, Scholer and Tsegay, 2008, section 3.2.
-    """
-    terms = np.unique(terms)
-    if not len(terms):
-        return np.nan
-    deviations = np.array([np.log(statistics.frequencies(term)).std() for term in terms])
-    return float((deviations * _weight(statistics, terms)).max())
-
-
-def scs(statistics: TermStatistics, terms: Columns) -> float:
-    """SCS, the simplified clarity score: Σ p_q log2(p_q / p_C), the query against the collection.
-
-    p_q is a term's share of the query's known terms, p_C = cf / Σ cf its share of the collection.
-
-    Source: He and Ounis, Inferring Query Performance Using Pre-retrieval Predictors, 2004, section 2.4.
-    """
-    if not len(terms):
-        return np.nan
-    different, counts = np.unique(terms, return_counts=True)
-    share = counts / len(terms)
-    return float((share * np.log2(share * statistics.length / statistics.cf[different])).sum())
-
-
-def max_pmi(statistics: TermStatistics, terms: Columns) -> float:
-    """MaxPMI: the largest log2(p(a, b) / (p(a) p(b))) over pairs of different terms, p over documents.
-
-    A pair that no document holds has a PMI of −∞ and never is the largest; where no document holds two of
-    the query's terms, and for a query of one term, MaxPMI is not defined.
-
-    Source: Hauff, 2010; PMI of Church and Hanks, Word Association Norms, Mutual Information, and
-    Lexicography, 1990.
-    """
-    terms = np.unique(terms)
-    if len(terms) < 2:
-        return np.nan
-    holds = (statistics.postings[:, terms] > 0).astype(np.int64)  # (N, m)
-    together = (holds.T @ holds).toarray()  # (m, m)
-    first, second = np.triu_indices(len(terms), k=1)
-    first, second = (side[together[first, second] > 0] for side in (first, second))
-    if not len(first):
-        return np.nan
-    df = statistics.df[terms]
-    lift = statistics.documents * together[first, second] / (df[first] * df[second])
-    return float(np.log2(lift).max())
-
-
-PREDICTORS: Mapping[str, Callable[[TermStatistics, Columns], float]] = {
-    "AvgIDF": avg_idf,
-    "MaxSCQ": max_scq,
-    "MaxVAR": max_var,
-    "SCS": scs,
-    "MaxPMI": max_pmi,
-}
-
-
-def _weight(statistics: TermStatistics, terms: Columns) -> npt.NDArray[np.float64]:
-    weight: npt.NDArray[np.float64] = np.log(1 + statistics.documents / statistics.df[terms])
-    return weight
-
-
-def variance_predictors(
-    model: str, dataset: str, split: str = "test", encoder: EncoderOptions = EncoderOptions()
-) -> dict[str, dict[str, float]]:
-    """‖σ_q²‖₂ and Σ log σ_q² of every query, for a saved MRL; nothing for other models.
-
-    Args:
-        model: as the command line names it.
-        dataset, split: whose queries.
-        encoder: how the model is loaded.
-
-    Returns:
-        Predictor to query id to value.
-
-    Source: MRL, section 4.4 and Table 6.
-    """
-    if not Path(model).is_dir():
-        return {}
-    # Imported here because BM25's queries must not wait six seconds for torch.
-    from beir_cocodr.models.loading import load_encoder
-    from beir_cocodr.models.mrl import MRL
-
-    encoder_model = load_encoder(model, encoder)
-    if not isinstance(encoder_model, MRL):
-        return {}
-    queries = load_collection(dataset, split).queries
-    _, variance = encoder_model.encode_distribution(list(queries.values()), "query")
-    wide = variance.double().cpu()
-    return {
-        "‖σ²‖": dict(zip(queries, wide.norm(dim=1).tolist(), strict=True)),
-        "Σ log σ²": dict(zip(queries, wide.log().sum(dim=1).tolist(), strict=True)),
-    }

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from beir_cocodr.analysis.gains import Gains, read_judged
-from beir_cocodr.analysis.qpp import correlations
-from beir_cocodr.analysis.spans import SpanMeasures, SpanPairs, measure_spans, sample_span_pairs
+from beir_cocodr.analysis.gains import Gains, read_scores
+from beir_cocodr.analysis.qpp import Coefficients, correlations
+from beir_cocodr.analysis.spans import (
+    SpanChange,
+    SpanMeasures,
+    SpanPairs,
+    SpanRecord,
+    measure_spans,
+    sample_span_pairs,
+)
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.losses.coco import COCOLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.records import versions
-from beir_cocodr.report.pictures import Panel, will_draw, write_labelled_scatter
+from beir_cocodr.records import Json, Report, versions
 
 log = logging.getLogger(__name__)
 
@@ -54,16 +57,78 @@ class RepresentationOptions:
             raise InputError(f"temperature must be positive, not {self.temperature}")
 
 
+@dataclass(frozen=True)
+class CorpusRecord:
+    """A corpus: what was sampled, and what each model makes of it.
+
+    Attributes:
+        too_short: documents drawn too, but without two spans.
+        left_over: documents in no batch.
+        loss_of_chance: of a model without distinctions.
+        models: name to its measures.
+        change: of the second model to the first, None for one model.
+    """
+
+    documents: int
+    corpus_sha256: str
+    sampled: int
+    too_short: int
+    batch_size: int
+    batches: int
+    left_over: int
+    loss_of_chance: float
+    models: dict[str, SpanRecord] = field(default_factory=dict)
+    change: SpanChange | None = None
+
+
+@dataclass(frozen=True)
+class EncoderRecord:
+    """A model, and how its losses are made."""
+
+    similarity: str
+    scale: float
+    dimensions: int
+    text_format: Json
+    weights_sha256: str
+
+
+@dataclass(frozen=True)
+class ReductionAgainstGain(Coefficients):
+    """Of the contrastive loss's reduction with the gain, over corpora that have both."""
+
+    of: str
+    datasets: int
+
+
+@dataclass(frozen=True)
+class Representation(Report):
+    """``representation.json``, with the fields of :class:`RepresentationOptions`.
+
+    Attributes:
+        losses_comparable: whether the models' losses are on one scale.
+        measure: of the gains, None without.
+    """
+
+    datasets: dict[str, CorpusRecord]
+    models: dict[str, EncoderRecord]
+    sample: int
+    batch_size: int
+    temperature: float
+    span_tokens: int
+    seed: int
+    losses_comparable: bool
+    reduction_against_gain: ReductionAgainstGain | None
+    measure: str | None
+
+
 def representation(
     datasets: Sequence[str],
     models: Sequence[str],
     options: RepresentationOptions | None = None,
-    output: Path | None = None,
     results: Sequence[Path] = (),
     measure: str = "nDCG@10",
-    picture: bool | None = None,
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> Representation:
     """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora.
 
     The pairs are those that COCO contrasts: two spans of a document. They are cut by the first model's
@@ -74,16 +139,9 @@ def representation(
         datasets: as the command line names them; only their documents are read.
         models: one, or two: before and after.
         options: see :class:`RepresentationOptions`.
-        output: folder for representation.json and representation.png.
         results: results.json files of `evaluate` with both models: then the reduction of the contrastive
             loss stands against the gain in ``measure``, as in Figure 5a.
-        picture: draw uniformity against alignment, as in Figure 5b, and Figure 5a with ``results``; by
-            default where there are an output and matplotlib.
         search: how models are loaded and encode.
-
-    Returns:
-        The content of representation.json. Intervals are bootstrap 95% intervals, of alignment over documents
-        and of the loss over batches; None for a single one.
 
     Raises:
         InputError: a corpus has no two documents with two spans, a model cannot be found or is an MRL, its
@@ -95,26 +153,12 @@ def representation(
     _check(datasets, models, results)
     gains: dict[str, float] = {}
     if results:
-        found = Gains(read_judged(results, datasets, measure), *models)
+        found = Gains(read_scores(results, datasets, measure), *models)
         gains = {name: gain for name in datasets if (gain := found.of(name)) is not None}
-    drawn = will_draw(picture, output is not None, "give --output")
-    if output is not None:
-        output_folder(output)
-
     study = _Study(options, search)
     for model in models:
-        study.look(model, datasets)
-    report = study.report(gains)
-    report |= {
-        "measure": measure if gains else None,
-        "picture": "representation.png" if drawn else None,
-        "versions": versions(),
-    }
-    if output is not None:
-        if drawn:
-            write_labelled_scatter(output / "representation.png", _panels(report), "representation of spans")
-        write_text(output / "representation.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
+        study.measure(model, datasets)
+    return study.report(gains, measure)
 
 
 class _Study:
@@ -123,13 +167,13 @@ class _Study:
     def __init__(self, options: RepresentationOptions, search: SearchOptions) -> None:
         self.options, self.search = options, search
         self.pairs: dict[str, SpanPairs] = {}
-        self.corpora: dict[str, dict[str, Any]] = {}
-        self.models: dict[str, dict[str, Any]] = {}
-        self.found: dict[str, dict[str, SpanMeasures]] = {}
+        self.corpora: dict[str, CorpusRecord] = {}
+        self.models: dict[str, EncoderRecord] = {}
+        self.found: dict[str, list[SpanMeasures]] = {}
 
-    def look(self, name: str, datasets: Sequence[str]) -> None:
+    def measure(self, name: str, datasets: Sequence[str]) -> None:
         """Measure one model on every corpus; the first one's tokenizer cuts the spans."""
-        model = load_encoder(name, self.search.encoder)
+        search, model = self.search, load_encoder(name, self.search.encoder)
         if isinstance(model, MRL):
             raise InputError(f"{name} is an MRL: its texts are distributions, without a place on a sphere")
         loss = COCOLoss(model)
@@ -137,18 +181,19 @@ class _Study:
             if dataset not in self.pairs:
                 self._sample(dataset, model)
             log.info("%s on %s", name, dataset)
-            search, size, temperature = self.search, self.options.batch_size, self.options.temperature
+            size, temperature = self.options.batch_size, self.options.temperature
             measured = measure_spans(
                 model, self.pairs[dataset], size, temperature, search.batch_size, search.progress
             )
-            self.found.setdefault(dataset, {})[name] = measured
-        self.models[name] = {
-            "similarity": model.similarity_fn_name,
-            "scale": loss.scale,
-            "dimensions": model.get_embedding_dimension(),
-            "text_format": model.text_format.as_dict(),
-            "weights_sha256": weights_sha256(model),
-        }
+            self.found.setdefault(dataset, []).append(measured)
+            self.corpora[dataset].models[name] = measured.record()
+        self.models[name] = EncoderRecord(
+            similarity=model.similarity_fn_name,
+            scale=loss.scale,
+            dimensions=model.get_embedding_dimension(),
+            text_format=model.text_format.as_dict(),
+            weights_sha256=weights_sha256(model),
+        )
 
     def _sample(self, dataset: str, model: Any) -> None:
         documents = load_collection(dataset, labels="none").documents
@@ -160,73 +205,46 @@ class _Study:
         size = min(options.batch_size, used)
         log.info("%s: %d documents sampled, %d too short for two spans", dataset, used, pairs.too_short)
         self.pairs[dataset] = pairs
-        self.corpora[dataset] = {
-            "documents": len(documents),
-            "corpus_sha256": documents.content_hash,
-            "sampled": used,
-            "too_short": pairs.too_short,
-            "batch_size": size,
-            "batches": used // size,
-            "left_over": used % size,
-            "loss_of_chance": math.log(2 * size - 1),
-        }
-
-    def report(self, gains: dict[str, float]) -> dict[str, Any]:
-        scales = {(model["similarity"], model["scale"]) for model in self.models.values()}
-        corpora = {}
-        for dataset, found in self.found.items():
-            records = {name: measured.record() for name, measured in found.items()}
-            corpora[dataset] = self.corpora[dataset] | {"models": records, "change": None}
-            if len(found) == 2:
-                before, after = found.values()
-                change = after.change(before, comparable=len(scales) == 1)
-                corpora[dataset]["change"] = change | {"gain": gains.get(dataset)}
-        return {
-            "datasets": corpora,
-            "models": self.models,
-            **asdict(self.options),
-            "losses_comparable": len(scales) == 1,
-            "reduction_against_gain": _correlated(corpora) if gains else None,
-        }
-
-
-def _correlated(corpora: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Pearson's r and Kendall's tau of the loss's reduction with the gain, over corpora that have both."""
-    changes = {name: record["change"] for name, record in corpora.items()}
-    gains = {name: change["gain"] for name, change in changes.items() if change["gain"] is not None}
-    reductions = {name: change["contrastive_loss_reduction"] for name, change in changes.items()}
-    finite = {name: value for name, value in reductions.items() if value is not None}
-    [row] = correlations({"reduction of the contrastive loss": finite}, gains)
-    return {"of": row.pop("predictor"), "datasets": row.pop("queries"), **row}
-
-
-def _panels(report: dict[str, Any]) -> list[Panel]:
-    """Figure 5b, and where there are gains Figure 5a."""
-    models, datasets = file_names(report["models"]), file_names(report["datasets"])  # paths are too long
-    points = {
-        f"{model}, {dataset}": (model, dataset, found)
-        for dataset, record in report["datasets"].items()
-        for model, found in record["models"].items()
-    }
-    both = Panel(
-        {point: found["alignment"] for point, (_, _, found) in points.items()},
-        {point: found["uniformity"] for point, (_, _, found) in points.items()},
-        "ℓ_align",
-        "ℓ_uniform",
-        names={point: datasets[dataset] for point, (_, dataset, _) in points.items()},
-        groups={point: models[model] for point, (model, _, _) in points.items()},
-    )
-    panels = [both]
-    row = report["reduction_against_gain"]
-    if row is not None:
-        changes = {datasets[name]: record["change"] for name, record in report["datasets"].items()}
-        reduction = {name: change["contrastive_loss_reduction"] for name, change in changes.items()}
-        gain = {name: change["gain"] for name, change in changes.items()}
-        told = "" if row["pearson"] is None else f"r = {row['pearson']:+.3f}, τ = {row['kendall']:+.3f}"
-        panels.append(
-            Panel(reduction, gain, "reduction of contrastive loss", f"gain in {report['measure']}", told)
+        self.corpora[dataset] = CorpusRecord(
+            documents=len(documents),
+            corpus_sha256=documents.content_hash,
+            sampled=used,
+            too_short=pairs.too_short,
+            batch_size=size,
+            batches=used // size,
+            left_over=used % size,
+            loss_of_chance=math.log(2 * size - 1),
         )
-    return panels
+
+    def report(self, gains: dict[str, float], measure: str) -> Representation:
+        comparable = len({(model.similarity, model.scale) for model in self.models.values()}) == 1
+        corpora, changes = self.corpora, {}
+        if len(self.models) == 2:
+            for dataset, (before, after) in self.found.items():
+                change = after.change(before, comparable)
+                changes[dataset] = replace(change, gain=gains.get(dataset))
+            corpora = {name: replace(corpus, change=changes[name]) for name, corpus in corpora.items()}
+        return Representation(
+            datasets=corpora,
+            models=self.models,
+            **asdict(self.options),
+            losses_comparable=comparable,
+            reduction_against_gain=_correlated(changes) if gains else None,
+            measure=measure if gains else None,
+            versions=versions(),
+        )
+
+
+def _correlated(changes: dict[str, SpanChange]) -> ReductionAgainstGain:
+    """Pearson's r and Kendall's tau of the loss's reduction with the gain, over corpora that have both."""
+    gains = {name: change.gain for name, change in changes.items() if change.gain is not None}
+    reductions = {
+        name: change.contrastive_loss_reduction
+        for name, change in changes.items()
+        if change.contrastive_loss_reduction is not None
+    }
+    [row] = correlations({"reduction of the contrastive loss": reductions}, gains)
+    return ReductionAgainstGain(**row.coefficients, of=row.predictor, datasets=row.queries)
 
 
 def _check(datasets: Sequence[str], models: Sequence[str], results: Sequence[Path]) -> None:

@@ -1,21 +1,17 @@
 """How far targets are from a source, in the words of documents and in the kinds of queries.
 
-How alike two frequency distributions are.
-
-What kind of question a query asks, by its first word.
-
-Which words a corpus has, and how often.
+Words are counted by corpus; a query's kind goes by its first word; both are compared by weighted Jaccard
+similarity.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beir_cocodr.analysis.gains import Judged, read_judged
-from beir_cocodr.analysis.qpp import correlations
+from beir_cocodr.analysis.gains import ModelScores, read_scores
+from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import output_folder, write_text
-from beir_cocodr.records import versions
-from beir_cocodr.report.pictures import Panel, will_draw, write_labelled_scatter
+from beir_cocodr.records import Report, versions
+
+log = logging.getLogger(__name__)
 
 
 def weighted_jaccard(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> float:
@@ -184,10 +179,69 @@ def _table(words: Any, counts: Any) -> Any:
     return table.filter(pc.not_equal(table.column("word"), ""))
 
 
-log = logging.getLogger(__name__)
-
 #: The two similarities, as report and picture call them.
 SIMILARITIES = {"document_jaccard": "document similarity", "query_type_jaccard": "query type similarity"}
+
+
+@dataclass(frozen=True)
+class CollectionRecord:
+    """What was counted in a collection.
+
+    Attributes:
+        split: of the queries, None for all of them.
+        words, different_words: of the documents.
+        query_types: type to its share of the queries, None where there are none.
+    """
+
+    dataset: str
+    split: str | None
+    documents: int
+    corpus_sha256: str
+    words: int
+    different_words: int
+    queries: int
+    query_types: dict[str, float] | None
+
+
+@dataclass(frozen=True)
+class TargetRecord(CollectionRecord):
+    """A target with its similarities; None where one side has no words, or no queries."""
+
+    document_jaccard: float | None
+    query_type_jaccard: float | None
+
+
+@dataclass(frozen=True)
+class SimilarityCorrelation(Coefficients):
+    """Of one similarity with a model's scores, over so many targets."""
+
+    similarity: str
+    targets: int
+
+
+@dataclass(frozen=True)
+class Shift(Report):
+    """``shift.json``.
+
+    Attributes:
+        document_jaccard, query_type_jaccard: a number where there is one target, and target to number where
+            there are several. None where one side has no words, or no queries.
+        scores: model to target to score in ``measure``, less that of the ``baseline`` if there is one.
+        correlations: model to the correlations of its scores with both similarities.
+    """
+
+    document_jaccard: float | dict[str, float | None] | None
+    query_type_jaccard: float | dict[str, float | None] | None
+    source: CollectionRecord
+    targets: list[TargetRecord]
+    measure: str | None = None
+    baseline: str | None = None
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    correlations: dict[str, list[SimilarityCorrelation]] = field(default_factory=dict)
+
+    def similarities(self) -> dict[str, dict[str, float | None]]:
+        """Similarity to target to value."""
+        return {name: {t.dataset: getattr(t, name) for t in self.targets} for name in SIMILARITIES}
 
 
 def shift(
@@ -195,12 +249,10 @@ def shift(
     targets: Sequence[str],
     split: str | None = None,
     source_split: str | None = None,
-    output: Path | None = None,
     results: Sequence[Path] = (),
     measure: str = "nDCG@10",
     baseline: str | None = None,
-    picture: bool | None = None,
-) -> dict[str, Any]:
+) -> Shift:
     """Compare the unigrams of documents and the types of queries of targets with those of a source.
 
     The source is read once, however many targets there are; of each corpus only its words and their counts
@@ -209,60 +261,46 @@ def shift(
     Args:
         source, targets: datasets as the command line names them; queries are optional.
         split: of the targets' queries: the judged queries of that split. By default test, and all queries
-            where there is no such split, which is said; a split that was asked for has to be there.
+            where there is no such split, which is logged; a split that was asked for has to be there.
         source_split: the same for the source; by default train.
-        output: folder for shift.json and, with ``results``, shift.png.
         results: results.json files of `evaluate` over targets: then every model's scores stand against the
             similarities, with correlations.
         measure: of the results.
         baseline: a model in the results; scores are then differences to its own, as in Figure 2 (BM25 there).
-        picture: draw the scatter; by default where there are results, an output and matplotlib.
-
-    Returns:
-        The content of shift.json. ``document_jaccard`` and ``query_type_jaccard`` are numbers where there is
-        one target, and mappings from target to number where there are several; ``targets`` has a record for
-        each in any case. A number is None where one side has no words, or no queries.
 
     Raises:
         InputError: what has to be corrected in a collection, a split or the results.
 
     Source: COCO-DR, section 3.2, appendices C and D.
     """
-    targets = _checked(targets)
-    if output is not None:
-        output_folder(output)
-    judged = read_judged(results, targets, measure) if results else None
-    if judged is not None and baseline is not None:
-        judged = _differences(judged, baseline)
-    drawn = will_draw(picture, output is not None and judged is not None, "give --results and --output")
+    if not targets:
+        raise InputError("no target; name at least one with --target")
+    twice = [target for target in targets if targets.count(target) > 1]
+    if twice:
+        raise InputError(f"target {twice[0]!r} is named twice")
+    scores = read_scores(results, targets, measure) if results else None
+    if scores is not None and baseline is not None:
+        scores = _differences(scores, baseline)
 
     home = _side(source, source_split, "train")
     records = [_against(home, _side(target, split, "test")) for target in targets]
-    values = {key: {record["dataset"]: record[key] for record in records} for key in SIMILARITIES}
-    report: dict[str, Any] = {
-        key: found if len(targets) > 1 else found[targets[0]] for key, found in values.items()
-    }
-    report |= {"source": home.record, "targets": records}
-    if judged is not None:
-        report |= {"measure": measure, "baseline": baseline, "scores": judged.scores}
-        report["correlations"] = {
-            label: _correlated(values, scores) for label, scores in judged.scores.items()
-        }
-    report |= {"picture": "shift.png" if drawn else None, "versions": versions()}
-    if output is not None:
-        if judged is not None and drawn:
-            _draw(output / "shift.png", source, values, judged, report["correlations"], baseline)
-        write_text(output / "shift.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
+    found = Shift(None, None, home.record, records, versions=versions())
+    values = found.similarities()
+    documents, queries = (of if len(targets) > 1 else of[targets[0]] for of in values.values())
+    found = replace(found, document_jaccard=documents, query_type_jaccard=queries)
+    if scores is None:
+        return found
+    rows = {label: _correlated(values, own) for label, own in scores.scores.items()}
+    return replace(found, measure=measure, baseline=baseline, scores=scores.scores, correlations=rows)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What is kept of a collection: its counts, and what the report says of it."""
+    """What is kept of a collection: its counts, and what the report has of it."""
 
     unigrams: Unigrams
     query_types: dict[str, int]
-    record: dict[str, Any]
+    record: CollectionRecord
 
 
 def _side(dataset: str, split: str | None, default: str) -> _Side:
@@ -272,16 +310,16 @@ def _side(dataset: str, split: str | None, default: str) -> _Side:
     unigrams = Unigrams.of(collection.documents)
     counts = query_type_counts(collection.queries.values())
     queries = len(collection.queries)
-    record = {
-        "dataset": dataset,
-        "split": collection.split,
-        "documents": len(collection.documents),
-        "corpus_sha256": collection.documents.content_hash,
-        "words": int(unigrams.counts.sum()),
-        "different_words": len(unigrams.counts),
-        "queries": queries,
-        "query_types": {name: count / queries for name, count in counts.items()} if queries else None,
-    }
+    record = CollectionRecord(
+        dataset=dataset,
+        split=collection.split,
+        documents=len(collection.documents),
+        corpus_sha256=collection.documents.content_hash,
+        words=int(unigrams.counts.sum()),
+        different_words=len(unigrams.counts),
+        queries=queries,
+        query_types={name: count / queries for name, count in counts.items()} if queries else None,
+    )
     return _Side(unigrams, counts, record)
 
 
@@ -301,75 +339,44 @@ def _log_split(collection: Collection, asked: str | None, default: str) -> None:
         )
 
 
-def _against(home: _Side, there: _Side) -> dict[str, Any]:
+def _against(home: _Side, there: _Side) -> TargetRecord:
     documents = queries = None
     if len(home.unigrams.counts) and len(there.unigrams.counts):
         documents = weighted_jaccard(*home.unigrams.aligned(there.unigrams))
     else:
-        log.warning("%s: one side has no words, so no similarity of documents", there.record["dataset"])
-    if home.record["queries"] and there.record["queries"]:
+        log.warning("%s: one side has no words, so no similarity of documents", there.record.dataset)
+    if home.record.queries and there.record.queries:
         queries = weighted_jaccard(*(np.array([*side.query_types.values()]) for side in (home, there)))
-    return there.record | {"document_jaccard": documents, "query_type_jaccard": queries}
+    return TargetRecord(**vars(there.record), document_jaccard=documents, query_type_jaccard=queries)
 
 
-def _correlated(values: dict[str, dict[str, float | None]], scores: dict[str, float]) -> list[dict[str, Any]]:
+def _correlated(
+    values: dict[str, dict[str, float | None]], scores: dict[str, float]
+) -> list[SimilarityCorrelation]:
     """Pearson's r and Kendall's tau of both similarities with the scores, over targets that have both."""
     finite = {
         name: {target: math.nan if value is None else value for target, value in found.items()}
         for name, found in values.items()
     }
-    rows = correlations(finite, scores)
     return [
-        {"similarity": row.pop("predictor"), "targets": row.pop("queries"), **row}  # a point is a target here
-        for row in rows
+        SimilarityCorrelation(**row.coefficients, similarity=row.predictor, targets=row.queries)
+        for row in correlations(finite, scores)
     ]
 
 
-def _draw(
-    path: Path,
-    source: str,
-    values: dict[str, dict[str, float | None]],
-    judged: Judged,
-    rows: dict[str, list[dict[str, Any]]],
-    baseline: str | None,
-) -> None:
-    panels = []
-    # Points and axes have no room for paths.
-    targets = file_names(values["document_jaccard"])
-    models = file_names([*judged.scores, *([] if baseline is None else [baseline])])
-    for label, scores in judged.scores.items():
-        against = "" if baseline is None else f" − {models[baseline]}"
-        y = {targets[target]: score for target, score in scores.items()}
-        for row in rows[label]:
-            x = {targets[target]: value for target, value in values[row["similarity"]].items()}
-            told = "" if row["pearson"] is None else f"r = {row['pearson']:+.3f}, τ = {row['kendall']:+.3f}"
-            y_label = f"{judged.measure}, {models[label]}{against}"
-            panels.append(Panel(x, y, SIMILARITIES[row["similarity"]], y_label, told))
-    write_labelled_scatter(path, panels, f"similarity with {source}")
-
-
-def _checked(targets: Sequence[str]) -> list[str]:
-    if not targets:
-        raise InputError("no target; name at least one with --target")
-    twice = [target for target in targets if targets.count(target) > 1]
-    if twice:
-        raise InputError(f"target {twice[0]!r} is named twice")
-    return list(targets)
-
-
-def _differences(judged: Judged, baseline: str) -> Judged:
+def _differences(scores: ModelScores, baseline: str) -> ModelScores:
     """Every other model's scores less the baseline's on the same target."""
-    base = judged.of(baseline)
-    scores = {}
-    for label, found in judged.scores.items():
+    base = scores.of(baseline)
+    differences = {}
+    for label, found in scores.scores.items():
         if found is base:
             continue
         for target in found:
             if target not in base:
                 raise InputError(
-                    f"the results judge {label!r} on {target!r}, but not the baseline {baseline!r}"
+                    f"the results have {label!r} on {target!r}, but not the baseline {baseline!r}"
                 )
-        scores[label] = {target: value - base[target] for target, value in found.items()}
-    if not scores:
-        raise InputError(f"the results judge nothing but the baseline {baseline!r}")
-    return replace(judged, scores=scores)
+        differences[label] = {target: value - base[target] for target, value in found.items()}
+    if not differences:
+        raise InputError(f"the results have nothing but the baseline {baseline!r}")
+    return replace(scores, scores=differences)

@@ -1,34 +1,154 @@
 """Whether training helped on the source queries that resemble a target, and on the target too.
 
-Which clusters of source queries are nearest to the queries of a target.
-
-Target queries beside the source queries that a model takes for most alike.
+A sample of source queries is clustered; the training loss of every query is taken under both models, without
+gradient; and for each target there are the cluster nearest to its queries, and the source queries that the
+model takes for most alike.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from beir_cocodr.analysis.gains import Gains, read_judged
-from beir_cocodr.analysis.qpp import correlations
-from beir_cocodr.analysis.source_losses import SourceTriplets, sample_triplets, source_losses
+from beir_cocodr.analysis.gains import Gains, read_scores
+from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.data.clusters import Clusters, cluster_queries
-from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.records import versions
-from beir_cocodr.report.pictures import Panel, will_draw, write_labelled_scatter
+from beir_cocodr.records import Report, versions
+from beir_cocodr.training.negatives import bm25_negatives
+
+log = logging.getLogger(__name__)
+
+Array = npt.NDArray[np.float32]
+
+#: Central queries of a cluster that are shown.
+_SHOWN = 3
+
+#: Queries whose documents are encoded at a time.
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class SourceTriplets:
+    """Q queries, each with a positive and n negatives.
+
+    Attributes:
+        queries: query id -> text, in collection order.
+        rows: (Q, 1 + n) int64 corpus rows, the positive first.
+    """
+
+    queries: dict[str, str]
+    rows: npt.NDArray[np.int64]
+
+
+def sample_triplets(
+    collection: Collection, text_format: TextFormat, size: int, negatives: int = 4, seed: int = 42
+) -> SourceTriplets:
+    """Draw queries that have a relevant document, one of these, and negatives among BM25's best 30 others.
+
+    Args:
+        collection: with queries and qrels.
+        text_format: of BM25.
+        size: the most queries; a collection that has fewer gives them all.
+        negatives: n; of a query that has fewer, some are drawn repeatedly.
+        seed: of all draws.
+
+    Raises:
+        InputError: no query has a relevant document in the corpus.
+
+    Source: COCO-DR, sections 4.2 and 5.1 (the first negatives of fine-tuning are BM25's).
+    """
+    rng = np.random.default_rng(seed)
+    positives: dict[str, npt.NDArray[np.int64]] = {}
+    for query, grades in collection.qrels.items():
+        rows = collection.documents.rows([document for document, grade in grades.items() if grade > 0])
+        if (rows >= 0).any():
+            positives[query] = rows[rows >= 0]
+    if not positives:
+        raise InputError(f"{collection.name}: no query of split {collection.split} has a relevant document")
+    ids = list(positives)
+    drawn = {ids[i] for i in rng.choice(len(ids), min(size, len(ids)), replace=False).tolist()}
+    queries = {query: text for query, text in collection.queries.items() if query in drawn}
+    log.info("%s: %d of %d queries with a relevant document", collection.name, len(queries), len(ids))
+    qrels = {query: collection.qrels[query] for query in queries}
+    sampled = replace(collection, queries=queries, qrels=qrels)
+    pools = bm25_negatives(sampled, text_format, seed=seed)
+    triplets = [
+        [rng.choice(positives[query]), *rng.choice(pools[query], negatives, len(pools[query]) < negatives)]
+        for query in queries
+    ]
+    return SourceTriplets(queries, np.array(triplets, np.int64))
+
+
+class SourceLosses(NamedTuple):
+    """(Q,) losses, and the (Q, d) query embeddings, normalised where the model compares by cosine."""
+
+    losses: npt.NDArray[np.float64]
+    embeddings: npt.NDArray[np.float32]
+
+
+def source_losses(
+    model: Any, documents: Documents, triplets: SourceTriplets, batch_size: int = 64, progress: bool = False
+) -> SourceLosses:
+    """−log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time.
+
+    Args:
+        model: an encoder; cosines are scaled by 20 as in training, dot products by 1.
+        documents: the corpus of the triplets. The documents of 256 queries are in memory at a time.
+        triplets: the queries.
+        batch_size, progress: of encoding.
+
+    Raises:
+        InputError: a query's loss is NaN or infinite.
+
+    Source: COCO-DR, Eq. 2 and 3.
+    """
+    compared = COCOLoss(model)  # how this model's scores are made in training
+    texts = list(triplets.queries.values())
+    options = {"batch_size": batch_size, "convert_to_tensor": True, "show_progress_bar": progress}
+    queries = _plain(model.encode_queries(texts, **options))
+    losses = []
+    for start in range(0, len(texts), _BLOCK):
+        rows = triplets.rows[start : start + _BLOCK]  # (b, 1 + n)
+        taken = documents.take(rows.ravel())
+        encoded = _plain(model.encode_corpus(taken, **options)).view(*rows.shape, -1)  # (b, 1 + n, d)
+        losses.append(_losses(queries[start : start + _BLOCK], encoded, compared.scale, compared.normalize))
+    found = torch.cat(losses).numpy()
+    if not np.isfinite(found).all():
+        wrong = list(triplets.queries)[int(np.flatnonzero(~np.isfinite(found))[0])]
+        raise InputError(f"the loss of query {wrong!r} is not finite; encode in float32 if it was in half")
+    vectors = F.normalize(queries, dim=1) if compared.normalize else queries
+    return SourceLosses(found, vectors.numpy())
+
+
+def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -> Tensor:
+    """(b, d) and (b, 1 + n, d) to (b,)."""
+    size, negatives = len(queries), documents.shape[1] - 1
+    one_each = torch.stack(
+        [documents[:, :1].expand(-1, negatives, -1), documents[:, 1:]], dim=2
+    )  # (b, n, 2, d)
+    repeated = queries.double().repeat_interleave(negatives, dim=0)  # (b * n, d)
+    losses = triplet_losses(repeated, one_each.flatten(0, 1).double(), scale, normalize)
+    return losses.view(size, negatives).mean(dim=1)
+
+
+def _plain(encoded: Tensor) -> Tensor:
+    return encoded.detach().float().cpu()
 
 
 def cluster_similarities(
@@ -55,46 +175,20 @@ def cluster_similarities(
     return means
 
 
-def nearest_queries(
-    shown: Sequence[str],
-    target: Mapping[str, str],
-    target_embeddings: npt.NDArray[np.float32],
-    source: Mapping[str, str],
-    source_embeddings: npt.NDArray[np.float32],
-    count: int = 1,
-) -> list[dict[str, Any]]:
-    """For each of some target queries, the source queries of the largest dot product.
+def nearest_queries(target: Array, source: Array, count: int = 1) -> list[tuple[int, float]]:
+    """The source queries of the largest dot product with one target query.
 
     Args:
-        shown: ids of target queries.
-        target, source: id -> text, in the order of the embeddings.
-        target_embeddings, source_embeddings: (T, d) and (Q, d).
-        count: source queries for each; ties go to the earlier one.
+        target, source: (d,) and (Q, d) embeddings.
+        count: how many; ties go to the earlier one.
 
     Returns:
-        One record a target query: its id and text, and under "nearest" id, text, ``row`` among the source
-        queries and similarity of each source query.
+        Row and similarity of each, the nearest first.
 
     Source: COCO-DR, Table 4.
     """
-    rows = {query: row for row, query in enumerate(target)}
-    ids, texts = list(source), list(source.values())
-    found = []
-    for query in shown:
-        scores = source_embeddings @ target_embeddings[rows[query]]  # (Q,)
-        best = np.argsort(-scores, kind="stable")[:count].tolist()
-        nearest = [
-            {"query_id": ids[i], "query": texts[i], "row": i, "similarity": float(scores[i])} for i in best
-        ]
-        found.append({"query_id": query, "query": target[query], "nearest": nearest})
-    return found
-
-
-log = logging.getLogger(__name__)
-
-Array = npt.NDArray[np.float32]
-
-_SHOWN = 3
+    scores = source @ target  # (Q,)
+    return [(row, float(scores[row])) for row in np.argsort(-scores, kind="stable")[:count].tolist()]
 
 
 @dataclass(frozen=True)
@@ -123,21 +217,100 @@ class SourceClusterOptions:
                 raise InputError(f"{name} must be at least 1, not {value}")
 
 
+@dataclass(frozen=True)
+class ClusterRecord:
+    """A cluster of source queries, the mean loss under both models, and how much it is lower after."""
+
+    cluster: int
+    queries: int
+    loss_before: float
+    loss_after: float
+    reduction: float
+    central_queries: list[str]
+
+
+@dataclass(frozen=True)
+class NearQuery:
+    """A source query that is near to a target query."""
+
+    query_id: str
+    query: str
+    similarity: float
+    loss_reduction: float
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A target query and the source queries nearest to it; gains are None where they are not known."""
+
+    query_id: str
+    query: str
+    nearest: list[NearQuery]
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """A target with the source cluster nearest to it."""
+
+    cluster: int
+    queries: int
+    loss_before: float
+    loss_after: float
+    reduction: float
+    similarity: float
+    gain: float | None
+    cases: list[Case]
+
+
+@dataclass(frozen=True)
+class ReductionAgainstGain(Coefficients):
+    """Of the nearest cluster's loss reduction with the gain, over targets that have both."""
+
+    of: str
+    targets: int
+
+
+@dataclass(frozen=True)
+class SourceClusters(Report):
+    """``source_clusters.json``.
+
+    Attributes:
+        sampled: source queries.
+        nearest_improved: targets whose nearest cluster has a lower loss after than before.
+        reduction_against_gain: None without results.
+        measure: of the gains, None without results.
+    """
+
+    sampled: int
+    targets: dict[str, TargetRecord]
+    clusters: list[ClusterRecord]
+    folded_clusters: int
+    nearest_improved: int
+    reduction_against_gain: ReductionAgainstGain | None
+    measure: str | None
+    source: str
+    source_split: str
+    before: str
+    after: str
+    split: str
+    options: SourceClusterOptions
+
+
 def source_clusters(
     source: str,
     targets: Sequence[str],
     before: str,
     after: str,
     options: SourceClusterOptions | None = None,
-    output: Path | None = None,
     results: Sequence[Path] = (),
     measure: str = "nDCG@10",
     queries: Sequence[str] = (),
     source_split: str = "train",
     split: str = "test",
-    picture: bool | None = None,
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> SourceClusters:
     """Cluster source queries, find the cluster nearest to each target, and compare losses with gains.
 
     A sample of the source's labelled queries is clustered by the embeddings of ``after``. The nearest cluster
@@ -149,17 +322,12 @@ def source_clusters(
         targets, split: collections with queries: those of the split, or all where there is no such split.
         before, after: two encoders with one similarity, such as without and with iDRO.
         options: see :class:`SourceClusterOptions`.
-        output: folder for source_clusters.json and, with ``results``, source_clusters.png.
         results: results.json files of `evaluate` with both models, over targets (for the gains of Figure 5c
             and Table 4) and over the source (for those of source queries in Table 4).
         measure: of the results.
         queries: ids of target queries to show with their nearest source queries, as in Table 4. By default
             those of the largest gains and losses where there are results, else some evenly spaced.
-        picture: draw Figure 5c; by default where there are results, an output and matplotlib.
         search: how models are loaded and encode.
-
-    Returns:
-        The content of source_clusters.json.
 
     Raises:
         InputError: what has to be corrected in collections, models, results or ids.
@@ -167,162 +335,132 @@ def source_clusters(
     Source: COCO-DR, section 5.5, Figure 5c and Table 4.
     """
     options = options or SourceClusterOptions()
-    names = list(targets)
-    _check(names, before, after)
-    judged = read_judged(results, [source, *names], measure) if results else None
-    gains = Gains(judged, before, after)
-    drawn = will_draw(picture, output is not None and judged is not None, "give --results and --output")
-    if output is not None:
-        output_folder(output)
-
-    texts = {name: _queries(name, split) for name in names}
+    _check(list(targets), before, after)
+    gains = Gains(read_scores(results, [source, *targets], measure) if results else None, before, after)
+    texts = {name: _queries(name, split) for name in targets}
     _check_queries(texts, queries)
-    study = _Study(source, source_split, texts, options, search)
-    for model in (before, after):
-        study.look(model)
-    report = study.report(gains, list(queries))
-    report |= {"measure": measure if judged else None, "source": source, "source_split": source_split}
-    report |= {"before": before, "after": after, "split": split, "options": asdict(options)}
-    report |= {"picture": "source_clusters.png" if drawn else None, "versions": versions()}
-    if output is not None:
-        if drawn:
-            write_labelled_scatter(output / "source_clusters.png", [_panel(report)], f"{after} − {before}")
-        text = json.dumps(report, indent=2, ensure_ascii=False)
-        write_text(output / "source_clusters.json", text + "\n")
-    return report
+    collection = load_collection(source, source_split)
+    first = load_encoder(before, search.encoder)
+    triplets = sample_triplets(collection, first.text_format, options.sample, options.negatives, options.seed)
+    log.info("losses of %d source queries under %s", len(triplets.queries), before)
+    losses_before, _ = source_losses(
+        first, collection.documents, triplets, search.batch_size, search.progress
+    )
+    similarity = first.similarity_fn_name
+    del first  # one model is in memory at a time
+    second = load_encoder(after, search.encoder)
+    if similarity != second.similarity_fn_name:
+        raise InputError("one model compares by cosine, the other by dot product: no loss is on both scales")
+    log.info("losses of %d source queries under %s", len(triplets.queries), after)
+    losses_after, embeddings = source_losses(
+        second, collection.documents, triplets, search.batch_size, search.progress
+    )
+    clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(triplets.queries))
+    study = _Study(source, triplets.queries, losses_before, losses_after, embeddings, clusters)
+    rows = {k: study.cluster(k) for k in range(len(clusters.sizes)) if clusters.sizes[k]}
+    found = {}
+    for name, own in texts.items():
+        vectors: Array = second.encode_queries(
+            list(own.values()),
+            batch_size=search.batch_size,
+            show_progress_bar=search.progress,
+            normalize_embeddings=similarity == "cosine",
+        )
+        alike = cluster_similarities(embeddings, clusters.labels, vectors, len(clusters.sizes))
+        nearest = rows[int(alike.argmax())]
+        shown = _shown(own, gains.by_query(name), queries, options.cases)
+        found[name] = TargetRecord(
+            cluster=nearest.cluster,
+            queries=nearest.queries,
+            loss_before=nearest.loss_before,
+            loss_after=nearest.loss_after,
+            reduction=nearest.reduction,
+            similarity=float(alike[nearest.cluster]),
+            gain=gains.of(name),
+            cases=study.cases(name, own, vectors, shown, gains, options.nearest),
+        )
+    return SourceClusters(
+        sampled=len(triplets.queries),
+        targets=found,
+        clusters=list(rows.values()),
+        folded_clusters=clusters.folded_clusters,
+        nearest_improved=sum(record.reduction > 0 for record in found.values()),
+        reduction_against_gain=_correlated(found) if results else None,
+        measure=measure if results else None,
+        source=source,
+        source_split=source_split,
+        before=before,
+        after=after,
+        split=split,
+        options=options,
+        versions=versions(),
+    )
 
 
+@dataclass(frozen=True)
 class _Study:
-    """Losses under both models, and the embeddings of the second."""
+    """Source queries with (Q,) losses under both models, (Q, d) embeddings of the second, and clusters."""
 
-    def __init__(
-        self,
-        source: str,
-        source_split: str,
-        texts: dict[str, dict[str, str]],
-        options: SourceClusterOptions,
-        search: SearchOptions,
-    ) -> None:
-        self.source, self.texts, self.options, self.search = source, texts, options, search
-        self.collection = load_collection(source, source_split)
-        self.triplets: SourceTriplets | None = None
-        self.losses: list[npt.NDArray[np.float64]] = []
-        self.similarities: list[str] = []
-        self.embeddings: Array | None = None
-        self.targets: dict[str, Array] = {}
+    source: str
+    queries: dict[str, str]
+    before: npt.NDArray[np.float64]
+    after: npt.NDArray[np.float64]
+    embeddings: Array
+    clusters: Clusters
 
-    def look(self, name: str) -> None:
-        """Measure one model: the first one's text format makes the negatives, the last embeddings stay."""
-        model = load_encoder(name, self.search.encoder)
-        self.similarities.append(str(model.similarity_fn_name))
-        if len(set(self.similarities)) > 1:
-            raise InputError(
-                "one model compares by cosine, the other by dot product: no loss is on both scales"
-            )
-        if self.triplets is None:
-            options = self.options
-            self.triplets = sample_triplets(
-                self.collection, model.text_format, options.sample, options.negatives, options.seed
-            )
-        log.info("losses of %d source queries under %s", len(self.triplets.queries), name)
-        found = source_losses(
-            model, self.collection.documents, self.triplets, self.search.batch_size, self.search.progress
-        )
-        self.losses.append(found.losses)
-        self.embeddings = found.embeddings
-        if len(self.losses) == 2:
-            self.targets = {target: self._encode(model, queries) for target, queries in self.texts.items()}
-
-    def _encode(self, model: Any, queries: dict[str, str]) -> Array:
-        vectors: Array = model.encode_queries(
-            list(queries.values()),
-            batch_size=self.search.batch_size,
-            show_progress_bar=self.search.progress,
-            normalize_embeddings=model.similarity_fn_name == "cosine",
-        )
-        return vectors
-
-    def report(self, gains: Gains, chosen: list[str]) -> dict[str, Any]:
-        assert self.triplets is not None
-        assert self.embeddings is not None
-        ids = list(self.triplets.queries)
-        clusters = cluster_queries(self.embeddings, self.options.clusters, self.options.seed, ids=ids)
-        told = [self._cluster(clusters, k) for k in range(len(clusters.sizes)) if clusters.sizes[k]]
-        by_number = {cluster["cluster"]: cluster for cluster in told}
-        targets = {}
-        for name, vectors in self.targets.items():
-            similarity = cluster_similarities(self.embeddings, clusters.labels, vectors, len(clusters.sizes))
-            nearest = int(similarity.argmax())
-            parts = ("cluster", "queries", "loss_before", "loss_after", "reduction")
-            targets[name] = {
-                **{part: by_number[nearest][part] for part in parts},
-                "similarity": float(similarity[nearest]),
-                "gain": gains.of(name),
-                "cases": self._cases(name, vectors, gains, chosen),
-            }
-        return {
-            "sampled": len(ids),
-            "targets": targets,
-            "clusters": told,
-            "folded_clusters": clusters.folded_clusters,
-            "nearest_improved": sum(record["reduction"] > 0 for record in targets.values()),
-            "reduction_against_gain": _correlated(targets) if gains.judged else None,
-        }
-
-    def _cluster(self, clusters: Clusters, k: int) -> dict[str, Any]:
-        assert self.triplets is not None
-        assert self.embeddings is not None
-        members = np.flatnonzero(clusters.labels == k)
-        before, after = (float(losses[members].mean()) for losses in self.losses)
-        distances = ((self.embeddings[members] - clusters.centroids[k]) ** 2).sum(axis=1)
-        texts = list(self.triplets.queries.values())
+    def cluster(self, k: int) -> ClusterRecord:
+        members = np.flatnonzero(self.clusters.labels == k)
+        before, after = float(self.before[members].mean()), float(self.after[members].mean())
+        distances = ((self.embeddings[members] - self.clusters.centroids[k]) ** 2).sum(axis=1)
+        texts = list(self.queries.values())
         central = members[np.argsort(distances, kind="stable")[:_SHOWN]]
-        return {
-            "cluster": k,
-            "queries": len(members),
-            "loss_before": before,
-            "loss_after": after,
-            "reduction": before - after,
-            "central_queries": [texts[i] for i in central.tolist()],
-        }
+        shown = [texts[i] for i in central.tolist()]
+        return ClusterRecord(k, len(members), before, after, before - after, shown)
 
-    def _cases(self, target: str, vectors: Array, gains: Gains, chosen: list[str]) -> list[dict[str, Any]]:
-        assert self.triplets is not None
-        assert self.embeddings is not None
-        texts, of_target, of_source = self.texts[target], gains.by_query(target), gains.by_query(self.source)
-        shown = [query for query in chosen if query in texts]
-        if not chosen and of_target:
-            shown = sorted(of_target, key=lambda query: -abs(of_target[query]))[: self.options.cases]
-        elif not chosen:
-            places = np.linspace(0, len(texts) - 1, min(self.options.cases, len(texts)))
-            shown = [list(texts)[int(place)] for place in places]
-        cases = nearest_queries(
-            shown, texts, vectors, self.triplets.queries, self.embeddings, self.options.nearest
-        )
-        for case in cases:
-            case["gain"] = of_target.get(case["query_id"])
-            for near in case["nearest"]:
-                row = near.pop("row")
-                near["loss_reduction"] = float(self.losses[0][row] - self.losses[1][row])
-                near["gain"] = of_source.get(near["query_id"])
+    def cases(
+        self,
+        target: str,
+        texts: dict[str, str],
+        vectors: Array,
+        shown: Sequence[str],
+        gains: Gains,
+        count: int,
+    ) -> list[Case]:
+        rows = {query: row for row, query in enumerate(texts)}
+        ids, of_target, of_source = list(self.queries), gains.by_query(target), gains.by_query(self.source)
+        cases = []
+        for query in shown:
+            nearest = [
+                NearQuery(
+                    ids[row],
+                    self.queries[ids[row]],
+                    similarity,
+                    float(self.before[row] - self.after[row]),
+                    of_source.get(ids[row]),
+                )
+                for row, similarity in nearest_queries(vectors[rows[query]], self.embeddings, count)
+            ]
+            cases.append(Case(query, texts[query], nearest, of_target.get(query)))
         return cases
 
 
-def _correlated(targets: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    gains = {name: record["gain"] for name, record in targets.items() if record["gain"] is not None}
-    reductions = {name: record["reduction"] for name, record in targets.items()}
+def _shown(
+    texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequence[str], count: int
+) -> list[str]:
+    """The target queries to show: those chosen, else of the largest changes, else some evenly spaced."""
+    if chosen:
+        return [query for query in chosen if query in texts]
+    if gains:
+        return sorted(gains, key=lambda query: -abs(gains[query]))[:count]
+    places = np.linspace(0, len(texts) - 1, min(count, len(texts)))
+    return [list(texts)[int(place)] for place in places]
+
+
+def _correlated(targets: dict[str, TargetRecord]) -> ReductionAgainstGain:
+    gains = {name: record.gain for name, record in targets.items() if record.gain is not None}
+    reductions = {name: record.reduction for name, record in targets.items()}
     [row] = correlations({"reduction of the nearest cluster's loss": reductions}, gains)
-    return {"of": row.pop("predictor"), "targets": row.pop("queries"), **row}
-
-
-def _panel(report: dict[str, Any]) -> Panel:
-    reduction = {name: record["reduction"] for name, record in report["targets"].items()}
-    gain = {name: record["gain"] for name, record in report["targets"].items()}
-    row = report["reduction_against_gain"]
-    told = "" if row["pearson"] is None else f"r = {row['pearson']:+.3f}, τ = {row['kendall']:+.3f}"
-    names = file_names(report["targets"])  # paths are too long
-    y_label = f"gain in {report['measure']}"
-    return Panel(reduction, gain, "reduction of the nearest cluster's loss", y_label, told, names)
+    return ReductionAgainstGain(**row.coefficients, of=row.predictor, targets=row.queries)
 
 
 def _check(targets: list[str], before: str, after: str) -> None:

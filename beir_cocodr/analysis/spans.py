@@ -1,10 +1,7 @@
-"""What a model makes of pairs of spans: alignment, uniformity, contrastive loss.
+"""What a model makes of the pairs of spans that COCO contrasts, over a seeded sample of documents.
 
-A seeded sample of the pairs that COCO contrasts.
-
-How near the two texts of a positive pair are.
-
-How evenly embeddings are spread over the sphere.
+Alignment: how near the two texts of a positive pair are; uniformity: how evenly embeddings are spread over
+the sphere; and the contrastive loss.
 """
 
 from __future__ import annotations
@@ -169,7 +166,37 @@ def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) 
     return float(torch.stack(parts).logsumexp(dim=0)) - math.log(rows * (rows - 1) / 2)
 
 
+#: Documents that a message names.
 _NAMED = 5
+
+
+@dataclass(frozen=True)
+class SpanRecord:
+    """Means of one model on one corpus; intervals are bootstrap 95% intervals, None for a single value."""
+
+    alignment: float
+    alignment_interval: tuple[float, float] | None
+    uniformity: float
+    contrastive_loss: float
+    contrastive_loss_interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class SpanChange:
+    """Differences of one model to another; None of losses that are not on one scale.
+
+    Attributes:
+        contrastive_loss_reduction: the share of the other's loss that is gone.
+        gain: of a measure of quality, None where it is not known.
+    """
+
+    alignment: float
+    alignment_interval: tuple[float, float] | None
+    uniformity: float
+    contrastive_loss: float | None
+    contrastive_loss_interval: tuple[float, float] | None
+    contrastive_loss_reduction: float | None
+    gain: float | None = None
 
 
 @dataclass(frozen=True)
@@ -187,16 +214,16 @@ class SpanMeasures:
     uniformity: float
     losses: npt.NDArray[np.float64]
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "alignment": float(self.alignment.mean()),
-            "alignment_interval": interval(self.alignment),
-            "uniformity": self.uniformity,
-            "contrastive_loss": float(self.losses.mean()),
-            "contrastive_loss_interval": interval(self.losses),
-        }
+    def record(self) -> SpanRecord:
+        return SpanRecord(
+            float(self.alignment.mean()),
+            interval(self.alignment),
+            self.uniformity,
+            float(self.losses.mean()),
+            interval(self.losses),
+        )
 
-    def change(self, before: SpanMeasures, comparable: bool) -> dict[str, Any]:
+    def change(self, before: SpanMeasures, comparable: bool) -> SpanChange:
         """Differences to what another model gave on the same pairs, in the same batches.
 
         Args:
@@ -205,14 +232,14 @@ class SpanMeasures:
         """
         closer, lower = self.alignment - before.alignment, self.losses - before.losses
         loss = float(before.losses.mean())
-        return {
-            "alignment": float(closer.mean()),
-            "alignment_interval": interval(closer),
-            "uniformity": self.uniformity - before.uniformity,
-            "contrastive_loss": float(lower.mean()) if comparable else None,
-            "contrastive_loss_interval": interval(lower) if comparable else None,
-            "contrastive_loss_reduction": -float(lower.mean()) / loss if comparable and loss else None,
-        }
+        return SpanChange(
+            float(closer.mean()),
+            interval(closer),
+            self.uniformity - before.uniformity,
+            float(lower.mean()) if comparable else None,
+            interval(lower) if comparable else None,
+            -float(lower.mean()) / loss if comparable and loss else None,
+        )
 
 
 def measure_spans(

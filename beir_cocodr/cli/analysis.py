@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from rich.table import Table
 
 from beir_cocodr.cli import options
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.records import Report
+from beir_cocodr.report.pictures import (
+    qpp_picture,
+    representation_picture,
+    shift_picture,
+    source_clusters_picture,
+    will_draw,
+)
 from beir_cocodr.report.terminal import print_json, print_tables
+
+R = TypeVar("R", bound=Report)
 
 _Picture = Annotated[
     bool | None,
@@ -21,6 +34,44 @@ _Results = Annotated[
 ]
 
 _ResultsMeasure = Annotated[str, typer.Option(help="The measure of the results.")]
+
+
+def open_output(output: Path | None) -> None:
+    """Make the folder for the results, if there is one, before the work starts."""
+    from beir_cocodr.io import output_folder
+
+    if output is not None:
+        output_folder(output)
+
+
+def deliver(
+    report: R,
+    file: str,
+    output: Path | None,
+    picture: tuple[str, Callable[[Path, R], None]] | None,
+    tables: Callable[[R], Iterable[Table]],
+    as_json: bool,
+) -> None:
+    """Draw and write what a command found, and print it.
+
+    Args:
+        report: what was found.
+        file: its name in ``output``.
+        output: the folder, None to print only.
+        picture: the picture's name in ``output``, and what draws it; None for none.
+        tables: of the report, for a terminal.
+        as_json: print the report as JSON instead.
+    """
+    if output is not None:
+        if picture is not None:
+            name, draw = picture
+            draw(output / name, report)
+            report = replace(report, picture=name)
+        report.write(output / file)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print_tables(*tables(report))
 
 
 def qpp(
@@ -45,12 +96,14 @@ def qpp(
     as_json: options.Json = False,
 ) -> None:
     """Correlate predictors of query performance, an MRL's variance among them, with per-query quality."""
+    from beir_cocodr.analysis.predictors import variance_predictors
     from beir_cocodr.analysis.qpp import qpp as run
-    from beir_cocodr.analysis.qpp import variance_predictors
     from beir_cocodr.report.tables.analysis import qpp_table
 
     encoder = EncoderOptions(query_length, document_length, title_separator=title_separator, device=device)
-    report = run(
+    drawn = will_draw(picture, True, "")
+    open_output(output)
+    found = run(
         dataset,
         model,
         output,
@@ -58,14 +111,12 @@ def qpp(
         measure,
         split,
         extra=variance_predictors(model, dataset, split, encoder),
-        picture=picture,
         policy=identical_ids,
         search=SearchOptions(encoder, bm25_analyzer, encode_batch_size, progress=True),
     )
-    if as_json:
-        print_json(report)
-    else:
-        print_tables(qpp_table(report))
+    found.write_values(output / found.record.values)
+    drawing = ("qpp.png", lambda path, _: qpp_picture(path, found)) if drawn else None
+    deliver(found.record, "qpp.json", output, drawing, lambda report: [qpp_table(report)], as_json)
 
 
 def shift(
@@ -94,11 +145,11 @@ def shift(
     from beir_cocodr.analysis.shift import shift as run
     from beir_cocodr.report.tables.analysis import shift_tables
 
-    report = run(source, target, split, source_split, output, results or (), measure, baseline, picture)
-    if as_json:
-        print_json(report)
-    else:
-        print_tables(*shift_tables(report))
+    drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")
+    open_output(output)
+    report = run(source, target, split, source_split, results or (), measure, baseline)
+    drawing = ("shift.png", shift_picture) if drawn else None
+    deliver(report, "shift.json", output, drawing, shift_tables, as_json)
 
 
 def representation(
@@ -131,24 +182,23 @@ def representation(
     from beir_cocodr.analysis.representation import representation as run
     from beir_cocodr.report.tables.analysis import representation_tables
 
+    settings = RepresentationOptions(sample, batch_size, temperature, span_tokens, seed)
+    drawn = will_draw(picture, output is not None, "give --output")
+    open_output(output)
     report = run(
         dataset,
         model,
-        RepresentationOptions(sample, batch_size, temperature, span_tokens, seed),
-        output,
+        settings,
         results or (),
         measure,
-        picture,
         SearchOptions(
             EncoderOptions(None, document_length, title_separator=title_separator, device=device),
             batch_size=encode_batch_size,
             progress=True,
         ),
     )
-    if as_json:
-        print_json(report)
-    else:
-        print_tables(*representation_tables(report))
+    drawing = ("representation.png", representation_picture) if drawn else None
+    deliver(report, "representation.json", output, drawing, representation_tables, as_json)
 
 
 def source_clusters(
@@ -189,26 +239,25 @@ def source_clusters(
     from beir_cocodr.analysis.source_clusters import source_clusters as run
     from beir_cocodr.report.tables.analysis import source_clusters_tables
 
+    settings = SourceClusterOptions(clusters, sample, negatives, cases, nearest, seed)
+    drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")
+    open_output(output)
     report = run(
         source,
         target,
         before,
         after,
-        SourceClusterOptions(clusters, sample, negatives, cases, nearest, seed),
-        output,
+        settings,
         results or (),
         measure,
         query or (),
         source_split,
         split,
-        picture,
         SearchOptions(
             EncoderOptions(query_length, document_length, title_separator=title_separator, device=device),
             batch_size=encode_batch_size,
             progress=True,
         ),
     )
-    if as_json:
-        print_json(report)
-    else:
-        print_tables(*source_clusters_tables(report))
+    drawing = ("source_clusters.png", source_clusters_picture) if drawn else None
+    deliver(report, "source_clusters.json", output, drawing, source_clusters_tables, as_json)

@@ -1,17 +1,16 @@
-"""The commands about interpolation and extrapolation.
-
-The command that judges a family of models in interpolation and extrapolation.
-"""
+"""The commands about interpolation and extrapolation."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from beir_cocodr.cli import options
+from beir_cocodr.cli.analysis import deliver, open_output
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.report.pictures import alignment_picture, overlap_picture, will_draw
 from beir_cocodr.report.terminal import print_json, print_tables
 
 
@@ -20,7 +19,7 @@ def evaluate(
         Path, typer.Option(help="Output of resample restrain or resample resttest.", show_default=False)
     ],
     output: Annotated[
-        Path, typer.Option(help="Folder for results; one that was begun is gone on with.", show_default=False)
+        Path, typer.Option(help="Folder for results; one that was begun is resumed.", show_default=False)
     ],
     architecture: Annotated[
         list[str] | None,
@@ -77,7 +76,7 @@ def evaluate(
 
     from beir_cocodr.report.tables.resampling import regime_tables
     from beir_cocodr.resampling.regimes.host_training import Recipe
-    from beir_cocodr.resampling.regimes.regimes import evaluate_regimes
+    from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
     from beir_cocodr.training.options import stage_options
 
     kind: Any = Recipe  # options of no single stage
@@ -100,6 +99,7 @@ def evaluate(
     if show_config:
         print_json(asdict(settings))
         return
+    drawn = will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
     report = evaluate_regimes(
         folder,
         output,
@@ -110,14 +110,14 @@ def evaluate(
         ood=ood or (),
         measures=measures,
         keep_models=keep_models,
-        picture=picture,
         progress=True,
     )
-    if as_json:
-        print_json(report)
-    else:
-        print_tables(*regime_tables(report))
+    drawing = (PICTURE_FILE, alignment_picture) if drawn else None
+    deliver(report, RESULTS_FILE, output, drawing, regime_tables, as_json)
 
+
+if TYPE_CHECKING:
+    from beir_cocodr.resampling.manifest import Manifest
 
 Train = Annotated[
     str,
@@ -197,7 +197,6 @@ def restrain(
     as_json: options.Json = False,
 ) -> None:
     """Training queries near to test queries (interpolation), and as many far from all (extrapolation)."""
-    from beir_cocodr.report.tables.resampling import resample_table
     from beir_cocodr.resampling.restrain import resample_restrain
 
     manifest = resample_restrain(
@@ -217,10 +216,7 @@ def restrain(
             EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
         ),
     )
-    if as_json:
-        print_json(manifest)
-    else:
-        print_tables(resample_table(manifest))
+    _print_manifest(manifest, as_json)
 
 
 @resample.command()
@@ -240,7 +236,6 @@ def resttest(
     as_json: options.Json = False,
 ) -> None:
     """Buckets of training and test queries: train on all but one, whose test queries are extrapolation."""
-    from beir_cocodr.report.tables.resampling import resample_table
     from beir_cocodr.resampling.resttest import resample_resttest
 
     manifest = resample_resttest(
@@ -257,8 +252,14 @@ def resttest(
             EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
         ),
     )
+    _print_manifest(manifest, as_json)
+
+
+def _print_manifest(manifest: Manifest, as_json: bool) -> None:
+    from beir_cocodr.report.tables.resampling import resample_table
+
     if as_json:
-        print_json(manifest)
+        print_json(manifest.to_json())
     else:
         print_tables(resample_table(manifest))
 
@@ -290,19 +291,19 @@ def overlap(
     from beir_cocodr.report.tables.resampling import overlap_tables
     from beir_cocodr.resampling.overlap import overlap as run
 
+    drawn = will_draw(picture, output is not None, "give --output")
+    open_output(output)
     report = run(
         train,
         test,
         train_split=train_split,
         test_split=test_split,
         encoder=encoder,
-        output=output,
-        picture=picture,
         search=SearchOptions(
             EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
         ),
     )
-    if as_json:
-        print_json(report)
-    else:
-        print_tables(*overlap_tables(report))
+    if output is not None:
+        report.write_nearest(output / "nearest.tsv")
+    drawing = ("similarity.png", overlap_picture) if drawn else None
+    deliver(report, "overlap.json", output, drawing, overlap_tables, as_json)

@@ -1,12 +1,7 @@
-"""Predictors against quality as a picture.
+"""Pictures of records as PNG files, drawn where matplotlib is installed.
 
-A few named points against each other as a picture.
-
-A histogram as a picture.
-
-Whether a picture is going to be drawn.
-
-Figure 2: scores in a regime against scores outside the distribution.
+Predictors against quality, named points against each other, a histogram; and what of each record is drawn.
+Whether there is going to be a picture is decided before the work starts, by :func:`will_draw`.
 """
 
 from __future__ import annotations
@@ -14,17 +9,33 @@ from __future__ import annotations
 import importlib.util
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import atomic_path
+
+if TYPE_CHECKING:  # their modules import torch or scipy
+    from matplotlib.figure import Figure
+
+    from beir_cocodr.analysis.qpp import Coefficients, Correlation, Prediction
+    from beir_cocodr.analysis.representation import Representation
+    from beir_cocodr.analysis.shift import Shift
+    from beir_cocodr.analysis.source_clusters import SourceClusters
+    from beir_cocodr.resampling.overlap import Overlap
+    from beir_cocodr.resampling.regimes.regimes import Alignment, Regimes
+
+log = logging.getLogger(__name__)
 
 _COLUMNS = 3
 
 _PANEL_INCHES = 3.2
+
+_LABELLED_PANEL_INCHES = 4.2
 
 
 def has_matplotlib() -> bool:
@@ -33,7 +44,7 @@ def has_matplotlib() -> bool:
 
 
 def require_matplotlib() -> None:
-    """Refuse early what could not be drawn.
+    """Check early that pictures can be drawn.
 
     Raises:
         InputError: matplotlib is not installed.
@@ -42,11 +53,51 @@ def require_matplotlib() -> None:
         raise InputError("a picture needs matplotlib; pip install 'beir-cocodr[report]'")
 
 
+def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
+    """Decide before the work starts.
+
+    Args:
+        picture: whether one is asked for; None draws where there is something to draw and matplotlib.
+        possible: whether there is something to draw, and a folder for it.
+        needs: what is lacking where it is not possible, as the way out.
+
+    Raises:
+        InputError: a picture is asked for and cannot be drawn.
+    """
+    if picture:
+        require_matplotlib()
+        if not possible:
+            raise InputError(f"there is nothing to draw; {needs}")
+    elif picture is None and possible and not has_matplotlib():
+        log.info("no picture: matplotlib is not there; pip install 'beir-cocodr[report]'")
+        return False
+    return possible and picture is not False
+
+
+@contextmanager
+def _png(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """A figure of so many inches; the file appears when the block is through, and only when it is complete.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    require_matplotlib()
+    # Agg's canvas by name: no display, and no backend or state of pyplot that belongs to the caller.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    yield figure
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
 def write_scatter(
     path: Path,
     values: Mapping[str, Mapping[str, float]],
     quality: Mapping[str, float],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Correlation],
     title: str,
     measure: str,
 ) -> None:
@@ -62,45 +113,37 @@ def write_scatter(
     Raises:
         InputError: matplotlib is not installed.
     """
-    require_matplotlib()
-    # Agg's canvas by name: no display, and no backend or state of pyplot that belongs to the caller.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = min(_COLUMNS, len(rows))
     lines = math.ceil(len(rows) / columns)
-    figure = Figure(figsize=(_PANEL_INCHES * columns, _PANEL_INCHES * lines), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(_plain(title))
-    figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for axis, row in zip(figure.axes, rows, strict=False):
-        found = values[row["predictor"]]
-        drawn = [query for query in quality if math.isfinite(found.get(query, math.nan))]
-        axis.scatter(
-            [found[query] for query in drawn], [quality[query] for query in drawn], s=10, alpha=0.5, lw=0
-        )
-        axis.set_xlabel(_plain(row["predictor"]))
-        axis.set_title(_caption(row), fontsize="small")
-    for axis in figure.axes[len(rows) :]:
-        axis.set_visible(False)
-    for axis in figure.axes[::columns]:
-        axis.set_ylabel(measure)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png")
+    with _png(path, _PANEL_INCHES * columns, _PANEL_INCHES * lines) as figure:
+        figure.suptitle(_plain(title))
+        figure.subplots(lines, columns, sharey=True, squeeze=False)
+        for axis, row in zip(figure.axes, rows, strict=False):
+            found = values[row.predictor]
+            drawn = [query for query in quality if math.isfinite(found.get(query, math.nan))]
+            axis.scatter(
+                [found[query] for query in drawn], [quality[query] for query in drawn], s=10, alpha=0.5, lw=0
+            )
+            axis.set_xlabel(_plain(row.predictor))
+            axis.set_title(_scatter_caption(row), fontsize="small")
+        for axis in figure.axes[len(rows) :]:
+            axis.set_visible(False)
+        for axis in figure.axes[::columns]:
+            axis.set_ylabel(measure)
 
 
-def _caption(row: Mapping[str, Any]) -> str:
-    if row["pearson"] is None:
-        return f"not defined (n = {row['queries']})"
-    return f"r = {row['pearson']:+.3f}, τ = {row['kendall']:+.3f} (n = {row['queries']})"
+def _caption(row: Coefficients) -> str:
+    return "" if row.pearson is None else f"r = {row.pearson:+.3f}, τ = {row.kendall:+.3f}"
+
+
+def _scatter_caption(row: Correlation) -> str:
+    return f"{_caption(row) or 'not defined'} (n = {row.queries})"
 
 
 def _plain(text: str) -> str:
     """Text as it stands: matplotlib takes dollar signs for formulas."""
     return text.replace("$", r"\$")
 
-
-_LABELLED_PANEL_INCHES = 4.2
 
 #: Where a name may stand beside its point, the first that is free: offset in points, alignments.
 _PLACES = [
@@ -151,28 +194,18 @@ def write_labelled_scatter(path: Path, panels: Sequence[Panel], title: str, colu
     Raises:
         InputError: matplotlib is not installed.
     """
-    require_matplotlib()
-    # Agg's canvas by name: no display, and no backend or state of pyplot that belongs to the caller.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = min(columns, len(panels))
     lines = math.ceil(len(panels) / columns)
-    figure = Figure(
-        figsize=(_LABELLED_PANEL_INCHES * columns, _LABELLED_PANEL_INCHES * lines), layout="constrained"
-    )
-    FigureCanvasAgg(figure)
-    figure.suptitle(_plain(title))
-    figure.subplots(lines, columns, squeeze=False)
-    for axis, panel in zip(figure.axes, panels, strict=False):
-        _draw(axis, panel)
-    for axis in figure.axes[len(panels) :]:
-        axis.set_visible(False)
-    figure.draw_without_rendering()  # only then is it known where everything stands
-    for axis, panel in zip(figure.axes, panels, strict=False):
-        _write_names(axis, panel)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png")
+    with _png(path, _LABELLED_PANEL_INCHES * columns, _LABELLED_PANEL_INCHES * lines) as figure:
+        figure.suptitle(_plain(title))
+        figure.subplots(lines, columns, squeeze=False)
+        for axis, panel in zip(figure.axes, panels, strict=False):
+            _draw(axis, panel)
+        for axis in figure.axes[len(panels) :]:
+            axis.set_visible(False)
+        figure.draw_without_rendering()  # only then is it known where everything stands
+        for axis, panel in zip(figure.axes, panels, strict=False):
+            _write_names(axis, panel)
 
 
 def _draw(axis: Any, panel: Panel) -> None:
@@ -227,81 +260,129 @@ def write_histogram(
     Raises:
         InputError: matplotlib is not installed.
     """
-    require_matplotlib()
-    # Agg's canvas by name: no display, and no backend or state of pyplot that belongs to the caller.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    axis.stairs(counts, edges, fill=True, alpha=0.6)
-    axis.set_xlim(edges[0], edges[-1])
-    axis.set_xlabel(_plain(label))
-    axis.set_ylabel("test queries")
-    axis.set_title(_plain(title))
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png")
+    with _png(path, 6.4, 4.0) as figure:
+        axis = figure.subplots()
+        axis.stairs(counts, edges, fill=True, alpha=0.6)
+        axis.set_xlim(edges[0], edges[-1])
+        axis.set_xlabel(_plain(label))
+        axis.set_ylabel("test queries")
+        axis.set_title(_plain(title))
 
 
-log = logging.getLogger(__name__)
+def qpp_picture(path: Path, found: Prediction) -> None:
+    """Draw a model's quality against every predictor."""
+    record = found.record
+    title = f"{record.model} on {record.dataset}"
+    write_scatter(path, found.values, found.quality, record.predictors, title, record.measure)
 
 
-def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
-    """Decide before the work starts.
+def shift_picture(path: Path, report: Shift) -> None:
+    """Draw every model's scores against both similarities, a point for each target.
 
-    Args:
-        picture: whether one is asked for; None draws where there is something to draw and matplotlib.
-        possible: whether there is something to draw, and a folder for it.
-        needs: what is lacking where it is not possible, as the way out.
-
-    Raises:
-        InputError: a picture is asked for and cannot be drawn.
+    Source: COCO-DR, Figure 2.
     """
-    if picture:
-        require_matplotlib()
-        if not possible:
-            raise InputError(f"there is nothing to draw; {needs}")
-    elif picture is None and possible and not has_matplotlib():
-        log.info("no picture: matplotlib is not there; pip install 'beir-cocodr[report]'")
-        return False
-    return possible and picture is not False
+    from beir_cocodr.analysis.shift import SIMILARITIES
+
+    values = report.similarities()
+    # Points and axes have no room for paths.
+    targets = file_names(target.dataset for target in report.targets)
+    models = file_names([*report.scores, *([] if report.baseline is None else [report.baseline])])
+    against = "" if report.baseline is None else f" − {models[report.baseline]}"
+    panels = [
+        Panel(
+            {targets[target]: value for target, value in values[row.similarity].items()},
+            {targets[target]: score for target, score in scores.items()},
+            SIMILARITIES[row.similarity],
+            f"{report.measure}, {models[label]}{against}",
+            _caption(row),
+        )
+        for label, scores in report.scores.items()
+        for row in report.correlations[label]
+    ]
+    write_labelled_scatter(path, panels, f"similarity with {report.source.dataset}")
 
 
-def alignment_picture(
-    path: Path, points: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], title: str
-) -> None:
-    """Draw a panel for every collection and regime, a point for every model and seed.
+def representation_picture(path: Path, report: Representation) -> None:
+    """Draw uniformity against alignment, and where there are gains these against the loss's reduction.
 
-    Args:
-        path: of the PNG.
-        points, rows: from `regime_points` and `alignment_rows`.
-        title: over the picture.
+    Source: COCO-DR, Figures 5b and 5a.
+    """
+    models, datasets = file_names(report.models), file_names(report.datasets)  # paths are too long
+    points = {
+        f"{model}, {dataset}": (model, dataset, found)
+        for dataset, corpus in report.datasets.items()
+        for model, found in corpus.models.items()
+    }
+    panels = [
+        Panel(
+            {point: found.alignment for point, (_, _, found) in points.items()},
+            {point: found.uniformity for point, (_, _, found) in points.items()},
+            "ℓ_align",
+            "ℓ_uniform",
+            names={point: datasets[dataset] for point, (_, dataset, _) in points.items()},
+            groups={point: models[model] for point, (model, _, _) in points.items()},
+        )
+    ]
+    row = report.reduction_against_gain
+    if row is not None:
+        changes = {datasets[name]: corpus.change for name, corpus in report.datasets.items() if corpus.change}
+        reduction = {name: change.contrastive_loss_reduction for name, change in changes.items()}
+        gain = {name: change.gain for name, change in changes.items()}
+        axes = ("reduction of contrastive loss", f"gain in {report.measure}")
+        panels.append(Panel(reduction, gain, *axes, _caption(row)))
+    write_labelled_scatter(path, panels, "representation of spans")
+
+
+def source_clusters_picture(path: Path, report: SourceClusters) -> None:
+    """Draw gains against the reduction of the nearest cluster's loss, a point for each target.
+
+    Source: COCO-DR, Figure 5c.
+    """
+    row = report.reduction_against_gain
+    panel = Panel(
+        {name: target.reduction for name, target in report.targets.items()},
+        {name: target.gain for name, target in report.targets.items()},
+        "reduction of the nearest cluster's loss",
+        f"gain in {report.measure}",
+        "" if row is None else _caption(row),
+        file_names(report.targets),  # paths are too long
+    )
+    write_labelled_scatter(path, [panel], f"{report.after} − {report.before}")
+
+
+def overlap_picture(path: Path, report: Overlap) -> None:
+    """Draw the histogram of similarities to the nearest training query."""
+    encoder, histogram = report.nearest.encoder, report.nearest.histogram
+    kind = "Jaccard, words" if encoder is None else f"cosine, {encoder.name}"
+    title = f"{report.test.dataset}: {report.test.queries:,} test queries"
+    label = f"similarity to the nearest training query ({kind})"
+    write_histogram(path, histogram.edges, histogram.counts, title, label)
+
+
+def alignment_picture(path: Path, report: Regimes) -> None:
+    """Draw scores in a regime against scores outside the distribution.
+
+    There is a panel for every collection and regime, and a point for every model and seed.
 
     Source: Zhan et al., 2022, Figure 2.
     """
-    names = [f"{point['group']} {point['model']} {point['seed']}" for point in points]
-    panels = []
-    for row in rows:
-        name, measure, regime = row["collection"], row["measure"], row["regime"]
-        panels.append(
-            Panel(
-                {n: p["measures"][measure][regime] for n, p in zip(names, points, strict=True)},
-                {n: p["ood"][name][measure][regime] for n, p in zip(names, points, strict=True)},
-                f"{regime}, {measure}",
-                f"{name}, {measure}",
-                _alignment_caption(row),
-                names=dict.fromkeys(names, ""),  # the colours tell models, and seeds need no names
-                groups={n: p["model"] for n, p in zip(names, points, strict=True)},
-            )
+    points = {f"{point.group} {point.model} {point.seed}": point for point in report.points}
+    panels = [
+        Panel(
+            {name: point.measures[row.measure][row.regime] for name, point in points.items()},
+            {name: point.ood[row.collection][row.measure][row.regime] for name, point in points.items()},
+            f"{row.regime}, {row.measure}",
+            f"{row.collection}, {row.measure}",
+            _alignment_caption(row),
+            names=dict.fromkeys(points, ""),  # the colours tell models apart, and seeds need no names
+            groups={name: point.model for name, point in points.items()},
         )
-    write_labelled_scatter(path, panels, title)
+        for row in report.alignment
+    ]
+    write_labelled_scatter(path, panels, f"{report.base} ({report.method})")
 
 
-def _alignment_caption(row: Mapping[str, Any]) -> str:
-    if row["spearman"] is None:
-        return f"not defined ({row['models']} models)"
-    return (
-        f"ρ = {row['spearman']:+.3f} (p {row['spearman_p']:.2g}), "
-        f"τ = {row['kendall']:+.3f} (p {row['kendall_p']:.2g})"
-    )
+def _alignment_caption(row: Alignment) -> str:
+    if row.spearman is None:
+        return f"not defined ({row.models} models)"
+    return f"ρ = {row.spearman:+.3f} (p {row.spearman_p:.2g}), τ = {row.kendall:+.3f} (p {row.kendall_p:.2g})"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from rich.markup import escape
@@ -25,6 +26,23 @@ def print_tables(*tables: Table) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     for table in tables:
         console.print(table)
+
+
+def make_table(title: str, left: Iterable[str], right: Iterable[str], notes: Iterable[str] = ()) -> Table:
+    """A table with columns of text, then columns of numbers, intervals dim; ``notes`` stand below it."""
+    table = Table(title=title)
+    for column in left:
+        table.add_column(column)
+    for column in right:
+        table.add_column(column, justify="right", style="dim" if column == "95%" else None)
+    table.caption = "\n".join(notes) or None
+    table.caption_justify = "left"
+    return table
+
+
+def format_number(value: float | None, form: str) -> str:
+    """A number in Python's format language, a dash where there is none."""
+    return "–" if value is None else format(value, form)
 
 
 def print_json(content: Any) -> None:

@@ -1,4 +1,9 @@
-"""The manifest of resampled collections: from what, how and where on this machine they were made."""
+"""The manifest of resampled collections: from what, how and where on this machine they were made.
+
+Its records (:class:`Manifest` and its parts) are what is written as ``manifest.json`` and read back; where a
+collection comes from, as far as links and ids of ir_datasets need it; and which outputs of `resample` there
+are on this machine. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,222 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from beir_cocodr.data.collection import Collection, resolve_source
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_root, json_sha256, text_sha256, write_text
+from beir_cocodr.records import Record
 
 log = logging.getLogger(__name__)
+
+MANIFEST_FILE = "manifest.json"
 
 _SPLITS = re.compile(r"/(train|dev|test|validation|valid|val)$")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+/-]+")
+
+_BASE = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
+
+
+@dataclass(frozen=True)
+class EncoderRecord:
+    """The encoder whose query embeddings were compared: everything that a similarity depends on."""
+
+    name: str
+    weights_sha256: str
+    dimensions: int
+    similarity: str
+    vectors: str
+    query_prompt: str | None
+    query_length: int | None
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """What was resampled: counts, and hashes of documents, queries and judgements.
+
+    Attributes:
+        ir_datasets_id: the id it was read from, None for files.
+        counts: what was accepted and counted when it was read, by kind.
+    """
+
+    dataset: str
+    split: str | None
+    ir_datasets_id: str | None
+    documents: int
+    corpus_sha256: str
+    queries: int
+    judgements: int
+    queries_sha256: str
+    qrels_sha256: str
+    counts: dict[str, int]
+
+    @classmethod
+    def of(cls, collection: Collection, ir_datasets_id: str | None) -> SourceRecord:
+        """The record of a loaded collection."""
+        return cls(
+            dataset=collection.name,
+            split=collection.split,
+            ir_datasets_id=ir_datasets_id,
+            documents=len(collection.documents),
+            corpus_sha256=collection.documents.content_hash,
+            queries=len(collection.queries),
+            judgements=sum(map(len, collection.qrels.values())),
+            queries_sha256=json_sha256(collection.queries),
+            qrels_sha256=json_sha256(collection.qrels),
+            counts=collection.counts,
+        )
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """One split of a set: its folder below the output, and what stands there."""
+
+    folder: str
+    split: str
+    queries: int
+    judgements: int
+    queries_sha256: str
+    qrels_sha256: str
+
+
+@dataclass(frozen=True)
+class SetRecord:
+    """One training set and the test queries that evaluate what is trained on it.
+
+    Attributes:
+        id: in ir_datasets, without a split.
+        regime: "interpolation" or "extrapolation".
+        size, k: of ReSTrain: what was asked for, if it was a size, and the nearest queries that make it up.
+        bucket: of ReSTTest: the one that is held out, from 1.
+    """
+
+    id: str
+    folder: str
+    label: str
+    regime: str
+    train: SplitRecord
+    test: SplitRecord
+    size: int | None = None
+    k: int | None = None
+    bucket: int | None = None
+
+
+@dataclass(frozen=True)
+class LabelOverlap:
+    """How many test queries share relevant passages with training queries.
+
+    Attributes:
+        grade: passages of the test query count from this grade on.
+        minimum: so many of them must be relevant to a training query.
+        overlapping: test queries for which that holds.
+        queries: all test queries.
+        share: overlapping of all test queries, in 0..1.
+    """
+
+    grade: int
+    minimum: int
+    overlapping: int
+    queries: int
+    share: float
+
+
+@dataclass(frozen=True)
+class SimilaritySummary:
+    """Similarities of test queries to their nearest training queries, in four numbers."""
+
+    mean: float
+    median: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class OverlapSummary:
+    """What a training set gives away of a test set.
+
+    Attributes:
+        label_overlap: at every grade, by both rules.
+        exact_duplicates, near_duplicates: test queries that training queries repeat.
+        nearest_similarity: to the nearest training query.
+    """
+
+    training_queries: int
+    test_queries: int
+    label_overlap: list[LabelOverlap]
+    exact_duplicates: int
+    near_duplicates: int
+    nearest_similarity: SimilaritySummary
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """The overlap of the full sets, and after resampling that of every set by its folder."""
+
+    before: OverlapSummary
+    after: dict[str, OverlapSummary]
+
+
+@dataclass(frozen=True)
+class RestrainParameters:
+    """What ReSTrain's choice depended on, see `restrain`; ``search`` is the method of `nearest`."""
+
+    sizes: list[int]
+    k: list[int]
+    exclude_top: int
+    pool: int
+    seed: int
+    search: str
+
+
+@dataclass(frozen=True)
+class ResttestParameters:
+    """What ReSTTest's choice depended on, and how many queries are in each bucket."""
+
+    buckets: int
+    seed: int
+    training_queries: list[int]
+    test_queries: list[int]
+
+
+@dataclass(frozen=True)
+class Manifest(Record):
+    """``manifest.json`` of an output of `resample`.
+
+    Attributes:
+        method: "restrain" or "resttest".
+        base: name in ids of ir_datasets.
+        encoder: whose embeddings were compared.
+        parameters: what the choice depended on.
+        same_corpus: whether training and test set have the same documents.
+        train, test: what was resampled.
+        sets: what was made of it.
+        overlap: of training and test queries, before and after.
+    """
+
+    method: str
+    base: str
+    encoder: EncoderRecord
+    parameters: RestrainParameters | ResttestParameters
+    same_corpus: bool
+    train: SourceRecord
+    test: SourceRecord
+    sets: list[SetRecord]
+    overlap: Overlaps
+    versions: dict[str, str]
+
+
+def read_manifest(output: Path) -> Manifest:
+    """The manifest of an output of `resample`.
+
+    Raises:
+        InputError: there is none that can be read.
+    """
+    path = output / MANIFEST_FILE
+    if not path.is_file():
+        raise InputError(f"{path} cannot be read: no such file; give an output folder of resample")
+    return Manifest.read(path)
 
 
 @dataclass(frozen=True)
@@ -53,56 +262,19 @@ def _safe(name: str) -> str:
     return _UNSAFE.sub("-", name).strip("-/") or "folder"
 
 
-MANIFEST_FILE = "manifest.json"
-
-_BASE = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
-
-
-def read_manifest(output: Path) -> dict[str, Any]:
-    """The manifest of an output of `resample`.
-
-    Raises:
-        InputError: there is none that can be read.
-    """
-    path = output / MANIFEST_FILE
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = manifest["method"], manifest["base"], manifest["sets"], manifest["train"], manifest["test"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error!r}); give an output folder of resample") from error
-    return manifest
-
-
-def source_record(collection: Collection, where: Origin) -> dict[str, Any]:
-    """What was resampled: counts, and hashes of documents, queries and judgements."""
-    return {
-        "dataset": collection.name,
-        "split": collection.split,
-        "ir_datasets_id": where.ir_datasets_id,
-        "documents": len(collection.documents),
-        "corpus_sha256": collection.documents.content_hash,
-        "queries": len(collection.queries),
-        "judgements": sum(map(len, collection.qrels.values())),
-        "queries_sha256": json_sha256(collection.queries),
-        "qrels_sha256": json_sha256(collection.qrels),
-        "counts": collection.counts,
-    }
-
-
 def set_id(method: str, base: str, label: str, regime: str) -> str:
     """The ir_datasets id of a set, without a split: ``cocodr/restrain/BASE/size-45k/interpolation``."""
     return f"cocodr/{method}/{base}/{label}/{regime}"
 
 
-def checked_base(base: str) -> str:
-    """A name that can stand in an ir_datasets id.
+def check_base(base: str) -> None:
+    """Check that a name can stand in an ir_datasets id.
 
     Raises:
         InputError: it cannot.
     """
     if not _BASE.fullmatch(base):
         raise InputError(f"--base-id {base!r}: use letters, digits, . _ + - and, between parts, /")
-    return base
 
 
 def short_size(size: int) -> str:
@@ -131,4 +303,4 @@ def remembered_outputs() -> list[Path]:
             found.append((note.stat().st_mtime_ns, folder))
         except (OSError, ValueError, KeyError, TypeError):
             log.warning("%s cannot be read and is passed over", note)
-    return [folder for _, folder in sorted(found, reverse=True) if (folder / "manifest.json").is_file()]
+    return [folder for _, folder in sorted(found, reverse=True) if (folder / MANIFEST_FILE).is_file()]

@@ -1,72 +1,111 @@
-"""Writing resampled collections and the manifest that says how they came about.
-
-The manifest of resampled collections.
-
-Where a collection comes from, as far as links and names need it.
-
-Which resampled collections there are on this machine.
-"""
+"""From the queries of both sets with their embeddings to resampled collections and their manifest."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.io import draft_folder, json_sha256, write_text
+from beir_cocodr.io import draft_folder, json_sha256
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import versions
-from beir_cocodr.resampling.inputs import Inputs
+from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
 from beir_cocodr.resampling.manifest import (
     MANIFEST_FILE,
+    EncoderRecord,
+    Manifest,
     Origin,
+    Overlaps,
+    RestrainParameters,
+    ResttestParameters,
+    SetRecord,
+    SourceRecord,
+    SplitRecord,
+    origin,
     remember,
     set_id,
-    source_record,
 )
-from beir_cocodr.resampling.overlap import overlap_summary
+from beir_cocodr.resampling.overlap import TrainTest, overlap_summary
 from beir_cocodr.resampling.similarity import nearest
+from beir_cocodr.retrieval.store.store import EmbeddingStore, Rows
 
 log = logging.getLogger(__name__)
 
-Rows = npt.NDArray[np.int64]
+
+@dataclass(frozen=True)
+class Inputs:
+    """A training and a test set with the embeddings of their queries.
+
+    Attributes:
+        pair: the sets; the order of their queries is that of the rows.
+        train_origin, test_origin: where they come from.
+        encoder: what the similarity depends on.
+        train, test: (N, d) and (T, d) embeddings.
+    """
+
+    pair: TrainTest
+    train_origin: Origin
+    test_origin: Origin
+    encoder: EncoderRecord
+    train: EmbeddingStore
+    test: EmbeddingStore
+
+
+def embed_inputs(
+    pair: TrainTest, splits: tuple[str, str], encoder: str, options: SearchOptions = SearchOptions()
+) -> Inputs:
+    """Embed the queries of both sets.
+
+    Args:
+        pair: the sets.
+        splits: of training and test set, as they were asked for.
+        encoder, options: as for :class:`QueryEncoder`.
+
+    Raises:
+        InputError: there is no such encoder, or its embeddings cannot be used.
+    """
+    model = QueryEncoder(encoder, options)
+    train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
+    origins = [origin(part.name, split) for part, split in zip((pair.train, pair.test), splits, strict=True)]
+    return Inputs(pair, origins[0], origins[1], EncoderRecord(**model.describe()), train, test)
 
 
 @dataclass(frozen=True)
 class ResampledSet:
-    """One training set and the test queries that judge what is trained on it.
+    """One training set and the test queries that evaluate what is trained on it.
 
     Attributes:
         folder: where it goes below the output.
         label: its part of an ir_datasets id, such as ``size-45k``.
         regime: "interpolation" or "extrapolation".
-        facts: further facts for the manifest (size, k, bucket).
         train, test: (n,) and (t,) rows of queries, ascending.
+        size, k, bucket: for the manifest, see :class:`SetRecord`.
     """
 
     folder: str
     label: str
     regime: str
-    facts: dict[str, Any]
     train: Rows
     test: Rows
+    size: int | None = None
+    k: int | None = None
+    bucket: int | None = None
 
 
 def write_resampled(
     output: Path,
     inputs: Inputs,
     method: str,
-    parameters: dict[str, Any],
+    parameters: RestrainParameters | ResttestParameters,
     sets: Sequence[ResampledSet],
     base: str | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """Write every set as a BEIR folder, and ``manifest.json``, all in one step.
 
     A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and
@@ -83,7 +122,7 @@ def write_resampled(
         base: name in ids of ir_datasets; default: that of the training set.
 
     Returns:
-        The content of the manifest.
+        The manifest.
 
     Raises:
         InputError: the output is taken or cannot be written.
@@ -92,23 +131,22 @@ def write_resampled(
     pair = inputs.pair
     with draft_folder(output) as draft:
         corpora = _Corpora.place(draft, inputs)
-        records = [_write_set(draft, corpora, inputs, found) for found in sets]
-        manifest = {
-            "method": method,
-            "base": base,
-            "encoder": inputs.encoder,
-            "parameters": parameters,
-            "same_corpus": pair.same_corpus,
-            "train": source_record(pair.train, inputs.train_origin),
-            "test": source_record(pair.test, inputs.test_origin),
-            "sets": [
-                {"id": set_id(method, base, found.label, found.regime), **record}
-                for found, record in zip(sets, records, strict=True)
+        manifest = Manifest(
+            method=method,
+            base=base,
+            encoder=inputs.encoder,
+            parameters=parameters,
+            same_corpus=pair.same_corpus,
+            train=SourceRecord.of(pair.train, inputs.train_origin.ir_datasets_id),
+            test=SourceRecord.of(pair.test, inputs.test_origin.ir_datasets_id),
+            sets=[
+                _write_set(draft, corpora, inputs, found, set_id(method, base, found.label, found.regime))
+                for found in sets
             ],
-            "overlap": _overlaps(inputs, sets),
-            "versions": versions(),
-        }
-        write_text(draft / MANIFEST_FILE, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+            overlap=_overlaps(inputs, sets),
+            versions=versions(),
+        )
+        manifest.write(draft / MANIFEST_FILE)
     remember(output)
     log.info("wrote %d collections below %s", len(sets), output)
     return manifest
@@ -136,7 +174,7 @@ def _placed(path: Path, collection: Collection, where: Origin) -> Path:
     return path
 
 
-def _write_set(draft: Path, corpora: _Corpora, inputs: Inputs, found: ResampledSet) -> dict[str, Any]:
+def _write_set(draft: Path, corpora: _Corpora, inputs: Inputs, found: ResampledSet, id: str) -> SetRecord:
     pair, folder = inputs.pair, draft / found.folder
     train, test = _queries(pair.train, found.train), _queries(pair.test, found.test)
     train_qrels = {query: pair.train.qrels[query] for query in train}
@@ -149,27 +187,22 @@ def _write_set(draft: Path, corpora: _Corpora, inputs: Inputs, found: ResampledS
         test_folder = f"{found.folder}/test"
         write_beir_folder(folder, corpora.train, train, {"train": train_qrels}, draft)
         write_beir_folder(draft / test_folder, corpora.test, test, {"test": test_qrels}, draft)
-    return {
-        "folder": found.folder,
-        "label": found.label,
-        "regime": found.regime,
-        **found.facts,
-        "train": _part(found.folder, "train", train, train_qrels),
-        "test": _part(test_folder, "test", test, test_qrels),
-    }
+    return SetRecord(
+        id=id,
+        folder=found.folder,
+        label=found.label,
+        regime=found.regime,
+        train=_split(found.folder, "train", train, train_qrels),
+        test=_split(test_folder, "test", test, test_qrels),
+        size=found.size,
+        k=found.k,
+        bucket=found.bucket,
+    )
 
 
-def _part(
-    folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]
-) -> dict[str, Any]:
-    return {
-        "folder": folder,
-        "split": split,
-        "queries": len(queries),
-        "judgements": sum(map(len, qrels.values())),
-        "queries_sha256": json_sha256(queries),
-        "qrels_sha256": json_sha256(qrels),
-    }
+def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]) -> SplitRecord:
+    judgements = sum(map(len, qrels.values()))
+    return SplitRecord(folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels))
 
 
 def _queries(collection: Collection, rows: Rows) -> dict[str, str]:
@@ -177,7 +210,7 @@ def _queries(collection: Collection, rows: Rows) -> dict[str, str]:
     return {ids[row]: collection.queries[ids[row]] for row in rows.tolist()}
 
 
-def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> dict[str, Any]:
+def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> Overlaps:
     pair = inputs.pair
     train_ids, test_ids = list(pair.train.queries), list(pair.test.queries)
     vectors = inputs.test.load().numpy()
@@ -195,4 +228,4 @@ def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> dict[str, Any]:
             {test_ids[row] for row in found.test.tolist()},
             known[key][found.test],
         )
-    return {"before": overlap_summary(pair, set(train_ids), set(test_ids), before), "after": after}
+    return Overlaps(overlap_summary(pair, set(train_ids), set(test_ids), before), after)

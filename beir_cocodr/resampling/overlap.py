@@ -1,51 +1,234 @@
-"""Overlap of the labels of training and test queries.
+"""What a training set gives away of a test set: shared labels, repeated queries, similar queries.
 
-How much a training set gives away of a test set, in a few numbers.
-
-How biased a benchmark is: what its training set gives away of its test set.
+:func:`overlap` says how biased a benchmark is. The same few numbers are taken of every set that is resampled.
+Queries are compared as sets of words, or by an encoder; only the latter needs torch.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import math
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection as Container
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import Stemmer
+from bm25s.tokenization import Tokenizer
+from scipy import sparse
 
+from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_writer, output_folder, write_text
+from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.records import versions
-from beir_cocodr.report.pictures import has_matplotlib, require_matplotlib, write_histogram
-from beir_cocodr.resampling.inputs import TrainTest
-from beir_cocodr.resampling.similarity import nearest_by_words
+from beir_cocodr.records import Report, versions
+from beir_cocodr.resampling.manifest import EncoderRecord, LabelOverlap, OverlapSummary, SimilaritySummary
+
+log = logging.getLogger(__name__)
 
 Qrels = Mapping[str, Mapping[str, int]]
 
+#: Test query id to the ids of training queries, in their order.
+Pairs = dict[str, list[str]]
 
-class LabelOverlap(NamedTuple):
-    """How many test queries share relevant passages with training queries.
+#: (n, V) ones of n texts over V words, see `word_sets`.
+WordSets: TypeAlias = Any  # scipy has no types
+
+# Test queries whose overlaps with all training queries are held at a time.
+_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class TrainTest:
+    """A training set and a test set, usually two splits of one collection.
 
     Attributes:
-        grade: passages of the test query count from this grade on.
-        minimum: so many of them must be relevant to a training query.
-        overlapping: test queries for which that holds.
-        queries: all test queries.
+        train, test: the loaded collections, with judged queries each.
     """
 
-    grade: int
-    minimum: int
-    overlapping: int
-    queries: int
+    train: Collection
+    test: Collection
+
+    @classmethod
+    def load(cls, train: str, test: str, train_split: str = "train", test_split: str = "test") -> TrainTest:
+        """Load both; it is said where their corpora differ.
+
+        Args:
+            train, test: datasets as the command line names them.
+            train_split, test_split: splits of their judgements.
+
+        Raises:
+            InputError: either cannot be loaded with its queries and judgements.
+        """
+        pair = cls(load_collection(train, train_split), load_collection(test, test_split))
+        if not pair.same_corpus:
+            log.warning(
+                "%s and %s have different corpora; labels are compared by the ids of documents", train, test
+            )
+        return pair
 
     @property
-    def share(self) -> float:
-        """Of all test queries, in 0..1."""
-        return self.overlapping / self.queries if self.queries else 0.0
+    def same_corpus(self) -> bool:
+        """Whether both have the same documents, whatever they are called."""
+        return self.train.documents.content_hash == self.test.documents.content_hash
+
+    @cached_property
+    def duplicates(self) -> QueryDuplicates:
+        """Test queries that training queries repeat."""
+        return duplicate_queries(self.train.queries, self.test.queries, *self.words)
+
+    @cached_property
+    def words(self) -> tuple[WordSets, WordSets]:
+        """The word sets of training and test queries."""
+        train, test = word_sets(list(self.train.queries.values()), list(self.test.queries.values()))
+        return train, test
+
+    def check_usable(self) -> None:
+        """Refuse what cannot be resampled.
+
+        Raises:
+            InputError: more test than training queries; or, where both go into one folder, an id that has two
+                texts.
+        """
+        queries, tests = self.train.queries, self.test.queries
+        if len(tests) > len(queries):
+            raise InputError(
+                f"the test set is larger than the training set: {len(tests)} queries of {self.test.name} and "
+                f"{len(queries)} of {self.train.name}; training queries are chosen among, so give the larger "
+                "set as --train"
+            )
+        if not self.same_corpus:
+            return
+        for query, text in tests.items():
+            if queries.get(query, text) != text:
+                raise InputError(
+                    f"the id {query!r} has one text in {self.train.name} and another in {self.test.name}: "
+                    "rename it in one of them"
+                )
+
+
+@dataclass(frozen=True)
+class QueryDuplicates:
+    """Test queries that training queries repeat.
+
+    Attributes:
+        exact: the same text, but for case and white space.
+        near: another text of the same words, after stop words and punctuation are taken out and the rest is
+            stemmed, in any order and number; a query without such words has none.
+    """
+
+    exact: Pairs
+    near: Pairs
+
+    def among(self, train: Iterable[str], test: Container[str]) -> dict[str, int]:
+        """How many of the given test queries the given training queries repeat."""
+        return {
+            name: sum(query in test and not set(found).isdisjoint(train) for query, found in pairs.items())
+            for name, pairs in (("exact_duplicates", self.exact), ("near_duplicates", self.near))
+        }
+
+
+def duplicate_queries(
+    train: Mapping[str, str], test: Mapping[str, str], train_words: WordSets, test_words: WordSets
+) -> QueryDuplicates:
+    """Find test queries that stand in the training set as well.
+
+    Args:
+        train, test: query id to text.
+        train_words, test_words: their word sets, from `word_sets`, rows in the same order.
+
+    Source: after Zhan et al., 2022, Table 4, whose duplicates differ in stop words and in the order of words.
+    """
+    by_text: defaultdict[str, list[str]] = defaultdict(list)
+    by_words: defaultdict[bytes, list[str]] = defaultdict(list)
+    for row, (query, text) in enumerate(train.items()):
+        by_text[_folded(text)].append(query)
+        by_words[_words(train_words, row)].append(query)
+    exact, near = {}, {}
+    for row, (query, text) in enumerate(test.items()):
+        same_text = by_text.get(_folded(text), [])
+        if same_text:
+            exact[query] = same_text
+        words = _words(test_words, row)
+        apart = set(same_text)
+        same_words = [other for other in by_words.get(words, []) if other not in apart] if words else []
+        if same_words:
+            near[query] = same_words
+    return QueryDuplicates(exact, near)
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _words(matrix: WordSets, row: int) -> bytes:
+    """The words of a row as something that can be looked up; b"" where there are none."""
+    found: bytes = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].tobytes()
+    return found
+
+
+def word_sets(*groups: Sequence[str]) -> list[WordSets]:
+    """Texts to sets of stems without English stop words.
+
+    As in our BM25, but that single characters stay: queries that differ in a number are not the same.
+
+    Args:
+        *groups: lists of texts; columns mean the same in all of them.
+
+    Returns:
+        One (n, V) int32 sparse matrix of ones a group, rows in order, columns of a row ascending.
+    """
+    tokenizer: Any = Tokenizer(splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english"))
+    # Without allow_empty the host gives a text without words a word of its own, "".
+    tokens = [
+        tokenizer.tokenize(list(texts), update_vocab=True, show_progress=False, allow_empty=False)
+        if texts
+        else []
+        for texts in groups
+    ]
+    width = len(tokenizer.get_vocab_dict())
+    return [_matrix(ids, width) for ids in tokens]
+
+
+def _matrix(ids: list[list[int]], width: int) -> WordSets:
+    words = [sorted(set(found)) for found in ids]
+    starts = np.concatenate([[0], np.cumsum([len(found) for found in words], dtype=np.int64)])
+    columns = np.fromiter((word for found in words for word in found), np.int64, int(starts[-1]))
+    ones = np.ones(len(columns), np.int32)
+    return sparse.csr_array((ones, columns, starts), shape=(len(words), width))
+
+
+def nearest_by_words(
+    train: WordSets, test: WordSets
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """The training query of highest Jaccard similarity for every test query; the first of equal ones.
+
+    Args:
+        train: (N, V) sparse word sets.
+        test: (T, V) sparse word sets, of the same columns.
+
+    Returns:
+        (T,) scores in 0..1 and (T,) rows; where no training query shares a word, 0 and -1.
+    """
+    scores, rows = np.zeros(test.shape[0], np.float32), np.full(test.shape[0], -1, np.int64)
+    by_word = train.T.tocsr()
+    train_sizes, test_sizes = np.diff(train.indptr), np.diff(test.indptr)
+    for start in range(0, test.shape[0], _BLOCK):
+        common = (test[start : start + _BLOCK] @ by_word).tocsr()
+        for i in range(common.shape[0]):
+            part = slice(common.indptr[i], common.indptr[i + 1])
+            columns, shared = common.indices[part], common.data[part]
+            if not len(columns):
+                continue
+            jaccard = shared / (test_sizes[start + i] + train_sizes[columns] - shared)
+            scores[start + i] = jaccard.max()
+            rows[start + i] = columns[jaccard == jaccard.max()].min()
+    return scores, rows
 
 
 def label_overlap(train_qrels: Qrels, test_qrels: Qrels, minimum: int = 1) -> list[LabelOverlap]:
@@ -70,20 +253,20 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels, minimum: int = 1) -> li
     """
     if minimum < 1:
         raise InputError(f"minimum is {minimum}: an overlap has at least one passage")
-    seen = {document for grades in train_qrels.values() for document, grade in grades.items() if grade > 0}
+    relevant = {
+        document for grades in train_qrels.values() for document, grade in grades.items() if grade > 0
+    }
     grades = sorted({grade for judged in test_qrels.values() for grade in judged.values() if grade > 0})
     shared = [
-        [grade for document, grade in judged.items() if document in seen] for judged in test_qrels.values()
+        [grade for document, grade in judged.items() if document in relevant]
+        for judged in test_qrels.values()
     ]
-    return [
-        LabelOverlap(
-            least,
-            minimum,
-            sum(sum(grade >= least for grade in found) >= minimum for found in shared),
-            len(test_qrels),
-        )
-        for least in reversed(grades)
-    ]
+    rows = []
+    for least in reversed(grades):
+        found = sum(sum(grade >= least for grade in grades) >= minimum for grades in shared)
+        share = found / len(test_qrels) if test_qrels else 0.0
+        rows.append(LabelOverlap(least, minimum, found, len(test_qrels), share))
+    return rows
 
 
 #: The rule that the paper states, "any of its passages", and that of its script, "more than one".
@@ -92,10 +275,10 @@ MINIMA = (1, 2)
 
 def overlap_summary(
     pair: TrainTest,
-    train: Collection[str],
-    test: Collection[str],
+    train: Container[str],
+    test: Container[str],
     similarities: npt.NDArray[np.floating[Any]],
-) -> dict[str, Any]:
+) -> OverlapSummary:
     """Label overlap by both rules, repeated queries, and similarity to the nearest training query.
 
     Args:
@@ -105,22 +288,18 @@ def overlap_summary(
     """
     train_qrels = {query: grades for query, grades in pair.train.qrels.items() if query in train}
     test_qrels = {query: grades for query, grades in pair.test.qrels.items() if query in test}
-    return {
-        "training_queries": len(train_qrels),
-        "test_queries": len(test_qrels),
-        "label_overlap": label_overlaps(train_qrels, test_qrels),
+    return OverlapSummary(
+        training_queries=len(train_qrels),
+        test_queries=len(test_qrels),
+        label_overlap=label_overlaps(train_qrels, test_qrels),
         **pair.duplicates.among(train, test),
-        "nearest_similarity": similarity_summary(similarities),
-    }
+        nearest_similarity=SimilaritySummary(**similarity_summary(similarities)),
+    )
 
 
-def label_overlaps(train_qrels: Qrels, test_qrels: Qrels) -> list[dict[str, Any]]:
+def label_overlaps(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
     """Label overlap at every grade, by both rules."""
-    return [
-        {**row._asdict(), "share": row.share}
-        for minimum in MINIMA
-        for row in label_overlap(train_qrels, test_qrels, minimum)
-    ]
+    return [row for minimum in MINIMA for row in label_overlap(train_qrels, test_qrels, minimum)]
 
 
 def similarity_summary(similarities: npt.NDArray[np.floating[Any]]) -> dict[str, float]:
@@ -140,6 +319,91 @@ def similarity_summary(similarities: npt.NDArray[np.floating[Any]]) -> dict[str,
 _BIN = 0.05
 
 
+@dataclass(frozen=True)
+class SideRecord:
+    """One of the two sets that are compared."""
+
+    dataset: str
+    split: str | None
+    queries: int
+
+
+@dataclass(frozen=True)
+class RepeatedQueries:
+    """How many test queries are repeated, their share of all, and by which training queries."""
+
+    queries: int
+    share: float
+    pairs: Pairs
+
+
+@dataclass(frozen=True)
+class NearestQuery:
+    """A test query and the training query most similar to it, None where none shares a word."""
+
+    query: str
+    text: str
+    training_query: str | None
+    training_text: str | None
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """(B + 1,) ascending edges of B bins, and (B,) what is in them."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class NearestQueries(SimilaritySummary):
+    """Every test query's nearest training query.
+
+    Attributes:
+        similarity: "words" (Jaccard similarity) or "cosine".
+        encoder: of the cosines, None for words.
+    """
+
+    similarity: str
+    encoder: EncoderRecord | None
+    histogram: Histogram
+    queries: list[NearestQuery]
+
+
+@dataclass(frozen=True)
+class Overlap(Report):
+    """``overlap.json``: what a training set gives away of a test set.
+
+    Attributes:
+        train, test: the sets.
+        same_corpus: whether they have the same documents.
+        label_overlap: a row for every grade and rule (``minimum`` 1: any of the passages of that grade or
+            more is relevant to a training query; 2: more than one).
+        exact_duplicates, near_duplicates: see `QueryDuplicates`.
+        nearest: the most similar training query of every test query.
+    """
+
+    train: SideRecord
+    test: SideRecord
+    same_corpus: bool
+    label_overlap: list[LabelOverlap]
+    exact_duplicates: RepeatedQueries
+    near_duplicates: RepeatedQueries
+    nearest: NearestQueries
+
+    def write_nearest(self, path: Path) -> None:
+        """Write the nearest training queries as a table, one test query a line."""
+        columns = ("query", "training_query", "similarity", "text", "training_text")
+        with atomic_writer(path) as file:
+            file.write("\t".join(columns) + "\n")
+            for row in self.nearest.queries:
+                values = (getattr(row, name) for name in columns)
+                # Texts may hold tabs and line ends, which would break the table.
+                cells = (" ".join(str("" if value is None else value).split()) for value in values)
+                file.write("\t".join(cells) + "\n")
+
+
 def overlap(
     train: str,
     test: str,
@@ -147,10 +411,8 @@ def overlap(
     train_split: str = "train",
     test_split: str = "test",
     encoder: str | None = None,
-    output: Path | None = None,
-    picture: bool | None = None,
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> Overlap:
     """Compare the labels and the queries of a training set with those of a test set.
 
     Args:
@@ -158,130 +420,71 @@ def overlap(
         train_split, test_split: splits of their judgements.
         encoder: whose query embeddings say, by cosine, which training query is nearest; without one it is
             the Jaccard similarity of stemmed words, stop words taken out.
-        output: folder for overlap.json, nearest.tsv and similarity.png.
-        picture: draw the histogram of similarities; by default where there are an output and matplotlib.
         search: how queries are encoded.
 
-    Returns:
-        The content of overlap.json: "label_overlap", a row for every grade and rule ("minimum" 1: any of the
-        passages of that grade or more is relevant to a training query; 2: more than one);
-        "exact_duplicates" and "near_duplicates", see `QueryDuplicates`; "nearest", the most similar training
-        query of every test query, None where none shares a word.
-
     Raises:
-        InputError: what has to be corrected in a collection or the encoder; a picture without an output or
-            without matplotlib.
+        InputError: what has to be corrected in a collection or the encoder.
 
     Source: Zhan et al., 2022, section 3.2, Tables 3 and 4.
     """
-    drawn = _will_draw(picture, output)
-    if output is not None:
-        output_folder(output)
     pair = TrainTest.load(train, test, train_split, test_split)
     scores, rows, described = _nearest(pair, encoder, search)
-    report = {
-        "train": _side(train, pair.train.split, len(pair.train.queries)),
-        "test": _side(test, pair.test.split, len(pair.test.queries)),
-        "same_corpus": pair.same_corpus,
-        "label_overlap": label_overlaps(pair.train.qrels, pair.test.qrels),
-        "exact_duplicates": _repeated(pair.duplicates.exact, pair),
-        "near_duplicates": _repeated(pair.duplicates.near, pair),
-        "nearest": {
-            "similarity": "words" if encoder is None else "cosine",
-            "encoder": described,
+    return Overlap(
+        train=SideRecord(train, pair.train.split, len(pair.train.queries)),
+        test=SideRecord(test, pair.test.split, len(pair.test.queries)),
+        same_corpus=pair.same_corpus,
+        label_overlap=label_overlaps(pair.train.qrels, pair.test.qrels),
+        exact_duplicates=_repeated(pair.duplicates.exact, pair),
+        near_duplicates=_repeated(pair.duplicates.near, pair),
+        nearest=NearestQueries(
             **similarity_summary(scores),
-            "histogram": _histogram(scores),
-            "queries": _pairs(pair, scores, rows),
-        },
-        "picture": "similarity.png" if drawn else None,
-        "versions": versions(),
-    }
-    if output is not None:
-        _write(output, report, drawn)
-    return report
+            similarity="words" if encoder is None else "cosine",
+            encoder=described,
+            histogram=_histogram(scores),
+            queries=_nearest_queries(pair, scores, rows),
+        ),
+        versions=versions(),
+    )
 
 
 def _nearest(
     pair: TrainTest, encoder: str | None, search: SearchOptions
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], dict[str, Any] | None]:
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], EncoderRecord | None]:
     """Similarity and row of the nearest training query of every test query, (T,) each."""
     if encoder is None:
-        found, described = nearest_by_words(*pair.words), None
-    else:
-        # Imported here because a comparison of words must not wait six seconds for torch.
-        from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
-        from beir_cocodr.resampling.similarity import nearest
+        scores, rows = nearest_by_words(*pair.words)
+        return scores.astype(np.float64), rows, None
+    # Imported here because a comparison of words must not wait six seconds for torch.
+    from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
+    from beir_cocodr.resampling.similarity import nearest
 
-        model = QueryEncoder(encoder, search)
-        train, tests = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-        found, described = nearest(train, tests.load().numpy(), 1), model.describe()
-    return found.scores[:, 0].astype(np.float64), found.rows[:, 0], described
-
-
-def _side(dataset: str, split: str | None, queries: int) -> dict[str, Any]:
-    return {"dataset": dataset, "split": split, "queries": queries}
+    model = QueryEncoder(encoder, search)
+    train, tests = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
+    found = nearest(train, tests.load().numpy(), 1)
+    return found.scores[:, 0].astype(np.float64), found.rows[:, 0], EncoderRecord(**model.describe())
 
 
-def _repeated(pairs: dict[str, list[str]], pair: TrainTest) -> dict[str, Any]:
-    return {"queries": len(pairs), "share": len(pairs) / len(pair.test.queries), "pairs": pairs}
+def _repeated(pairs: Pairs, pair: TrainTest) -> RepeatedQueries:
+    return RepeatedQueries(len(pairs), len(pairs) / len(pair.test.queries), pairs)
 
 
-def _histogram(scores: npt.NDArray[np.float64]) -> dict[str, list[float]]:
+def _histogram(scores: npt.NDArray[np.float64]) -> Histogram:
     # Cosines may be negative, and by rounding a little more than 1.
     least = min(0.0, math.floor(float(scores.min()) / _BIN) * _BIN)
     edges = np.linspace(least, 1.0, round((1.0 - least) / _BIN) + 1)
     counts, _ = np.histogram(scores.clip(least, 1.0), edges)
-    return {"edges": [round(edge, 2) for edge in edges.tolist()], "counts": counts.tolist()}
+    return Histogram([round(edge, 2) for edge in edges.tolist()], counts.tolist())
 
 
-def _pairs(
+def _nearest_queries(
     pair: TrainTest, scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
-) -> list[dict[str, Any]]:
+) -> list[NearestQuery]:
     ids = list(pair.train.queries)
     found = []
     for (query, text), score, row in zip(
         pair.test.queries.items(), scores.tolist(), rows.tolist(), strict=True
     ):
         other = ids[row] if row >= 0 else None
-        found.append(
-            {
-                "query": query,
-                "text": text,
-                "training_query": other,
-                "training_text": None if other is None else pair.train.queries[other],
-                "similarity": round(score, 5),
-            }
-        )
+        other_text = None if other is None else pair.train.queries[other]
+        found.append(NearestQuery(query, text, other, other_text, round(score, 5)))
     return found
-
-
-def _write(output: Path, report: dict[str, Any], drawn: bool) -> None:
-    nearest = report["nearest"]
-    with atomic_writer(output / "nearest.tsv") as file:
-        columns = ("query", "training_query", "similarity", "text", "training_text")
-        file.write("\t".join(columns) + "\n")
-        for row in nearest["queries"]:
-            # Texts may hold tabs and line ends, which would break the table.
-            cells = (" ".join(str("" if row[name] is None else row[name]).split()) for name in columns)
-            file.write("\t".join(cells) + "\n")
-    if drawn:
-        label = "similarity to the nearest training query (" + (
-            "Jaccard, words)" if nearest["encoder"] is None else f"cosine, {nearest['encoder']['name']})"
-        )
-        title = f"{report['test']['dataset']}: {report['test']['queries']:,} test queries"
-        write_histogram(
-            output / "similarity.png",
-            nearest["histogram"]["edges"],
-            nearest["histogram"]["counts"],
-            title,
-            label,
-        )
-    write_text(output / "overlap.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-
-
-def _will_draw(picture: bool | None, output: Path | None) -> bool:
-    if picture:
-        require_matplotlib()
-        if output is None:
-            raise InputError("a picture needs a folder to stand in: give --output")
-    return output is not None and (has_matplotlib() if picture is None else picture)

@@ -1,9 +1,4 @@
-"""ReSTrain: training queries near to, or far from, all test queries.
-
-Ranks of training queries, searched as deep as training sets of given sizes need.
-
-ReSTrain from datasets to folders.
-"""
+"""ReSTrain: training queries near to, or far from, all test queries, from datasets to folders."""
 
 from __future__ import annotations
 
@@ -19,9 +14,9 @@ import numpy.typing as npt
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.resampling.inputs import TrainTest, embed_inputs
-from beir_cocodr.resampling.manifest import checked_base, short_size
-from beir_cocodr.resampling.outputs import ResampledSet, write_resampled
+from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, check_base, short_size
+from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, write_resampled
+from beir_cocodr.resampling.overlap import TrainTest
 from beir_cocodr.resampling.similarity import check_method, nearest_ranks
 from beir_cocodr.retrieval.store.store import Embeddings, Rows
 
@@ -215,7 +210,7 @@ def resample_restrain(
     method: str = "exact",
     base: str | None = None,
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> Manifest:
     """Resample training queries by their similarity to the test queries, and write the collections.
 
     ``output/interpolation`` and ``output/extrapolation`` are BEIR folders with the same test queries; with
@@ -232,7 +227,7 @@ def resample_restrain(
         search: how queries are encoded.
 
     Returns:
-        The content of ``output/manifest.json``.
+        What is written as ``output/manifest.json``.
 
     Raises:
         InputError: what has to be corrected; nothing is written then.
@@ -242,7 +237,7 @@ def resample_restrain(
     check_output_free(output)
     check_method(method)
     if base is not None:
-        checked_base(base)
+        check_base(base)
     pair = TrainTest.load(train, test, train_split, test_split)
     pair.check_usable()
     check_targets(sizes, ks, exclude_top, len(pair.train.queries))
@@ -251,14 +246,8 @@ def resample_restrain(
     found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
     for chosen in found.sets:
         _log_sets(chosen, len(inputs.test))
-    parameters = {
-        "sizes": list(sizes),
-        "k": [chosen.k for chosen in found.sets],
-        "exclude_top": found.exclude_top,
-        "pool": found.pool,
-        "seed": seed,
-        "search": method,
-    }
+    ks_found = [chosen.k for chosen in found.sets]
+    parameters = RestrainParameters(list(sizes), ks_found, found.exclude_top, found.pool, seed, method)
     several = len(found.sets) > 1
     sets = [one for chosen in found.sets for one in _sets(chosen, several, len(inputs.test))]
     return write_resampled(output, inputs, "restrain", parameters, sets, base)
@@ -282,11 +271,16 @@ def _sets(chosen: TrainingSets, several: bool, tests: int) -> list[ResampledSet]
         folder = label = f"k-{chosen.k}"
     else:
         folder, label = f"size-{chosen.size}", f"size-{short_size(chosen.size)}"
-    facts = {"size": chosen.size, "k": chosen.k}
     regimes = {"interpolation": chosen.interpolation, "extrapolation": chosen.extrapolation}
     return [
         ResampledSet(
-            f"{folder}/{regime}" if several else regime, label, regime, facts, rows, np.arange(tests)
+            f"{folder}/{regime}" if several else regime,
+            label,
+            regime,
+            rows,
+            np.arange(tests),
+            size=chosen.size,
+            k=chosen.k,
         )
         for regime, rows in regimes.items()
     ]

@@ -1,15 +1,10 @@
-"""ReSTTest: buckets of queries, each held out once.
-
-ReSTTest from datasets to folders.
-"""
+"""ReSTTest: buckets of queries, each held out once, from datasets to folders."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +13,15 @@ from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.resampling.inputs import TrainTest, embed_inputs
-from beir_cocodr.resampling.manifest import checked_base
-from beir_cocodr.resampling.outputs import ResampledSet, write_resampled
-
-Rows = npt.NDArray[np.int64]
+from beir_cocodr.resampling.manifest import Manifest, ResttestParameters, check_base
+from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, write_resampled
+from beir_cocodr.resampling.overlap import TrainTest
+from beir_cocodr.retrieval.store.store import Rows
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One bucket held out: what to train on, and which test queries it then judges in which regime.
+    """One bucket held out: what to train on, and which test queries then evaluate it in which regime.
 
     Attributes:
         bucket: its number, from 1.
@@ -114,9 +108,6 @@ def _check_not_empty(found: HeldOut, buckets: int) -> None:
         raise InputError(f"{name} has all test queries, so that nothing is interpolation there: {way}")
 
 
-log = logging.getLogger(__name__)
-
-
 def resample_resttest(
     train: str,
     test: str,
@@ -129,12 +120,12 @@ def resample_resttest(
     test_split: str = "test",
     base: str | None = None,
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> Manifest:
     """Resample training and test queries by buckets, each held out once, and write the collections.
 
     ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same
-    training queries, those outside bucket B; the first judges by the test queries outside it, the second by
-    those inside. Over all buckets a test query is extrapolation once, and interpolation in all the others.
+    training queries, those outside bucket B; the first has the test queries outside it, the second those
+    inside. Over all buckets a test query is extrapolation once, and interpolation in all the others.
 
     Args:
         train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`.
@@ -142,7 +133,7 @@ def resample_resttest(
         seed: of k-means.
 
     Returns:
-        The content of ``output/manifest.json``.
+        What is written as ``output/manifest.json``.
 
     Raises:
         InputError: what has to be corrected; nothing is written then.
@@ -151,7 +142,7 @@ def resample_resttest(
     """
     check_output_free(output)
     if base is not None:
-        checked_base(base)
+        check_base(base)
     pair = TrainTest.load(train, test, train_split, test_split)
     pair.check_usable()
     if buckets < 2 or buckets > len(pair.test.queries):
@@ -163,12 +154,12 @@ def resample_resttest(
     vectors = [part.load().numpy() for part in (inputs.train, inputs.test)]
     train_buckets, test_buckets = query_buckets(vectors[0], vectors[1], buckets, seed, ids)
     found = resttest(train_buckets, test_buckets, buckets)
-    parameters = {
-        "buckets": buckets,
-        "seed": seed,
-        "training_queries": np.bincount(train_buckets, minlength=buckets).tolist(),
-        "test_queries": np.bincount(test_buckets, minlength=buckets).tolist(),
-    }
+    parameters = ResttestParameters(
+        buckets,
+        seed,
+        training_queries=np.bincount(train_buckets, minlength=buckets).tolist(),
+        test_queries=np.bincount(test_buckets, minlength=buckets).tolist(),
+    )
     sets = [one for held_out in found for one in _sets(held_out, buckets)]
     return write_resampled(output, inputs, "resttest", parameters, sets, base)
 
@@ -180,9 +171,9 @@ def _sets(held_out: HeldOut, buckets: int) -> list[ResampledSet]:
             f"bucket-{held_out.bucket}/{regime}",
             f"bucket-{held_out.bucket}-of-{buckets}",
             regime,
-            {"bucket": held_out.bucket},
             held_out.train,
             rows,
+            bucket=held_out.bucket,
         )
         for regime, rows in regimes.items()
     ]

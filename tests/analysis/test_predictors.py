@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.analysis.qpp import (
+from beir_cocodr.analysis.predictors import (
     PREDICTORS,
     TermStatistics,
     avg_idf,

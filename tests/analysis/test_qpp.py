@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from beir_cocodr.analysis.qpp import PREDICTORS, correlations, qpp, read_per_query
+from beir_cocodr.analysis.predictors import PREDICTORS
+from beir_cocodr.analysis.qpp import QPP, Correlation, correlations, qpp, read_per_query
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.significance import holm
@@ -21,7 +22,7 @@ def by_id(numbers) -> dict[str, float]:
     return {f"q{i}": float(number) for i, number in enumerate(numbers)}
 
 
-def one(values, quality) -> dict:
+def one(values, quality) -> Correlation:
     [row] = correlations({"p": by_id(values)}, by_id(quality))
     return row
 
@@ -29,22 +30,22 @@ def one(values, quality) -> dict:
 @pytest.fixture(scope="module")
 def report(beir_folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("qpp")
-    return qpp(str(beir_folder), "bm25", output, picture=False), output
+    return qpp(str(beir_folder), "bm25", output), output
 
 
 def test_truth_is_found_with_its_sign():
     quality = np.linspace(0, 1, 12)
-    assert one(3 * quality + 1, quality)["pearson"] == pytest.approx(1)
-    assert one(-quality, quality)["pearson"] == pytest.approx(-1)
+    assert one(3 * quality + 1, quality).pearson == pytest.approx(1)
+    assert one(-quality, quality).pearson == pytest.approx(-1)
     bent = one(-np.exp(5 * quality), quality)
     assert bent["kendall"] == pytest.approx(-1)
     assert -1 < bent["pearson"] < -0.8
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=(2, 4000))
     row = one(x, 0.6 * x + 0.8 * noise)
-    assert row["pearson"] == pytest.approx(0.6, abs=0.03)
-    assert row["kendall"] == pytest.approx(2 / math.pi * math.asin(0.6), abs=0.03)
-    assert abs(one(x, noise)["pearson"]) < 0.05
+    assert row.pearson == pytest.approx(0.6, abs=0.03)
+    assert row.kendall == pytest.approx(2 / math.pi * math.asin(0.6), abs=0.03)
+    assert abs(one(x, noise).pearson) < 0.05
 
 
 def test_coefficients_by_hand_and_p_against_a_t_distribution():
@@ -52,25 +53,25 @@ def test_coefficients_by_hand_and_p_against_a_t_distribution():
     row = one(x, y)
     r = np.corrcoef(x, y)[0, 1]
     t = r * math.sqrt(2 / (1 - r * r))
-    assert row["pearson"] == pytest.approx(r)
-    assert row["pearson_p"] == pytest.approx(2 * stats.t.sf(abs(t), 2))
+    assert row.pearson == pytest.approx(r)
+    assert row.pearson_p == pytest.approx(2 * stats.t.sf(abs(t), 2))
     # Pairs in agreement 3, against 1; tied in x one, in y one, of six.
-    assert row["kendall"] == pytest.approx((3 - 1) / math.sqrt(5 * 5))
+    assert row.kendall == pytest.approx((3 - 1) / math.sqrt(5 * 5))
 
 
 @given(st.permutations(range(6)))
 def test_kendalls_p_is_the_share_of_orders_that_far_from_none(order):
     row = one(range(6), order)
     reference = stats.kendalltau(range(6), order, method="exact")
-    assert (row["kendall"], row["kendall_p"]) == pytest.approx((reference.statistic, reference.pvalue))
+    assert (row.kendall, row.kendall_p) == pytest.approx((reference.statistic, reference.pvalue))
 
 
 def test_values_that_are_missing_or_not_finite_are_left_out_and_counted():
     quality = by_id([0.1, 0.4, 0.5, 0.9, 0.7, 0.2])
     values = {"q0": 1.0, "q1": 3.0, "q2": 2.0, "q3": 5.0, "q4": math.nan, "stranger": 1e9}
     [row] = correlations({"p": values}, quality)
-    assert (row["queries"], row["left_out"]) == (4, 2)
-    assert row["pearson"] == pytest.approx(np.corrcoef([1, 3, 2, 5], [0.1, 0.4, 0.5, 0.9])[0, 1])
+    assert (row.queries, row.left_out) == (4, 2)
+    assert row.pearson == pytest.approx(np.corrcoef([1, 3, 2, 5], [0.1, 0.4, 0.5, 0.9])[0, 1])
     [infinite] = correlations({"p": values | {"q5": -math.inf}}, quality)
     assert infinite == row
 
@@ -81,7 +82,7 @@ def test_values_that_are_missing_or_not_finite_are_left_out_and_counted():
 )
 def test_nothing_is_said_of_constants_and_of_two_queries(values, quality):
     row = one(values, quality)
-    assert {row[key] for key in row if key.startswith(("pearson", "kendall"))} == {None}
+    assert {value for key, value in vars(row).items() if key.startswith(("pearson", "kendall"))} == {None}
 
 
 def test_holm_is_over_predictors_within_a_coefficient():
@@ -90,33 +91,39 @@ def test_holm_is_over_predictors_within_a_coefficient():
     values = {f"p{i}": by_id(rng.random(20)) for i in range(4)} | {"constant": by_id([1] * 20)}
     rows = correlations(values, quality)
     for name in ("pearson", "kendall"):
-        assert [row[f"{name}_p_holm"] for row in rows] == holm([row[f"{name}_p"] for row in rows])
-        assert rows[-1][f"{name}_p_holm"] is None
+        assert [getattr(row, f"{name}_p_holm") for row in rows] == holm(
+            [getattr(row, f"{name}_p") for row in rows]
+        )
+        assert getattr(rows[-1], f"{name}_p_holm") is None
 
 
 def test_report_is_json_and_can_be_computed_again_from_what_was_written(report, beir_folder):
-    found, output = report
-    assert json.loads((output / "qpp.json").read_text()) == json.loads(json.dumps(found, allow_nan=False))
-    assert [row["predictor"] for row in found["predictors"]] == list(PREDICTORS)
-    assert (found["queries"], found["documents"], found["picture"]) == (16, 48, None)
-    assert all(row["queries"] + row["left_out"] == 16 for row in found["predictors"])
+    prediction, output = report
+    found = prediction.record
+    found.write(output / "qpp.json")
+    assert QPP.read(output / "qpp.json") == found
+    json.dumps(found.to_json(), allow_nan=False)
+    prediction.write_values(output / "predictors.tsv")
+    assert [row.predictor for row in found.predictors] == list(PREDICTORS)
+    assert (found.queries, found.documents, found.picture) == (16, 48, None)
+    assert all(row.queries + row.left_out == 16 for row in found.predictors)
     quality = read_per_query(output / "bm25.per_query.tsv", "nDCG@10")
-    assert found["mean"] == pytest.approx(np.mean(list(quality.values())))
-    for row in found["predictors"]:
-        written = read_per_query(output / "predictors.tsv", row["predictor"])
+    assert found.mean == pytest.approx(np.mean(list(quality.values())))
+    for row in found.predictors:
+        written = read_per_query(output / "predictors.tsv", row.predictor)
         used = [query for query in quality if math.isfinite(written[query])]
         reference = stats.kendalltau([written[q] for q in used], [quality[q] for q in used])
-        if row["predictor"] == "MaxPMI":  # the same for all queries of this collection
-            assert row["kendall"] is None
+        if row.predictor == "MaxPMI":  # the same for all queries of this collection
+            assert row.kendall is None
             assert len(set(written.values())) == 1
             continue
-        assert row["kendall"] == pytest.approx(reference.statistic)
-        assert row["kendall_p"] == pytest.approx(reference.pvalue)
+        assert row.kendall == pytest.approx(reference.statistic)
+        assert row.kendall_p == pytest.approx(reference.pvalue)
 
 
 def test_per_query_scores_at_hand_give_the_same_without_a_search(report, beir_folder, tmp_path):
     found, output = report
-    again = qpp(str(beir_folder), "bm25", tmp_path, output / "bm25.per_query.tsv", picture=False)
+    again = qpp(str(beir_folder), "bm25", tmp_path, output / "bm25.per_query.tsv")
     assert again == found
     assert not (tmp_path / "bm25.run").exists()
 
@@ -125,10 +132,12 @@ def test_predictors_of_a_model_stand_beside_the_others(beir_folder, tmp_path):
     queries = load_collection(beir_folder).queries
     quality = dict(zip(queries, np.linspace(0, 1, len(queries)), strict=True))
     variance = {query: 2 - value for query, value in list(quality.items())[1:]}
-    found = qpp(str(beir_folder), "mine", tmp_path, quality, extra={"variance": variance}, picture=False)
-    row = found["predictors"][-1]
-    assert (row["predictor"], row["queries"], row["left_out"]) == ("variance", len(queries) - 1, 1)
-    assert row["pearson"] == row["kendall"] == pytest.approx(-1)
+    prediction = qpp(str(beir_folder), "mine", tmp_path, quality, extra={"variance": variance})
+    prediction.write_values(tmp_path / "predictors.tsv")
+    found = prediction.record
+    row = found.predictors[-1]
+    assert (row.predictor, row.queries, row.left_out) == ("variance", len(queries) - 1, 1)
+    assert row.pearson == row.kendall == pytest.approx(-1)
     assert "variance" in (tmp_path / "predictors.tsv").read_text().splitlines()[0]
 
 
@@ -144,9 +153,11 @@ def test_queries_without_known_terms_are_counted_and_never_zero(tmp_path):
     (tmp_path / "qrels" / "test.tsv").write_text(
         "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td0\t1\n" for i in range(5))
     )
-    found = qpp(str(tmp_path), "bm25", tmp_path / "out", picture=False)
-    assert (found["queries_without_known_terms"], found["unknown_query_words"]) == (2, 2)
-    assert [row["left_out"] for row in found["predictors"]] == [2, 2, 2, 2, 4]
+    prediction = qpp(str(tmp_path), "bm25", tmp_path / "out")
+    prediction.write_values(tmp_path / "out" / "predictors.tsv")
+    found = prediction.record
+    assert (found.queries_without_known_terms, found.unknown_query_words) == (2, 2)
+    assert [row.left_out for row in found.predictors] == [2, 2, 2, 2, 4]
     written = (tmp_path / "out" / "predictors.tsv").read_text().splitlines()
     assert written[3].split("\t")[2:] == ["nan"] * 5
 
@@ -160,17 +171,19 @@ def test_rounding_of_sums_breaks_no_tie(tmp_path):
     (tmp_path / "queries.jsonl").write_text(
         "".join(f'{{"_id": "q{i}", "text": "{text}"}}\n' for i, text in enumerate(queries))
     )
-    found = qpp(str(tmp_path), "mine", tmp_path / "out", by_id([0.1, 0.2, 0.3]), picture=False)
-    written = read_per_query(tmp_path / "out" / "predictors.tsv", "MaxVAR")
+    prediction = qpp(str(tmp_path), "mine", tmp_path, by_id([0.1, 0.2, 0.3]))
+    prediction.write_values(tmp_path / "predictors.tsv")
+    found = prediction.record
+    written = read_per_query(tmp_path / "predictors.tsv", "MaxVAR")
     assert set(written.values()) == {0.0}
-    assert found["predictors"][2]["kendall"] is None
+    assert found.predictors[2].kendall is None
 
 
 def test_table_says_what_was_left_out(report):
     from rich.console import Console
 
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(qpp_table(report[0]))
+    console.print(qpp_table(report[0].record))
     text = console.export_text()
     for name in [*PREDICTORS, "MaxDC", "P_clarity", "needs word embeddings"]:
         assert name in text
@@ -182,7 +195,7 @@ def test_bad_input(beir_folder, tmp_path):
 
     def refused(match: str, *arguments, **options):
         with pytest.raises(InputError, match=match):
-            qpp(folder, "bm25", tmp_path / "out", *arguments, picture=False, **options)
+            qpp(folder, "bm25", tmp_path / "out", *arguments, **options)
 
     refused("'q0'", {"q0": 0.5})  # a query of the train split
     refused("no query", {})

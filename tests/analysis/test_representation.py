@@ -16,13 +16,14 @@ from scipy.spatial.distance import pdist
 from scipy.special import i0
 
 from beir_cocodr import COCODR
-from beir_cocodr.analysis.representation import RepresentationOptions, representation
+from beir_cocodr.analysis.representation import Representation, RepresentationOptions, representation
 from beir_cocodr.analysis.spans import SpanPairs, alignment, measure_spans, sample_span_pairs, uniformity
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.report.pictures import has_matplotlib, representation_picture
 
 SMALL = RepresentationOptions(sample=24, batch_size=8, span_tokens=12)
 
@@ -128,9 +129,9 @@ def test_measures_are_those_of_the_definitions_batch_by_batch(similarity):
 
 def test_an_encoder_without_distinctions_has_the_loss_of_chance():
     found = measure_spans(Lookup(np.ones((20, 4))), pairs(10), batch_size=5).record()
-    assert found["alignment"] == pytest.approx(0, abs=1e-12)
-    assert found["uniformity"] == pytest.approx(0, abs=1e-12)
-    assert found["contrastive_loss"] == pytest.approx(math.log(2 * 5 - 1), abs=1e-6)
+    assert found.alignment == pytest.approx(0, abs=1e-12)
+    assert found.uniformity == pytest.approx(0, abs=1e-12)
+    assert found.contrastive_loss == pytest.approx(math.log(2 * 5 - 1), abs=1e-6)
 
 
 def test_a_perfect_encoder_is_aligned_and_uniform_and_has_no_loss():
@@ -138,10 +139,10 @@ def test_a_perfect_encoder_is_aligned_and_uniform_and_has_no_loss():
     before = measure_spans(Lookup(np.ones((16, 8)), "cosine"), pairs(8), batch_size=8)
     after = measure_spans(Lookup(rows, "cosine"), pairs(8), batch_size=8)
     change = after.change(before, comparable=True)
-    assert after.record()["alignment"] == pytest.approx(0, abs=1e-12)
-    assert change["uniformity"] == pytest.approx(-4, abs=1e-9)
-    assert change["contrastive_loss_reduction"] == pytest.approx(1, abs=1e-6)
-    assert after.change(before, comparable=False)["contrastive_loss"] is None
+    assert after.record().alignment == pytest.approx(0, abs=1e-12)
+    assert change.uniformity == pytest.approx(-4, abs=1e-9)
+    assert change.contrastive_loss_reduction == pytest.approx(1, abs=1e-6)
+    assert after.change(before, comparable=False).contrastive_loss is None
 
 
 def test_embeddings_that_are_not_finite_name_their_document():
@@ -206,50 +207,51 @@ def report(beir_folder, tiny_bert, changed_bert):
 
 
 def test_report_is_what_the_parts_give(report, beir_folder, tiny_bert, changed_bert):
-    [corpus] = report["datasets"].values()
+    [corpus] = report.datasets.values()
     model = COCODR(str(tiny_bert))
     found = drawn(beir_folder, model.tokenizer, size=24)
     vectors = [
         model.encode_document(side, convert_to_tensor=True).double().cpu()
         for side in (found.first, found.second)
     ]
-    before = corpus["models"][str(tiny_bert)]
-    assert before["alignment"] == pytest.approx(alignment(*vectors).mean().item(), rel=1e-6)
-    assert before["uniformity"] == pytest.approx(np.mean([uniformity(side) for side in vectors]), rel=1e-6)
-    low, high = before["alignment_interval"]
-    assert low < before["alignment"] < high
-    assert (corpus["sampled"], corpus["batches"], corpus["left_over"]) == (24, 3, 0)
-    assert corpus["loss_of_chance"] == pytest.approx(math.log(15))
-    after = corpus["models"][str(changed_bert)]
+    before = corpus.models[str(tiny_bert)]
+    assert before.alignment == pytest.approx(alignment(*vectors).mean().item(), rel=1e-6)
+    assert before.uniformity == pytest.approx(np.mean([uniformity(side) for side in vectors]), rel=1e-6)
+    low, high = before.alignment_interval
+    assert low < before.alignment < high
+    assert (corpus.sampled, corpus.batches, corpus.left_over) == (24, 3, 0)
+    assert corpus.loss_of_chance == pytest.approx(math.log(15))
+    after = corpus.models[str(changed_bert)]
     for name in ("alignment", "uniformity", "contrastive_loss"):
-        assert corpus["change"][name] == pytest.approx(after[name] - before[name], abs=1e-12)
+        difference = getattr(after, name) - getattr(before, name)
+        assert getattr(corpus.change, name) == pytest.approx(difference, abs=1e-12)
 
 
 def test_a_model_whose_texts_hardly_differ_is_less_uniform_and_nearer_to_chance(
     report, tiny_bert, changed_bert
 ):
-    [corpus] = report["datasets"].values()
-    before, after = (corpus["models"][str(folder)] for folder in (tiny_bert, changed_bert))
-    assert after["uniformity"] > before["uniformity"]
-    assert after["uniformity"] == pytest.approx(0, abs=0.05)
-    assert after["alignment"] < before["alignment"]
-    distances = [abs(found["contrastive_loss"] - corpus["loss_of_chance"]) for found in (before, after)]
+    [corpus] = report.datasets.values()
+    before, after = (corpus.models[str(folder)] for folder in (tiny_bert, changed_bert))
+    assert after.uniformity > before.uniformity
+    assert after.uniformity == pytest.approx(0, abs=0.05)
+    assert after.alignment < before.alignment
+    distances = [abs(found.contrastive_loss - corpus.loss_of_chance) for found in (before, after)]
     assert distances[1] < distances[0]
 
 
 def test_the_same_model_twice_changes_nothing(beir_folder, tiny_bert, tmp_path):
     copy = shutil.copytree(tiny_bert, tmp_path / "copy")
     found = representation([str(beir_folder)], [str(tiny_bert), str(copy)], SMALL)
-    change = found["datasets"][str(beir_folder)]["change"]
-    assert (change["alignment"], change["uniformity"], change["contrastive_loss"]) == (0, 0, 0)
+    change = found.datasets[str(beir_folder)].change
+    assert (change.alignment, change.uniformity, change.contrastive_loss) == (0, 0, 0)
 
 
 def test_losses_of_dot_product_and_cosine_are_not_compared(beir_folder, tiny_bert, tiny_cosine):
     found = representation([str(beir_folder)], [str(tiny_bert), str(tiny_cosine)], SMALL)
-    change = found["datasets"][str(beir_folder)]["change"]
-    assert not found["losses_comparable"]
-    assert change["contrastive_loss"] is change["contrastive_loss_reduction"] is None
-    assert change["alignment"] is not None
+    change = found.datasets[str(beir_folder)].change
+    assert not found.losses_comparable
+    assert change.contrastive_loss is change.contrastive_loss_reduction is None
+    assert change.alignment is not None
 
 
 def test_reduction_of_the_loss_stands_against_the_gain(
@@ -257,30 +259,30 @@ def test_reduction_of_the_loss_stands_against_the_gain(
 ):
     models = [str(tiny_bert), str(changed_bert)]
     judged = evaluate(str(beir_folder), models, tmp_path / "judged")
-    found = representation(
-        [str(beir_folder)], models, SMALL, tmp_path / "out", [tmp_path / "judged" / "results.json"]
-    )
+    found = representation([str(beir_folder)], models, SMALL, [tmp_path / "judged" / "results.json"])
     values = [judged["models"][model]["measures"]["nDCG@10"] for model in models]
-    change = found["datasets"][str(beir_folder)]["change"]
-    assert change["gain"] == pytest.approx(values[1] - values[0])
-    losses = [found["datasets"][str(beir_folder)]["models"][model]["contrastive_loss"] for model in models]
-    assert change["contrastive_loss_reduction"] == pytest.approx(1 - losses[1] / losses[0])
-    row = found["reduction_against_gain"]
-    assert (row["datasets"], row["pearson"]) == (1, None)  # one corpus lies on every line
-    written = json.loads((tmp_path / "out" / "representation.json").read_text())
-    assert written == json.loads(json.dumps(found, allow_nan=False))
-    if found["picture"]:
-        assert (tmp_path / "out" / "representation.png").read_bytes().startswith(b"\x89PNG")
+    change = found.datasets[str(beir_folder)].change
+    assert change.gain == pytest.approx(values[1] - values[0])
+    losses = [found.datasets[str(beir_folder)].models[model].contrastive_loss for model in models]
+    assert change.contrastive_loss_reduction == pytest.approx(1 - losses[1] / losses[0])
+    row = found.reduction_against_gain
+    assert (row.datasets, row.pearson) == (1, None)  # one corpus lies on every line
+    found.write(tmp_path / "representation.json")
+    assert Representation.read(tmp_path / "representation.json") == found
+    json.dumps(found.to_json(), allow_nan=False)
+    if has_matplotlib():
+        representation_picture(tmp_path / "representation.png", found)
+        assert (tmp_path / "representation.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_several_corpora_and_one_model(beir_folder, tiny_cosine, tmp_path):
     other = tmp_path / "other.tsv"
     other.write_text("".join(f"d{n}\t{'wing drag plate ' * (n + 5)}\n" for n in range(6)))
     found = representation([str(beir_folder), str(other)], [str(tiny_cosine)], SMALL)
-    assert list(found["datasets"]) == [str(beir_folder), str(other)]
-    small = found["datasets"][str(other)]
-    assert (small["sampled"], small["batch_size"], small["batches"], small["change"]) == (6, 6, 1, None)
-    assert small["models"][str(tiny_cosine)]["contrastive_loss_interval"] is None
+    assert list(found.datasets) == [str(beir_folder), str(other)]
+    small = found.datasets[str(other)]
+    assert (small.sampled, small.batch_size, small.batches, small.change) == (6, 6, 1, None)
+    assert small.models[str(tiny_cosine)].contrastive_loss_interval is None
 
 
 def test_bad_input(beir_folder, tiny_bert, tiny_cosine, tmp_path):
@@ -288,9 +290,8 @@ def test_bad_input(beir_folder, tiny_bert, tiny_cosine, tmp_path):
 
     def refused(match: str, *arguments, **options):
         with pytest.raises(InputError, match=match) as error:
-            representation(*(arguments or (data, model)), output=tmp_path / "out", **options)
+            representation(*(arguments or (data, model)), **options)
         assert "\n" not in str(error.value)
-        assert not list(tmp_path.glob("out/*"))
 
     refused("no dataset", [], model)
     refused("not 0", data, [])

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import sys
 
 import pytest
 
-from beir_cocodr.analysis.qpp import correlations, qpp
-from beir_cocodr.errors import InputError
+from beir_cocodr.analysis.qpp import correlations
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.report.pictures import write_scatter
 
 
@@ -35,23 +36,36 @@ def test_nothing_to_draw_is_drawn_as_an_empty_panel(tmp_path):
     assert (tmp_path / "p.png").stat().st_size > 1000
 
 
-def test_picture_is_drawn_by_default_without_pyplot(beir_folder, tmp_path):
+def command(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as status:
+        main(["qpp", "--model", "bm25", *arguments])
+    captured = capsys.readouterr()
+    return int(status.value.code or 0), captured.out, captured.err
+
+
+def test_picture_is_drawn_by_default_without_pyplot(beir_folder, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    report = qpp(str(beir_folder), "bm25", tmp_path)
-    assert report["picture"] == "qpp.png"
+    places = ("--dataset", str(beir_folder), "--output", str(tmp_path))
+    status, out, _ = command(capsys, *places, "--json")
+    assert (status, json.loads(out)["picture"]) == (0, "qpp.png")
+    assert json.loads(out) == json.loads((tmp_path / "qpp.json").read_text())
+    assert (tmp_path / "predictors.tsv").is_file()
     assert (tmp_path / "qpp.png").is_file()
     assert "matplotlib.pyplot" not in sys.modules
 
 
 def test_without_matplotlib_a_picture_is_refused_before_any_work_and_else_left_out(
-    beir_folder, tmp_path, monkeypatch
+    beir_folder, tmp_path, monkeypatch, capsys
 ):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
     )
-    with pytest.raises(InputError, match=r"beir-cocodr\[report\]"):
-        qpp(str(beir_folder), "bm25", tmp_path / "asked", picture=True)
+    dataset = ("--dataset", str(beir_folder), "--json")
+    status, _, err = command(capsys, *dataset, "--output", str(tmp_path / "asked"), "--picture")
+    assert status == 2
+    assert "pip install 'beir-cocodr[report]'" in err
     assert not (tmp_path / "asked").exists()
-    assert qpp(str(beir_folder), "bm25", tmp_path / "default")["picture"] is None
+    status, out, _ = command(capsys, *dataset, "--output", str(tmp_path / "default"))
+    assert (status, json.loads(out)["picture"]) == (0, None)
     assert not (tmp_path / "default" / "qpp.png").exists()

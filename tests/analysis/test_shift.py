@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from beir_cocodr.analysis import shift as unigrams_module
-from beir_cocodr.analysis.gains import read_judged
-from beir_cocodr.analysis.shift import Unigrams, shift
+from beir_cocodr.analysis.gains import read_scores
+from beir_cocodr.analysis.shift import Shift, Unigrams, shift
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
@@ -95,17 +95,17 @@ def test_similarities_by_hand(tmp_path):
     target = collection(tmp_path / "t", ["wing drag", "flow drag"], ["what is it", "when is it"])
     found = shift(source, [target])
     # Words: 3/4, 1/4, 0 and 1/4, 1/4, 1/2. Types: 1/4, 1/4, 1/2, 0 and 1/2, 0, 0, 1/2.
-    assert found["document_jaccard"] == pytest.approx(1 / 3, abs=1e-15)
-    assert found["query_type_jaccard"] == pytest.approx(0.25 / 1.75, abs=1e-15)
-    assert (found["source"]["words"], found["source"]["different_words"]) == (4, 2)
-    assert (found["source"]["split"], found["targets"][0]["split"]) == ("train", "test")
-    for record in (found["source"], *found["targets"]):
-        assert sum(record["query_types"].values()) == pytest.approx(1, abs=1e-12)
+    assert found.document_jaccard == pytest.approx(1 / 3, abs=1e-15)
+    assert found.query_type_jaccard == pytest.approx(0.25 / 1.75, abs=1e-15)
+    assert (found.source.words, found.source.different_words) == (4, 2)
+    assert (found.source.split, found.targets[0].split) == ("train", "test")
+    for record in (found.source, *found.targets):
+        assert sum(record.query_types.values()) == pytest.approx(1, abs=1e-12)
 
 
 def test_a_collection_is_at_no_distance_from_itself(beir_folder):
     found = shift(str(beir_folder), [str(beir_folder)], source_split="test")
-    assert (found["document_jaccard"], found["query_type_jaccard"]) == (1, 1)
+    assert (found.document_jaccard, found.query_type_jaccard) == (1, 1)
 
 
 @settings(max_examples=25, deadline=None)
@@ -113,11 +113,11 @@ def test_a_collection_is_at_no_distance_from_itself(beir_folder):
 def test_similarity_of_documents_is_that_of_dense_counts_and_symmetric(tmp_path_factory, sides):
     root = tmp_path_factory.mktemp("sides")
     folders = [collection(root / str(i), [" ".join(words)]) for i, words in enumerate(sides)]
-    found = shift(folders[0], [folders[1]])["document_jaccard"]
+    found = shift(folders[0], [folders[1]]).document_jaccard
     shares = [[words.count(letter) / len(words) for letter in "abcdef"] for words in sides]
     expected = np.minimum(*shares).sum() / np.maximum(*shares).sum()
     assert found == pytest.approx(expected, abs=1e-14)
-    assert found == shift(folders[1], [folders[0]])["document_jaccard"]
+    assert found == shift(folders[1], [folders[0]]).document_jaccard
     assert 0 <= found <= 1
 
 
@@ -136,10 +136,10 @@ def test_many_targets_in_one_pass_equal_one_at_a_time(tmp_path, monkeypatch):
     assert set(read.values()) == {1}
     assert len(read) == 4
     for key in ("document_jaccard", "query_type_jaccard"):
-        assert list(together[key]) == targets
+        assert list(getattr(together, key)) == targets
         for target in targets:
-            assert together[key][target] == shift(source, [target])[key]
-    assert [record["dataset"] for record in together["targets"]] == targets
+            assert getattr(together, key)[target] == getattr(shift(source, [target]), key)
+    assert [record.dataset for record in together.targets] == targets
 
 
 def test_without_queries_there_is_no_similarity_of_types_and_it_is_said(tmp_path, caplog):
@@ -147,9 +147,9 @@ def test_without_queries_there_is_no_similarity_of_types_and_it_is_said(tmp_path
     bare = collection(tmp_path / "bare", ["wing flow"])
     with caplog.at_level("INFO"):
         found = shift(source, [bare, f"{bare}/corpus.jsonl"])
-    assert [record["query_type_jaccard"] for record in found["targets"]] == [None, None]
-    assert all(value is not None for value in found["document_jaccard"].values())
-    assert found["targets"][0]["query_types"] is None
+    assert [record.query_type_jaccard for record in found.targets] == [None, None]
+    assert all(value is not None for value in found.document_jaccard.values())
+    assert found.targets[0].query_types is None
     assert f"{bare} has no queries" in caplog.text
 
 
@@ -157,10 +157,10 @@ def test_a_split_that_is_not_there_is_said_by_default_and_refused_when_asked_for
     source = str(write_beir(tmp_path / "s"))
     target = collection(tmp_path / "t", ["wing"], ["what", "when"], "dev")
     with caplog.at_level("INFO"):
-        [record] = shift(source, [target])["targets"]
-    assert (record["split"], record["queries"]) == (None, 2)
+        [record] = shift(source, [target]).targets
+    assert (record.split, record.queries) == (None, 2)
     assert "no split test: all its 2 queries" in caplog.text
-    assert shift(source, [target], split="dev")["targets"][0]["split"] == "dev"
+    assert shift(source, [target], split="dev").targets[0].split == "dev"
     with pytest.raises(InputError, match="split 'tset'"):
         shift(source, [target], split="tset")
     with pytest.raises(InputError, match="split 'dev'"):
@@ -169,7 +169,7 @@ def test_a_split_that_is_not_there_is_said_by_default_and_refused_when_asked_for
 
 def test_documents_without_words_have_no_similarity(tmp_path, caplog):
     source = str(write_beir(tmp_path / "s"))
-    assert shift(source, [collection(tmp_path / "t", ["...", "?!"])])["document_jaccard"] is None
+    assert shift(source, [collection(tmp_path / "t", ["...", "?!"])]).document_jaccard is None
     assert "no words" in caplog.text
 
 
@@ -193,43 +193,51 @@ def judged(tmp_path_factory):
 
 def test_scores_stand_against_similarity(judged, tmp_path):
     source, targets, files = judged
-    found = shift(source, targets, output=tmp_path, results=files, picture=False)
-    assert json.loads((tmp_path / "shift.json").read_text()) == json.loads(json.dumps(found))
-    assert set(found["scores"]) == {"words", "dense"}
-    assert [found["scores"]["dense"][target] for target in targets] == pytest.approx([0, 0.2, 0.4, 0.6])
-    row = found["correlations"]["dense"][0]
-    x = [found["document_jaccard"][target] for target in targets]
+    found = shift(source, targets, results=files)
+    found.write(tmp_path / "shift.json")
+    assert Shift.read(tmp_path / "shift.json") == found
+    assert set(found.scores) == {"words", "dense"}
+    assert [found.scores.dense[target] for target in targets] == pytest.approx([0, 0.2, 0.4, 0.6])
+    row = found.correlations.dense[0]
+    x = [found.document_jaccard[target] for target in targets]
     reference = stats.pearsonr(x, [0, 0.2, 0.4, 0.6])
-    assert (row["similarity"], row["targets"]) == ("document_jaccard", 4)
-    assert (row["pearson"], row["pearson_p"]) == pytest.approx((reference.statistic, reference.pvalue))
+    assert (row.similarity, row.targets) == ("document_jaccard", 4)
+    assert (row.pearson, row.pearson_p) == pytest.approx((reference.statistic, reference.pvalue))
 
 
 def test_scores_are_differences_to_a_baseline_by_label_or_model(judged):
     source, targets, files = judged
-    plain = shift(source, targets, results=files)["scores"]
+    plain = shift(source, targets, results=files).scores
     for baseline in ("words", "bm25"):
-        found = shift(source, targets, results=files, baseline=baseline)["scores"]
+        found = shift(source, targets, results=files, baseline=baseline).scores
         assert list(found) == ["dense"]
         for target in targets:
             expected = plain["dense"][target] - plain["words"][target]
-            assert found["dense"][target] == pytest.approx(expected)
+            assert found.dense[target] == pytest.approx(expected)
 
 
-def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path):
+def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     source, targets, files = judged
-    found = shift(source, targets, output=tmp_path / "a", results=files[:3])
-    assert found["picture"] == "shift.png"
+    several = ["--source", source, *(part for target in targets for part in ("--target", target)), "--json"]
+    results = [part for file in files[:3] for part in ("--results", str(file))]
+    status, out, _ = run(capsys, *several, *results, "--output", str(tmp_path / "a"))
+    assert (status, json.loads(out)["picture"]) == (0, "shift.png")
     assert (tmp_path / "a" / "shift.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["shift.json", "shift.png"]
-    assert shift(source, targets, output=tmp_path / "b")["picture"] is None
+    status, out, _ = run(capsys, *several, "--output", str(tmp_path / "b"))
+    assert (status, json.loads(out)["picture"]) == (0, None)
     assert not (tmp_path / "b" / "shift.png").exists()
+    status, _, err = run(capsys, *several, "--output", str(tmp_path / "c"), "--picture")
+    assert status == 2
+    assert "give --results" in err
+    assert not list(tmp_path.glob("c/*"))
 
 
 def test_a_folder_may_be_named_in_another_way(judged, tmp_path):
     _, targets, files = judged
-    found = read_judged(files[:1], [f"{targets[0]}/../{Path(targets[0]).name}"], "nDCG@10")
-    assert len(found.scores["dense"]) == 1
+    found = read_scores(files[:1], [f"{targets[0]}/../{Path(targets[0]).name}"], "nDCG@10")
+    assert len(found.scores.dense) == 1
 
 
 def test_bad_input(judged, tmp_path):
@@ -237,9 +245,8 @@ def test_bad_input(judged, tmp_path):
 
     def refused(match: str, *arguments, **options):
         with pytest.raises(InputError, match=match) as error:
-            shift(*(arguments or (source, targets)), output=tmp_path / "out", **options)
+            shift(*(arguments or (source, targets)), **options)
         assert "\n" not in str(error.value)
-        assert not list(tmp_path.glob("out/*"))
 
     refused("no target", source, [])
     refused("twice", source, [targets[0], targets[0]])
@@ -247,9 +254,8 @@ def test_bad_input(judged, tmp_path):
     refused("none", source, targets[:1], results=files)
     refused("no AP .*'words'", results=files, measure="AP")
     refused("earlier file", results=[files[0], files[0]])
-    refused("'x'.*words, dense", results=files, baseline="x")
+    refused("no results file has 'x'; they have words, dense", results=files, baseline="x")
     refused("cannot be read", results=[tmp_path / "absent.json"])
-    refused("--results", picture=True)
     (tmp_path / "no.json").write_text("[1]")
     refused("no results.json", results=[tmp_path / "no.json"])
     (tmp_path / "no.json").write_text("{")
@@ -314,11 +320,10 @@ def peak_memory(folder: str) -> int:
     load_collection(folder, labels="none")  # converts the corpus, which is not what is measured
     program = """
 import sys, pyarrow
-from beir_cocodr.analysis import unigrams
 from beir_cocodr.data.collection import load_collection
-import beir_cocodr.analysis.shift
-unigrams._WAITING_ROWS = 1000  # as small beside this corpus as the real one beside a real corpus
-unigrams.Unigrams.of(load_collection(sys.argv[1], labels="none").documents, chunk_rows=100)
+from beir_cocodr.analysis import shift
+shift._WAITING_ROWS = 1000  # as small beside this corpus as the real one beside a real corpus
+shift.Unigrams.of(load_collection(sys.argv[1], labels="none").documents, chunk_rows=100)
 assert "torch" not in sys.modules
 print(pyarrow.default_memory_pool().max_memory())
 """

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from beir_cocodr import COCODR
 from beir_cocodr.analysis.source_clusters import (
     SourceClusterOptions,
+    SourceTriplets,
     cluster_similarities,
     nearest_queries,
+    sample_triplets,
     source_clusters,
+    source_losses,
 )
-from beir_cocodr.analysis.source_losses import SourceTriplets, sample_triplets, source_losses
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
@@ -46,21 +48,8 @@ def test_similarity_of_a_cluster_is_the_mean_over_all_pairs(seed, queries, targe
 
 
 def test_nearest_queries_by_hand():
-    source = {"a": "first", "b": "second", "c": "third"}
-    target = {"x": "one", "y": "two"}
-    found = nearest_queries(
-        ["y"],
-        target,
-        np.array([[0, 1], [1, 0]], np.float32),
-        source,
-        np.array([[1, 9], [3, 0], [1, 0]], np.float32),
-        2,
-    )
-    assert [case["query_id"] for case in found] == ["y"]
-    assert [(near["query_id"], near["row"], near["similarity"]) for near in found[0]["nearest"]] == [
-        ("b", 1, 3.0),
-        ("a", 0, 1.0),
-    ]
+    source = np.array([[1, 9], [3, 0], [1, 0]], np.float32)
+    assert nearest_queries(np.array([1, 0], np.float32), source, 2) == [(1, 3.0), (0, 1.0)]
 
 
 class Lookup:
@@ -155,21 +144,21 @@ def test_nearest_cluster_losses_and_gains_follow_from_the_parts(study, report):
     collection = load_collection(source, "train")
     triplets = sample_triplets(collection, COCODR(models[0]).text_format, 14, 2)
     losses = [source_losses(COCODR(model), collection.documents, triplets).losses for model in models]
-    sizes = [cluster["queries"] for cluster in report["clusters"]]
+    sizes = [cluster.queries for cluster in report.clusters]
     assert sum(sizes) == 14
     for k, side in enumerate(("loss_before", "loss_after")):
-        mean = np.average([cluster[side] for cluster in report["clusters"]], weights=sizes)
+        mean = np.average([getattr(cluster, side) for cluster in report.clusters], weights=sizes)
         assert mean == pytest.approx(losses[k].mean(), rel=1e-9)
-    by_number = {cluster["cluster"]: cluster for cluster in report["clusters"]}
+    by_number = {cluster.cluster: cluster for cluster in report.clusters}
     for target, file in zip(targets, results[1:], strict=True):
-        record, judged = report["targets"][target], json.loads(file.read_text())["models"]
-        assert record["reduction"] == pytest.approx(record["loss_before"] - record["loss_after"])
-        assert record["loss_after"] == by_number[record["cluster"]]["loss_after"]
+        record, judged = report.targets[target], json.loads(file.read_text())["models"]
+        assert record.reduction == pytest.approx(record.loss_before - record.loss_after)
+        assert record.loss_after == by_number[record.cluster].loss_after
         before, after = (judged[model]["measures"]["nDCG@10"] for model in models)
-        assert record["gain"] == pytest.approx(after - before)
-        assert len(record["cases"]) == 2
-    improved = sum(record["reduction"] > 0 for record in report["targets"].values())
-    assert report["nearest_improved"] == improved
+        assert record.gain == pytest.approx(after - before)
+        assert len(record.cases) == 2
+    improved = sum(record.reduction > 0 for record in report.targets.values())
+    assert report.nearest_improved == improved
 
 
 def test_cases_are_the_largest_changes_with_gains_on_both_sides(study, report):
@@ -179,19 +168,19 @@ def test_cases_are_the_largest_changes_with_gains_on_both_sides(study, report):
         found = []
         for model in models:
             record = json.loads(file.read_text())["models"][model]
-            lines = (file.parent / record["per_query"]).read_text().splitlines()
+            lines = (file.parent / record.per_query).read_text().splitlines()
             column = lines[0].split("\t").index("nDCG@10")
             found.append({line.split("\t")[0]: float(line.split("\t")[column]) for line in lines[1:]})
         return {query: found[1][query] - value for query, value in found[0].items()}
 
     of_source, of_target = changes(results[0]), changes(results[1])
-    cases = report["targets"][targets[0]]["cases"]
+    cases = report.targets[targets[0]].cases
     largest = sorted((abs(change) for change in of_target.values()), reverse=True)[:2]
-    assert [abs(case["gain"]) for case in cases] == pytest.approx(largest)
+    assert [abs(case.gain) for case in cases] == pytest.approx(largest)
     for case in cases:
-        assert case["gain"] == pytest.approx(of_target[case["query_id"]])
-        [near] = case["nearest"]
-        assert near["gain"] == pytest.approx(of_source[near["query_id"]])
+        assert case.gain == pytest.approx(of_target[case.query_id])
+        [near] = case.nearest
+        assert near.gain == pytest.approx(of_source[near.query_id])
 
 
 def test_a_target_that_is_the_source_is_nearest_to_itself(study):
@@ -199,22 +188,22 @@ def test_a_target_that_is_the_source_is_nearest_to_itself(study):
     options = SourceClusterOptions(clusters=3, sample=99, negatives=1)
     wanted = list(load_collection(source, "train").queries)[:3]
     found = source_clusters(source, [source], *models, options, queries=wanted, split="train")
-    cases = found["targets"][source]["cases"]
-    assert [case["query_id"] for case in cases] == wanted
+    cases = found.targets[source].cases
+    assert [case.query_id for case in cases] == wanted
     model = COCODR(models[1])
     vectors = model.encode_queries(list(load_collection(source, "train").queries.values()))
     for case, row in zip(cases, (vectors[:3] @ vectors.T).max(axis=1), strict=True):
-        assert case["nearest"][0]["similarity"] == pytest.approx(row, rel=1e-5)
-        assert case["gain"] is None
-    assert found["reduction_against_gain"] is None
+        assert case.nearest[0].similarity == pytest.approx(row, rel=1e-5)
+        assert case.gain is None
+    assert found.reduction_against_gain is None
 
 
 def test_the_same_weights_before_and_after_reduce_nothing(study, tmp_path):
     (source, *targets), models, _ = study
     copy = shutil.copytree(models[0], tmp_path / "copy")
     found = source_clusters(source, targets, models[0], str(copy), SMALL)
-    assert {cluster["reduction"] for cluster in found["clusters"]} == {0}
-    assert found["nearest_improved"] == 0
+    assert {cluster.reduction for cluster in found.clusters} == {0}
+    assert found.nearest_improved == 0
 
 
 def test_bad_input(study, tiny_cosine, tmp_path):
@@ -222,9 +211,8 @@ def test_bad_input(study, tiny_cosine, tmp_path):
 
     def refused(match: str, targets=targets, models=models, **options):
         with pytest.raises(InputError, match=match) as error:
-            source_clusters(source, targets, *models, SMALL, tmp_path / "out", **options)
+            source_clusters(source, targets, *models, SMALL, **options)
         assert "\n" not in str(error.value)
-        assert not list(tmp_path.glob("out/*"))
 
     refused("no target", targets=[])
     refused("twice", targets=[targets[0]] * 2)
@@ -233,8 +221,7 @@ def test_bad_input(study, tiny_cosine, tmp_path):
     refused("split 'x'", source_split="x")
     refused("'x' .*none", queries=["x"])
     refused("no queries", targets=[f"{targets[0]}/corpus.jsonl"])
-    refused("results", models=[models[0], "x"], results=results)
-    refused("--results", picture=True)
+    refused("no results file has", models=[models[0], "x"], results=results)
     with pytest.raises(InputError, match=r"clusters .*1"):
         SourceClusterOptions(clusters=0)
 
@@ -250,8 +237,12 @@ def test_command_line(capsys, study, tmp_path):
     assert not status.value.code
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "source_clusters.json").read_text())
-    if found["picture"]:
+    if found.picture:
         assert (tmp_path / "source_clusters.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SystemExit) as status:
+        main([*arguments[: arguments.index("--results")], "--picture"])
+    assert status.value.code == 2
+    assert "give --results" in capsys.readouterr().err
     with pytest.raises(SystemExit) as status:
         main(arguments)
     assert not status.value.code

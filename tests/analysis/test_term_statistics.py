@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.analysis.qpp import TermStatistics
+from beir_cocodr.analysis.predictors import TermStatistics
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from beir_cocodr import MRL
-from beir_cocodr.analysis.qpp import variance_predictors
+from beir_cocodr.analysis.predictors import variance_predictors
 from beir_cocodr.cli.__main__ import main
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from beir_cocodr.cli.__main__ import main
-from beir_cocodr.errors import InputError
 from beir_cocodr.records import versions
-from beir_cocodr.resampling.overlap import overlap
+from beir_cocodr.resampling.overlap import Overlap, RepeatedQueries, SideRecord, overlap
 
 CORPUS = [{"_id": id, "text": f"passage {id}"} for id in "abcd"]
 QUERIES = {
@@ -45,29 +44,34 @@ def folder(tmp_path) -> str:
 
 
 def test_the_whole_report(folder, tmp_path):
-    report = overlap(folder, folder, output=tmp_path / "o", picture=False)
-    labels = {
-        (row["minimum"], row["grade"]): (row["overlapping"], row["share"]) for row in report["label_overlap"]
-    }
+    report = overlap(folder, folder)
+    labels = {(row.minimum, row.grade): (row.overlapping, row.share) for row in report.label_overlap}
     assert labels == {(1, 2): (1, 1 / 3), (1, 1): (2, 2 / 3), (2, 2): (0, 0), (2, 1): (1, 1 / 3)}
-    assert report["exact_duplicates"] == {"queries": 1, "share": 1 / 3, "pairs": {"q1": ["t1"]}}
-    assert report["near_duplicates"] == {"queries": 1, "share": 1 / 3, "pairs": {"q2": ["t2"]}}
-    assert report["same_corpus"] is True
-    assert report["train"] == {"dataset": folder, "split": "train", "queries": 3}
-    nearest = report["nearest"]
-    assert (nearest["similarity"], nearest["encoder"]) == ("words", None)
-    pairs = {row["query"]: (row["training_query"], row["similarity"]) for row in nearest["queries"]}
+    assert report.exact_duplicates == RepeatedQueries(1, 1 / 3, {"q1": ["t1"]})
+    assert report.near_duplicates == RepeatedQueries(1, 1 / 3, {"q2": ["t2"]})
+    assert report.same_corpus is True
+    assert report.train == SideRecord(folder, "train", 3)
+    nearest = report.nearest
+    assert (nearest.similarity, nearest.encoder) == ("words", None)
+    pairs = {row.query: (row.training_query, row.similarity) for row in nearest.queries}
     assert pairs == {"q1": ("t1", 1.0), "q2": ("t2", 1.0), "q3": (None, 0.0)}
-    assert (nearest["mean"], nearest["median"], nearest["least"]) == (
+    assert (nearest.mean, nearest.median, nearest.least) == (
         pytest.approx(2 / 3, abs=1e-5),
         1.0,
         0.0,
     )
-    histogram = nearest["histogram"]
-    assert len(histogram["edges"]) == len(histogram["counts"]) + 1 == 21
-    assert (histogram["counts"][0], histogram["counts"][-1], sum(histogram["counts"])) == (1, 2, 3)
-    assert json.loads((tmp_path / "o" / "overlap.json").read_text()) == report
-    assert report["versions"] == versions()
+    histogram = nearest.histogram
+    assert len(histogram.edges) == len(histogram.counts) + 1 == 21
+    assert (histogram.counts[0], histogram.counts[-1], sum(histogram.counts)) == (1, 2, 3)
+    assert report.versions == versions()
+
+
+def test_the_files(folder, tmp_path, capsys):
+    places = ("--output", str(tmp_path / "o"), "--no-picture", "--json")
+    status, out, _ = run(capsys, "--train", folder, "--test", folder, *places)
+    assert status == 0
+    assert json.loads((tmp_path / "o" / "overlap.json").read_text()) == json.loads(out)
+    assert Overlap.read(tmp_path / "o" / "overlap.json") == overlap(folder, folder)
     lines = (tmp_path / "o" / "nearest.tsv").read_text().splitlines()
     assert lines[0].split("\t") == ["query", "training_query", "similarity", "text", "training_text"]
     assert lines[3].split("\t") == ["q3", "", "0.0", "library loans", ""]
@@ -81,26 +85,28 @@ def test_nearest_by_an_encoder_is_by_cosine(folder, tiny_bert):
     vectors = load_encoder(str(tiny_bert)).encode_query(list(QUERIES.values())).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = vectors[3:] @ vectors[:3].T
-    for row, expected in zip(report["nearest"]["queries"], cosines, strict=True):
-        assert row["training_query"] == f"t{expected.argmax() + 1}"
-        assert row["similarity"] == pytest.approx(expected.max(), abs=2e-5)
-    assert report["nearest"]["encoder"]["dimensions"] == 32
-    assert sum(report["nearest"]["histogram"]["counts"]) == 3
+    for row, expected in zip(report.nearest.queries, cosines, strict=True):
+        assert row.training_query == f"t{expected.argmax() + 1}"
+        assert row.similarity == pytest.approx(expected.max(), abs=2e-5)
+    assert report.nearest.encoder.dimensions == 32
+    assert sum(report.nearest.histogram.counts) == 3
 
 
-def test_the_picture_is_a_png(folder, tmp_path):
+def test_the_picture_is_a_png(folder, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    report = overlap(folder, folder, output=tmp_path / "o")
-    assert report["picture"] == "similarity.png"
+    both = ("--train", folder, "--test", folder)
+    status, out, _ = run(capsys, *both, "--output", str(tmp_path / "o"), "--json")
+    assert (status, json.loads(out)["picture"]) == (0, "similarity.png")
     assert (tmp_path / "o" / "similarity.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    with pytest.raises(InputError, match="--output"):
-        overlap(folder, folder, picture=True)
+    status, _, err = run(capsys, *both, "--picture")
+    assert status == 2
+    assert "give --output" in err
 
 
 def test_different_corpora_are_said(folder, tmp_path, caplog):
     other = write(tmp_path / "e", CORPUS[:2], {"q1": "wings"}, test={"q1": {"a": 1}})
     report = overlap(folder, str(other))
-    assert report["same_corpus"] is False
+    assert report.same_corpus is False
     assert "have different corpora" in caplog.text
 
 

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.resampling.inputs import duplicate_queries, word_sets
-from beir_cocodr.resampling.overlap import label_overlap
-from beir_cocodr.resampling.similarity import nearest_by_words
+from beir_cocodr.resampling.overlap import duplicate_queries, label_overlap, nearest_by_words, word_sets
 
 TRAIN = {"t1": {"a": 1, "b": 1}, "t2": {"c": 2, "x": 0}, "t3": {"d": 1}}
 TEST = {
@@ -114,5 +112,5 @@ def test_nearest_by_words_is_what_a_double_loop_finds(train, test):
             len(words & set(other.split())) / len(words | set(other.split())) if words and other else 0.0
             for other in train
         ]
-        assert scores[i, 0] == pytest.approx(max(similarity))
-        assert nearest[i, 0] == (int(np.argmax(similarity)) if max(similarity) else -1)
+        assert scores[i] == pytest.approx(max(similarity))
+        assert nearest[i] == (int(np.argmax(similarity)) if max(similarity) else -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.resampling.regimes.host_training import Recipe
 from beir_cocodr.resampling.regimes.regimes import (
+    Cell,
+    Regimes,
     evaluate_regimes,
     gap,
     ood_alignment,
@@ -60,7 +61,7 @@ def bucketed(folder, tiny_cosine, tmp_path_factory) -> Path:
     return output
 
 
-def judged(dataset: Path, model: str, output: Path) -> dict[str, float]:
+def by_query(dataset: Path, model: str, output: Path) -> dict[str, float]:
     """Query id to nDCG@10 by ir-measures, over a run of the command `evaluate`."""
     found = evaluate(str(dataset), [model], output)["models"][model]
     run = list(ir_measures.read_trec_run(str(output / found["run"])))
@@ -106,34 +107,34 @@ def test_pooling_the_same_scores_again_changes_nothing(scores, times):
 
 def test_rows_by_hand():
     def cell(regime, score, outside):
-        return {"scores": {regime: {"m": {"q": score}}}, "ood": {"far": {"m": outside}}}
+        return Cell("x", None, 1, "s", {regime: {"m": {"q": score}}}, {}, 0.0, 0.0, {"far": {"m": outside}})
 
     cells = {
         ("g", "x", seed): [cell("interpolation", i, o), cell("extrapolation", e, o / 2)]
         for seed, i, e, o in ((1, 0.5, 0.4, 0.3), (2, 0.7, 0.35, 0.5))
     }
     points = regime_points(cells, ["m"])
-    assert points[1]["ood"]["far"]["m"] == {"interpolation": 0.5, "extrapolation": 0.25}
+    assert points[1].ood["far"]["m"] == {"interpolation": 0.5, "extrapolation": 0.25}
     [row] = regime_rows(points)
-    found = row["measures"]["m"]
-    assert (found["interpolation"], found["extrapolation"]) == (pytest.approx(0.6), pytest.approx(0.375))
-    assert found["gap"] == pytest.approx(-0.375)
-    assert found["seeds"]["gap"] == [pytest.approx(-0.2), pytest.approx(-0.5)]
-    assert found["gap_sd"] == pytest.approx(0.3 / 2**0.5)
-    assert row["seeds"] == [1, 2]
+    found = row.measures["m"]
+    assert (found.interpolation, found.extrapolation) == (pytest.approx(0.6), pytest.approx(0.375))
+    assert found.gap == pytest.approx(-0.375)
+    assert found.seeds.gap == [pytest.approx(-0.2), pytest.approx(-0.5)]
+    assert found.gap_sd == pytest.approx(0.3 / 2**0.5)
+    assert row.seeds == [1, 2]
 
 
 def test_alignment_by_hand_and_by_scipy():
     regime, outside = [0.1, 0.2, 0.3, 0.4, 0.5], [0.1, 0.3, 0.2, 0.5, 0.4]
     found = ood_alignment(regime, outside)
     # Ranks differ by 1 in four places: 1 - 6 * 4 / (5 * 24); two of ten pairs are discordant.
-    assert found["spearman"] == pytest.approx(0.8)
-    assert found["kendall"] == pytest.approx(0.6)
-    assert found["spearman_p"] == pytest.approx(stats.spearmanr(regime, outside).pvalue)
-    assert found["kendall_p"] == pytest.approx(stats.kendalltau(regime, outside).pvalue)
-    assert found["models"] == 5
+    assert found.spearman == pytest.approx(0.8)
+    assert found.kendall == pytest.approx(0.6)
+    assert found.spearman_p == pytest.approx(stats.spearmanr(regime, outside).pvalue)
+    assert found.kendall_p == pytest.approx(stats.kendalltau(regime, outside).pvalue)
+    assert found.models == 5
     for short in (([0.1, 0.2], [0.3, 0.4]), ([0.1, 0.1, 0.1], [0.1, 0.2, 0.3])):
-        assert ood_alignment(*short)["kendall"] is None
+        assert ood_alignment(*short).kendall is None
 
 
 def test_given_models_of_restrain(folder, other, restrained, tiny_cosine, tiny_bert, tmp_path):
@@ -147,32 +148,32 @@ def test_given_models_of_restrain(folder, other, restrained, tiny_cosine, tiny_b
         tmp_path / "o",
         models=[f"mine={models}/{{set}}", f"fixed={tiny_bert}", "words=bm25"],
         ood=[str(other)],
-        picture=False,
     )
-    near = statistics.fmean(judged(folder, str(tiny_cosine), tmp_path / "near").values())
-    far = statistics.fmean(judged(folder, str(tiny_bert), tmp_path / "far").values())
-    words = statistics.fmean(judged(folder, "bm25", tmp_path / "words").values())
-    rows = {row["model"]: row["measures"][MEASURE] for row in report["rows"]}
-    assert rows["mine"]["interpolation"] == pytest.approx(near)
-    assert rows["mine"]["extrapolation"] == pytest.approx(far)
-    assert rows["mine"]["gap"] == pytest.approx((far - near) / near)
+    near = statistics.fmean(by_query(folder, str(tiny_cosine), tmp_path / "near").values())
+    far = statistics.fmean(by_query(folder, str(tiny_bert), tmp_path / "far").values())
+    words = statistics.fmean(by_query(folder, "bm25", tmp_path / "words").values())
+    rows = {row.model: row.measures[MEASURE] for row in report.rows}
+    assert rows["mine"].interpolation == pytest.approx(near)
+    assert rows["mine"].extrapolation == pytest.approx(far)
+    assert rows["mine"].gap == pytest.approx((far - near) / near)
     assert near != far
-    assert rows["fixed"]["gap"] == 0
-    assert rows["words"]["interpolation"] == pytest.approx(words)
-    [point] = [point for point in report["points"] if point["model"] == "mine"]
+    assert rows["fixed"].gap == 0
+    assert rows["words"].interpolation == pytest.approx(words)
+    [point] = [point for point in report.points if point.model == "mine"]
     outside = [
-        statistics.fmean(judged(other, str(model), tmp_path / model.name).values())
+        statistics.fmean(by_query(other, str(model), tmp_path / model.name).values())
         for model in (tiny_cosine, tiny_bert)
     ]
-    found = point["ood"][str(other)][MEASURE]
+    found = point.ood[str(other)][MEASURE]
     assert [found["interpolation"], found["extrapolation"]] == pytest.approx(outside)
-    [first, second] = report["alignment"]
-    x = [p["measures"][MEASURE]["extrapolation"] for p in report["points"]]
-    y = [p["ood"][str(other)][MEASURE]["extrapolation"] for p in report["points"]]
-    assert second["regime"] == "extrapolation"
-    assert second["kendall"] == pytest.approx(stats.kendalltau(x, y).statistic)
-    assert first["models"] == 3
-    assert json.loads((tmp_path / "o" / "regimes.json").read_text()) == report
+    [first, second] = report.alignment
+    x = [p.measures[MEASURE]["extrapolation"] for p in report.points]
+    y = [p.ood[str(other)][MEASURE]["extrapolation"] for p in report.points]
+    assert second.regime == "extrapolation"
+    assert second.kendall == pytest.approx(stats.kendalltau(x, y).statistic)
+    assert first.models == 3
+    report.write(tmp_path / "regimes.json")
+    assert Regimes.read(tmp_path / "regimes.json") == report
 
 
 def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny_bert, tmp_path):
@@ -182,7 +183,9 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
     for name, model in used.items():
         (models / name).symlink_to(model)
     report = evaluate_regimes(bucketed, tmp_path / "o", models=[f"mine={models}/{{set}}", "words=bm25"])
-    scores = {model: judged(folder, str(model), tmp_path / model.name) for model in (tiny_cosine, tiny_bert)}
+    scores = {
+        model: by_query(folder, str(model), tmp_path / model.name) for model in (tiny_cosine, tiny_bert)
+    }
     inside = {name: set(load_collection(bucketed / name / "extrapolation", "test").queries) for name in used}
     queries = scores[tiny_cosine]
     far, near = [], []
@@ -190,12 +193,12 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
         [own] = [name for name in used if query in inside[name]]
         far.append(scores[used[own]][query])
         near.append(statistics.fmean(scores[used[name]][query] for name in used if name != own))
-    rows = {row["model"]: row for row in report["rows"]}
-    found = rows["mine"]["measures"][MEASURE]
-    assert found["extrapolation"] == pytest.approx(statistics.fmean(far))
-    assert found["interpolation"] == pytest.approx(statistics.fmean(near))
-    assert rows["mine"]["queries"] == {"interpolation": 12, "extrapolation": 12}
-    assert rows["words"]["measures"][MEASURE]["gap"] == pytest.approx(0)
+    rows = {row.model: row for row in report.rows}
+    found = rows["mine"].measures[MEASURE]
+    assert found.extrapolation == pytest.approx(statistics.fmean(far))
+    assert found.interpolation == pytest.approx(statistics.fmean(near))
+    assert rows["mine"].queries == {"interpolation": 12, "extrapolation": 12}
+    assert rows["words"].measures[MEASURE].gap == pytest.approx(0)
 
 
 @pytest.fixture
@@ -221,15 +224,15 @@ def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path
     del trained[1:]
     report = evaluate_regimes(restrained, output, ["bm25", "dense"], recipe=recipe, seeds=[1, 2])
     assert len(trained) == 2  # one cell was missing
-    rows = {row["model"]: row for row in report["rows"]}
-    assert rows["bm25"]["seeds"] == [1]
-    assert rows["dense"]["seeds"] == [1, 2]
-    assert rows["dense"]["measures"][MEASURE]["gap_sd"] is not None
+    rows = {row.model: row for row in report.rows}
+    assert rows["bm25"].seeds == [1]
+    assert rows["dense"].seeds == [1, 2]
+    assert rows["dense"].measures[MEASURE].gap_sd is not None
     # The cell's scores are those of the model that it kept.
     model = output / "models" / "extrapolation" / "dense-2"
-    expected = judged(restrained / "extrapolation", str(model), tmp_path / "judged")
-    seeds = rows["dense"]["measures"][MEASURE]["seeds"]
-    assert seeds["extrapolation"][1] == pytest.approx(statistics.fmean(expected.values()))
+    expected = by_query(restrained / "extrapolation", str(model), tmp_path / "judged")
+    seeds = rows["dense"].measures[MEASURE].seeds
+    assert seeds.extrapolation[1] == pytest.approx(statistics.fmean(expected.values()))
     (output / "models").rename(tmp_path / "away")
     again = evaluate_regimes(restrained, output, ["bm25", "dense"], recipe=recipe, seeds=[1, 2])
     assert len(trained) == 2  # scores are enough
@@ -241,10 +244,10 @@ def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path
     )
     assert len(trained) == 2  # a collection more needs the models
     assert sorted(path.name for path in (output / "models").glob("*/*")) == ["dense-2", "dense-2"]
-    assert [point["measures"] for point in more["points"]] == [
-        point["measures"] for point in report["points"] if point["seed"] == 1
+    assert [point.measures for point in more.points] == [
+        point.measures for point in report.points if point.seed == 1
     ]
-    assert all(point["ood"][str(other)] for point in more["points"])
+    assert all(point.ood[str(other)] for point in more.points)
 
 
 def test_the_command(restrained, other, tiny_cosine, tmp_path, capsys):

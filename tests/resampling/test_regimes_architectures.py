@@ -12,7 +12,7 @@ import torch
 from conftest import write_beir
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.resampling.regimes.architectures import K1, NAMES, B, find_architectures
+from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, K1, B, find_architectures
 from beir_cocodr.resampling.regimes.host_training import Recipe, masked_language_model
 from beir_cocodr.resampling.regimes.retrievers import load_retriever
 from beir_cocodr.retrieval.bm25 import BM25
@@ -118,10 +118,10 @@ def test_late_interaction(models, folder, recipe, texts, tmp_path):
 
 
 def test_late_interaction_in_pieces(models, folder, recipe, tmp_path, monkeypatch):
-    from beir_cocodr.resampling.regimes import retrievers as late_retriever
+    from beir_cocodr.resampling.regimes import retrievers
 
     whole = ranked(models["late-interaction"], folder, recipe, tmp_path)
-    monkeypatch.setattr(late_retriever, "_CHUNK", 7)
+    monkeypatch.setattr(retrievers, "_LATE_CHUNK", 7)
     pieces = ranked(models["late-interaction"], folder, recipe, tmp_path)
     assert {q: [d for d, _ in found] for q, found in pieces.items()} == {
         q: [d for d, _ in found] for q, found in whole.items()
@@ -161,7 +161,7 @@ def test_bm25_takes_the_best_of_the_grid_on_training_queries(models, folder, rec
     assert ranked(models["bm25"], folder, recipe, tmp_path) == own.results(test.documents)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "bm25"])
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "bm25"])
 def test_training_says_what_it_did_and_moves_the_weights(models, name, recipe, tiny_cosine):
     from safetensors.torch import load_file
 

@@ -64,8 +64,8 @@ def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
         "interpolation",
         "manifest.json",
     ]
-    assert json.loads((output / "manifest.json").read_text()) == manifest
-    [k], top = manifest["parameters"]["k"], manifest["parameters"]["exclude_top"]
+    assert json.loads((output / "manifest.json").read_text()) == manifest.to_json()
+    [k], top = manifest.parameters.k, manifest.parameters.exclude_top
     assert k == top
     order = np.argsort(-cosines, axis=1)
     inside = {f"q{row}" for row in order[:, :k].ravel()}
@@ -92,33 +92,33 @@ def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
     from beir_cocodr.provenance import collection_provenance
 
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
-    assert manifest["encoder"]["dimensions"] == 32
+    assert manifest.encoder.dimensions == 32
     train = load_collection(folder, "train")
     recorded = collection_provenance(train, queries=True)
     # The hashes are those that a training.json has, so that the two can be compared.
     for name in ("corpus_sha256", "queries_sha256", "qrels_sha256", "documents", "queries", "split"):
-        assert manifest["train"][name] == getattr(recorded, name)
+        assert getattr(manifest.train, name) == getattr(recorded, name)
     test = load_collection(folder, "test")
-    before = manifest["overlap"]["before"]
-    assert (before["training_queries"], before["test_queries"]) == (TRAIN, TEST)
-    assert before["nearest_similarity"]["mean"] == pytest.approx(cosines.max(axis=1).mean(), abs=1e-4)
-    for found in manifest["sets"]:
-        made = load_collection(tmp_path / "o" / found["folder"], "train")
+    before = manifest.overlap.before
+    assert (before.training_queries, before.test_queries) == (TRAIN, TEST)
+    assert before.nearest_similarity.mean == pytest.approx(cosines.max(axis=1).mean(), abs=1e-4)
+    for found in manifest.sets:
+        made = load_collection(tmp_path / "o" / found.folder, "train")
         record = collection_provenance(made, queries=True)
-        assert found["train"]["queries"] == len(made.queries)
-        assert found["train"]["judgements"] == sum(map(len, made.qrels.values()))
-        assert found["train"]["queries_sha256"] == record.queries_sha256
-        assert found["train"]["qrels_sha256"] == record.qrels_sha256
-        after = manifest["overlap"]["after"][found["folder"]]
+        assert found.train.queries == len(made.queries)
+        assert found.train.judgements == sum(map(len, made.qrels.values()))
+        assert found.train.queries_sha256 == record.queries_sha256
+        assert found.train.qrels_sha256 == record.qrels_sha256
+        after = manifest.overlap.after[found.folder]
         expected = [row for minimum in (1, 2) for row in label_overlap(made.qrels, test.qrels, minimum)]
-        assert [row["overlapping"] for row in after["label_overlap"]] == [row.overlapping for row in expected]
+        assert [row.overlapping for row in after.label_overlap] == [row.overlapping for row in expected]
         rows = [int(query[1:]) for query in made.queries]
         nearest = cosines[:, rows].max(axis=1)
-        assert after["nearest_similarity"]["mean"] == pytest.approx(nearest.mean(), abs=1e-4)
-        assert after["nearest_similarity"]["least"] == pytest.approx(nearest.min(), abs=1e-4)
-    after = manifest["overlap"]["after"]
-    similarity = [after[name]["nearest_similarity"]["mean"] for name in ("interpolation", "extrapolation")]
-    assert similarity[0] == before["nearest_similarity"]["mean"] > similarity[1]
+        assert after.nearest_similarity.mean == pytest.approx(nearest.mean(), abs=1e-4)
+        assert after.nearest_similarity.least == pytest.approx(nearest.min(), abs=1e-4)
+    after = manifest.overlap.after
+    similarity = [after[name].nearest_similarity.mean for name in ("interpolation", "extrapolation")]
+    assert similarity[0] == before.nearest_similarity.mean > similarity[1]
 
 
 def test_sizes_are_nested_and_same_seeds_same_bytes(folder, tiny_cosine, tmp_path):
@@ -144,15 +144,15 @@ def test_sizes_are_nested_and_same_seeds_same_bytes(folder, tiny_cosine, tmp_pat
     # One L for all sizes: alone, the smallest set has a smaller one.
     alone = restrain(folder, tiny_cosine, tmp_path / "d", sizes=[10])
     both = json.loads((tmp_path / "a" / "manifest.json").read_text())["parameters"]
-    assert alone["parameters"]["k"] == both["k"][:1]
-    assert alone["parameters"]["exclude_top"] < both["exclude_top"] == max(both["k"])
+    assert alone.parameters.k == both["k"][:1]
+    assert alone.parameters.exclude_top < both["exclude_top"] == max(both["k"])
 
 
 def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines):
     pytest.importorskip("faiss")
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", ks=[2, 1], exclude_top=4, method="faiss")
-    assert [found["folder"] for found in manifest["sets"]][::2] == ["k-2/interpolation", "k-1/interpolation"]
-    assert manifest["sets"][0]["id"] == "cocodr/restrain/tiny/k-2/interpolation"
+    assert [found.folder for found in manifest.sets][::2] == ["k-2/interpolation", "k-1/interpolation"]
+    assert manifest.sets[0].id == "cocodr/restrain/tiny/k-2/interpolation"
     order = np.argsort(-cosines, axis=1)
     for k in (1, 2):
         inside = queries(tmp_path / "o" / f"k-{k}" / "interpolation", "train")
@@ -163,7 +163,7 @@ def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines
 
 def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_path, caplog):
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[1])
-    least = manifest["sets"][0]["train"]["queries"]
+    least = manifest.sets[0].train.queries
     assert (
         f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}" in caplog.text
     )
@@ -189,10 +189,10 @@ def test_resttest_holds_out_every_bucket_once(folder, tiny_cosine, tmp_path):
     assert sorted(held_out) == sorted(all_train)
     assert sorted(extrapolated) == sorted(all_test)
     assert sorted(interpolated) == sorted(2 * all_test)
-    assert sum(manifest["parameters"]["training_queries"]) == TRAIN
-    assert sum(manifest["parameters"]["test_queries"]) == TEST
-    after = manifest["overlap"]["after"]
-    assert after["bucket-1/extrapolation"]["test_queries"] == len(
+    assert sum(manifest.parameters.training_queries) == TRAIN
+    assert sum(manifest.parameters.test_queries) == TEST
+    after = manifest.overlap.after
+    assert after["bucket-1/extrapolation"].test_queries == len(
         queries(output / "bucket-1/extrapolation", "test")
     )
 
@@ -221,7 +221,7 @@ def test_a_compressed_corpus_is_linked_under_its_name(folder, tiny_cosine, tmp_p
 def test_what_is_no_file_of_the_users_is_written_once_and_may_be_moved(tiny_cosine, tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
     manifest = restrain("apidocs/numpy", tiny_cosine, tmp_path / "o", sizes=[200])
-    assert manifest["base"] == "apidocs/numpy"
+    assert manifest.base == "apidocs/numpy"
     assert (tmp_path / "o" / "corpus.jsonl").is_file()
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "o").rename(tmp_path / "moved")
@@ -242,24 +242,24 @@ def test_resampled_folders_can_be_resampled(folder, tiny_cosine, tmp_path):
 def test_test_queries_with_a_corpus_of_their_own(folder, tiny_cosine, tmp_path):
     other = write_beir(tmp_path / "other", documents=30, queries=6, seed=5)
     manifest = resample_restrain(str(folder), str(other), str(tiny_cosine), tmp_path / "o", sizes=[10])
-    assert manifest["same_corpus"] is False
-    for found in manifest["sets"]:
-        assert found["train"]["folder"] == found["folder"]
-        assert found["test"]["folder"] == f"{found['folder']}/test"
-        train = load_collection(tmp_path / "o" / found["train"]["folder"], "train")
-        test = load_collection(tmp_path / "o" / found["test"]["folder"], "test")
+    assert manifest.same_corpus is False
+    for found in manifest.sets:
+        assert found.train.folder == found.folder
+        assert found.test.folder == f"{found.folder}/test"
+        train = load_collection(tmp_path / "o" / found.train.folder, "train")
+        test = load_collection(tmp_path / "o" / found.test.folder, "test")
         assert (len(train.documents), len(test.documents)) == (200, 30)
         # Ids that both have are two queries here.
         assert set(test.queries) & {f"q{i}" for i in range(TRAIN)}
         assert test.qrels == load_collection(other, "test").qrels
         with pytest.raises(InputError, match=": train"):
-            load_collection(tmp_path / "o" / found["folder"], "test")
+            load_collection(tmp_path / "o" / found.folder, "test")
 
 
 def test_dying_while_writing_leaves_nothing(folder, tiny_cosine, tmp_path, monkeypatch):
-    from beir_cocodr.resampling import outputs
+    from beir_cocodr.resampling.manifest import Manifest
 
-    monkeypatch.setattr(outputs, "write_text", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
     assert list(tmp_path.iterdir()) == []

@@ -1,1 +1,1 @@
-"""Families of retrieval models trained and judged in interpolation and extrapolation."""
+"""Families of retrieval models trained and evaluated in interpolation and extrapolation."""

@@ -1,22 +1,13 @@
-"""What a retrieval architecture has to offer to be judged in both regimes.
+"""The retrieval architectures that are evaluated in both regimes, by name.
 
-Architectures by name.
-
-Dense retrieval: in-batch negatives, hard negatives, or a teacher's lists.
-
-A cross-encoder by sentence-transformers, for reranking.
-
-Late interaction by sentence-transformers.
-
-SPLADE by sentence-transformers.
-
-BM25 with parameters tuned on training queries.
+BM25 tuned on training queries; dense retrieval with in-batch negatives, hard negatives or a teacher's lists;
+and by sentence-transformers a cross-encoder for reranking, late interaction and SPLADE. A row of the results
+is one of them, trained on every set, or models that are given.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
@@ -25,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from datasets import Dataset
 from sentence_transformers import (
     CrossEncoder,
@@ -46,12 +36,14 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Transformer
 from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
 from sentence_transformers.sparse_encoder.modules import SpladePooling
+from torch import nn
 
-from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.io import write_text
 from beir_cocodr.provenance import TrainingPlan, collection_provenance
+from beir_cocodr.records import Record
 from beir_cocodr.resampling.regimes.host_training import (
     HostRun,
     Recipe,
@@ -68,6 +60,11 @@ from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.trainer import GuardedTrainer
+
+log = logging.getLogger(__name__)
+
+#: Of a token's vector in late interaction.
+_DIMENSIONS = 128
 
 
 class Architecture(Protocol):
@@ -95,46 +92,6 @@ class Architecture(Protocol):
             What `load_retriever` takes.
         """
         ...
-
-
-NAMES = (
-    "bm25",
-    "dense",
-    "dense-hard",
-    "dense-distilled",
-    "splade",
-    "late-interaction",
-    "cross-encoder",
-)
-
-
-def find_architectures(names: Sequence[str]) -> list[Architecture]:
-    """The architectures of these names; "all" stands for every one.
-
-    Raises:
-        InputError: a name that is unknown or given twice.
-    """
-    names = [*NAMES] if list(names) == ["all"] else list(names)
-    for name in names:
-        if name not in NAMES:
-            raise InputError(f"unknown architecture {name!r}; there are all, {', '.join(NAMES)}")
-        if names.count(name) > 1:
-            raise InputError(f"architecture {name!r} is named twice; name each once")
-    return [_make(name) for name in names]
-
-
-def _make(name: str) -> Architecture:
-    # Imported where they are asked for: BM25 alone needs no torch.
-    if name == "bm25":
-        return TunedBM25()
-    if name.startswith("dense"):
-        return DenseArchitecture(name)
-    if name == "splade":
-        return Splade()
-    if name == "late-interaction":
-        return LateInteraction()
-
-    return CrossEncoderReranker()
 
 
 class DenseArchitecture:
@@ -185,38 +142,59 @@ class DenseArchitecture:
         return output
 
 
-class CrossEncoderReranker:
-    """Query and document read together for one score, trained by pairwise cross-entropy (the host's RankNet
-    loss) of a relevant document against BM25's negatives.
+class HostArchitecture:
+    """A model class of sentence-transformers, trained by the host's own trainer from the recipe's start.
 
-    Source: BERT reranker (Nogueira and Cho, 2019); Zhan et al., 2022, section 5.1.2.
+    A subclass builds the model and its loss. Other documents of the batch are the negatives, unless
+    ``listwise`` is set: then a query comes with a relevant document and BM25's negatives, and their labels.
+
+    Attributes:
+        trainer, arguments: the host's, the first with :class:`GuardedTrainer` before it.
     """
 
-    name = "cross-encoder"
+    name: str
     seeded = True
+    listwise = False
+    trainer: type[GuardedTrainer]
+    arguments: Any
+
+    def start(
+        self, collection: Collection, folder: Path, recipe: Recipe, seed: int, shared: Path
+    ) -> tuple[str, TextFormat]:
+        """What the model is built on, at best in ``folder``, which is removed after that."""
+        return str(folder), save_start(recipe, seed, folder)
+
+    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> Any:
+        """The host's model."""
+        raise NotImplementedError
+
+    def loss(self, model: Any, recipe: Recipe) -> nn.Module:
+        """The host's loss."""
+        raise NotImplementedError
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
         if is_trained(output):
             return output
-        collection = load_collection(dataset, "train")
-        start = output / "start"
-        text_format = save_start(recipe, seed, start)
-        model = CrossEncoder(str(start), num_labels=1, device=recipe.device)
-        lengths = (text_format.query_length or 0) + (text_format.document_length or 0)
-        model.max_seq_length = min(lengths, model.config.max_position_embeddings)
-        shutil.rmtree(start)
-        options = FinetuneOptions(negatives=recipe.negatives, batch_size=recipe.batch_size, seed=seed)
-        pool = bm25_negatives(collection, text_format, recipe.negative_depth, seed)
+        collection, start = load_collection(dataset, "train"), output / "start"
+        source, text_format = self.start(collection, start, recipe, seed, shared)
+        model = self.build(source, text_format, recipe)
+        shutil.rmtree(start, ignore_errors=True)
+        negatives = recipe.negatives if self.listwise else 0
+        options = FinetuneOptions(negatives=negatives, batch_size=recipe.batch_size, seed=seed)
+        pool = bm25_negatives(collection, text_format, recipe.negative_depth, seed) if negatives else None
         pairs = TrainingPairs(collection, text_format, options, pool)
         run = HostRun(
-            trainer=_CrossEncoderTrainer,
-            arguments=CrossEncoderTrainingArguments,
+            trainer=self.trainer,
+            arguments=self.arguments,
             model=model,
-            loss=RankNetLoss(model),
-            dataset=_Lists(pairs).dataset(),
-            callbacks=[pairs.clock],
+            loss=self.loss(model, recipe),
+            dataset=_Lists(pairs).dataset() if self.listwise else pairs.dataset(),
             plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
+            clock=pairs.clock,
         )
+        if not self.listwise:
+            tasks = {"query": "query", "positive": "document"}
+            run = replace(run, batch_keys=BatchKeys(pairs), column_tasks=tasks, names=pairs.names)
         return run_host(run, output, recipe, seed)
 
 
@@ -244,10 +222,31 @@ class _CrossEncoderTrainer(GuardedTrainer, CrossEncoderTrainer):
     pass
 
 
-_DIMENSIONS = 128
+class CrossEncoderReranker(HostArchitecture):
+    """Query and document read together for one score, trained by pairwise cross-entropy (the host's RankNet
+    loss) of a relevant document against BM25's negatives.
+
+    Source: BERT reranker (Nogueira and Cho, 2019); Zhan et al., 2022, section 5.1.2.
+    """
+
+    name, listwise = "cross-encoder", True
+    trainer, arguments = _CrossEncoderTrainer, CrossEncoderTrainingArguments
+
+    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> Any:
+        model: Any = CrossEncoder(source, num_labels=1, device=recipe.device)
+        lengths = (text_format.query_length or 0) + (text_format.document_length or 0)
+        model.max_seq_length = min(lengths, model.config.max_position_embeddings)
+        return model
+
+    def loss(self, model: CrossEncoder, recipe: Recipe) -> nn.Module:
+        return RankNetLoss(model)
 
 
-class LateInteraction:
+class _LateInteractionTrainer(GuardedTrainer, MultiVectorEncoderTrainer):
+    pass
+
+
+class LateInteraction(HostArchitecture):
     """A vector of 128 dimensions for every token, compared by MaxSim, trained on in-batch negatives.
 
     The modules are those that the host puts on a bare transformer; the projection is drawn by the seed.
@@ -256,53 +255,32 @@ class LateInteraction:
     """
 
     name = "late-interaction"
-    seeded = True
+    trainer, arguments = _LateInteractionTrainer, MultiVectorEncoderTrainingArguments
 
-    def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        if is_trained(output):
-            return output
-        collection = load_collection(dataset, "train")
-        start = output / "start"
-        text_format = save_start(recipe, seed, start)
+    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> MultiVectorEncoder:
         transformer = Transformer(
-            str(start), query_length=text_format.query_length, document_length=text_format.document_length
+            source, query_length=text_format.query_length, document_length=text_format.document_length
         )
-        shutil.rmtree(start)
         projection = Dense(
             in_features=transformer.get_embedding_dimension(),
             out_features=_DIMENSIONS,
             bias=False,
-            activation_function=torch.nn.Identity(),
+            activation_function=nn.Identity(),
             module_input_name="token_embeddings",
         )
         normalize = Normalize(module_input_name="token_embeddings")
-        model = MultiVectorEncoder(
-            modules=[transformer, projection, MultiVectorMask(), normalize],
-            similarity_fn_name="maxsim",
-            device=recipe.device,
-        )
-        options = FinetuneOptions(negatives=0, batch_size=recipe.batch_size, seed=seed)
-        pairs = TrainingPairs(collection, text_format, options)
-        run = HostRun(
-            trainer=_LateInteractionTrainer,
-            arguments=MultiVectorEncoderTrainingArguments,
-            model=model,
-            loss=MultiVectorMultipleNegativesRankingLoss(model),
-            dataset=pairs.dataset(),
-            batch_keys=BatchKeys(pairs),
-            column_tasks={"query": "query", "positive": "document"},
-            callbacks=[pairs.clock],
-            names=pairs.names,
-            plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
-        )
-        return run_host(run, output, recipe, seed)
+        modules = [transformer, projection, MultiVectorMask(), normalize]
+        return MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim", device=recipe.device)
+
+    def loss(self, model: MultiVectorEncoder, recipe: Recipe) -> nn.Module:
+        return MultiVectorMultipleNegativesRankingLoss(model)
 
 
-class _LateInteractionTrainer(GuardedTrainer, MultiVectorEncoderTrainer):
+class _SpladeTrainer(GuardedTrainer, SparseEncoderTrainer):
     pass
 
 
-class Splade:
+class Splade(HostArchitecture):
     """Maximum pooling of log(1 + relu) over a masked language model's logits, trained on in-batch negatives
     with the host's SPLADE loss (FLOPS regularizers, their weights rising over the first third).
 
@@ -310,49 +288,31 @@ class Splade:
     """
 
     name = "splade"
-    seeded = True
+    trainer, arguments = _SpladeTrainer, SparseEncoderTrainingArguments
 
-    def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        if is_trained(output):
-            return output
-        collection = load_collection(dataset, "train")
-        source, text_format = masked_language_model(collection, recipe, seed, shared)
+    def start(
+        self, collection: Collection, folder: Path, recipe: Recipe, seed: int, shared: Path
+    ) -> tuple[str, TextFormat]:
+        return masked_language_model(collection, recipe, seed, shared)
+
+    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> SparseEncoder:
         transformer = Transformer(
             source,
             transformer_task="fill-mask",
             query_length=text_format.query_length,
             document_length=text_format.document_length,
         )
-        model = SparseEncoder(
-            modules=[transformer, SpladePooling("max")], similarity_fn_name="dot", device=recipe.device
+        modules = [transformer, SpladePooling("max")]
+        return SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
+
+    def loss(self, model: SparseEncoder, recipe: Recipe) -> nn.Module:
+        return SpladeLoss(
+            model,
+            SparseMultipleNegativesRankingLoss(model),
+            document_regularizer_weight=recipe.document_flops,
+            query_regularizer_weight=recipe.query_flops,
         )
-        options = FinetuneOptions(negatives=0, batch_size=recipe.batch_size, seed=seed)
-        pairs = TrainingPairs(collection, text_format, options)
-        run = HostRun(
-            trainer=_SpladeTrainer,
-            arguments=SparseEncoderTrainingArguments,
-            model=model,
-            loss=SpladeLoss(
-                model,
-                SparseMultipleNegativesRankingLoss(model),
-                document_regularizer_weight=recipe.document_flops,
-                query_regularizer_weight=recipe.query_flops,
-            ),
-            dataset=pairs.dataset(),
-            batch_keys=BatchKeys(pairs),
-            column_tasks={"query": "query", "positive": "document"},
-            callbacks=[pairs.clock],
-            names=pairs.names,
-            plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
-        )
-        return run_host(run, output, recipe, seed)
 
-
-class _SpladeTrainer(GuardedTrainer, SparseEncoderTrainer):
-    pass
-
-
-log = logging.getLogger(__name__)
 
 #: What `load_retriever` knows a tuned BM25 by.
 BM25_FILE = "bm25.json"
@@ -365,6 +325,16 @@ _MEASURE = "nDCG@10"
 _DEPTH = 10
 
 _MOST_QUERIES = 500
+
+
+@dataclass(frozen=True)
+class BM25Parameters(Record):
+    """The parameters chosen, over how many queries, and the scores of all."""
+
+    k1: float
+    b: float
+    queries: int
+    grid: list[dict[str, float]]
 
 
 class TunedBM25:
@@ -386,16 +356,43 @@ class TunedBM25:
         qrels = {query: collection.qrels[query] for query in chosen}
         queries = {query: collection.queries[query] for query in chosen}
         [measure] = parse_measures(_MEASURE)
-        grid = []
+        grid: list[tuple[float, float, float]] = []  # score, k1, b
         for k1, b in itertools.product(K1, B):
             found = BM25(collection.documents, k1=k1, b=b).search(queries, _DEPTH)
             scores = score_queries([measure], qrels, found.results(collection.documents))
-            grid.append({"k1": k1, "b": b, _MEASURE: float(scores[_MEASURE].mean())})
-        best = max(grid, key=lambda point: point[_MEASURE])  # the first among equals
-        log.info("BM25 on %s: k1 %g, b %g", dataset, best["k1"], best["b"])
-        record = {"k1": best["k1"], "b": best["b"], "queries": len(queries), "grid": grid}
-        write_text(file, json.dumps(record, indent=2) + "\n")
+            grid.append((float(scores[_MEASURE].mean()), k1, b))
+        _, k1, b = max(grid, key=lambda point: point[0])  # the first among equals
+        log.info("BM25 on %s: k1 %g, b %g", dataset, k1, b)
+        points = [{"k1": k1, "b": b, _MEASURE: score} for score, k1, b in grid]
+        BM25Parameters(k1, b, len(queries), points).write(file)
         return output
+
+
+#: Architecture to what makes it.
+ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
+    "bm25": TunedBM25,
+    "dense": lambda: DenseArchitecture("dense"),
+    "dense-hard": lambda: DenseArchitecture("dense-hard"),
+    "dense-distilled": lambda: DenseArchitecture("dense-distilled"),
+    "splade": Splade,
+    "late-interaction": LateInteraction,
+    "cross-encoder": CrossEncoderReranker,
+}
+
+
+def find_architectures(names: Sequence[str]) -> list[Architecture]:
+    """The architectures of these names; "all" stands for every one.
+
+    Raises:
+        InputError: a name that is unknown or given twice.
+    """
+    names = [*ARCHITECTURES] if list(names) == ["all"] else list(names)
+    for name in names:
+        if name not in ARCHITECTURES:
+            raise InputError(f"unknown architecture {name!r}; there are all, {', '.join(ARCHITECTURES)}")
+        if names.count(name) > 1:
+            raise InputError(f"architecture {name!r} is named twice; name each once")
+    return [ARCHITECTURES[name]() for name in names]
 
 
 #: Placeholders in the path of given models.
@@ -448,7 +445,7 @@ def given(name: str, path: str, seeds: Sequence[int]) -> Candidate:
         name: of the row.
         path: what `load_retriever` takes, in which ``{set}`` stands for the name of a training set
             (``interpolation``, ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for a seed. Without
-            ``{set}`` one model is judged in both regimes.
+            ``{set}`` one model is evaluated in both regimes.
         seeds: used where the path has ``{seed}``.
     """
 

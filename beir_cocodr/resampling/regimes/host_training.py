@@ -1,14 +1,8 @@
-"""Training by the trainers of sentence-transformers' other model classes.
+"""How the models of all architectures are trained: on what, on equal budgets, from one start.
 
-The transformer of any dense encoder, for architectures that put something else on top.
-
-A masked-language-model head for an encoder that has none.
-
-How the models of all architectures are trained, on equal budgets.
-
-What is trained once, and which test queries then judge it.
-
-What is judged: an architecture that is trained on every set, or models that are given.
+Here are the recipe that all architectures share, the training sets with the test queries that evaluate them,
+training by the trainers of sentence-transformers' other model classes, the start's bare transformer for what
+puts something else on top of it, and a masked-language-model head for a start that has none.
 """
 
 from __future__ import annotations
@@ -16,13 +10,14 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
+from torch import nn
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -42,8 +37,14 @@ from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
-from beir_cocodr.records import versions
+from beir_cocodr.records import Json, versions
+from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
 from beir_cocodr.training.trainer import FiniteGuard, GuardedTrainer, planned_steps, shared_arguments
+
+log = logging.getLogger(__name__)
+
+#: Share of tokens that are masked.
+_MASKED = 0.15
 
 #: What changes where and how fast a number is computed, not the number.
 _NOT_RECORDED = ("device", "encode_batch_size")
@@ -124,7 +125,7 @@ class Recipe:
         if self.hard_negatives not in ("bm25", "mined"):
             raise InputError(f"hard_negatives is bm25 or mined, not {self.hard_negatives!r}")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """What a number depends on."""
         return {name: value for name, value in asdict(self).items() if name not in _NOT_RECORDED}
 
@@ -145,7 +146,7 @@ class TrainingUnit:
         name: of the set, as a path below the output of `resample`.
         group: what is put together in one row: a size or k of ReSTrain, all buckets of ReSTTest.
         train: folder with the split "train".
-        tests: regime to the folder with the split "test" that judges in it.
+        tests: regime to the folder with the split "test" that evaluates in it.
     """
 
     name: str
@@ -154,7 +155,7 @@ class TrainingUnit:
     tests: dict[str, Path]
 
 
-def training_units(folder: Path, manifest: dict[str, Any]) -> list[TrainingUnit]:
+def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
     """The units of an output of `resample`: every set of ReSTrain, every bucket of ReSTTest.
 
     Both regimes of a bucket have the same training queries and are one unit.
@@ -163,13 +164,13 @@ def training_units(folder: Path, manifest: dict[str, Any]) -> list[TrainingUnit]
         folder: the output.
         manifest: its content, see `read_manifest`.
     """
-    buckets = manifest["method"] == "resttest"
     found: dict[str, TrainingUnit] = {}
-    for record in manifest["sets"]:
-        name = f"bucket-{record['bucket']}" if buckets else record["folder"]
-        group = f"{manifest['parameters']['buckets']} buckets" if buckets else record["label"]
-        unit = found.setdefault(name, TrainingUnit(name, group, folder / record["train"]["folder"], {}))
-        unit.tests[record["regime"]] = folder / record["test"]["folder"]
+    for record in manifest.sets:
+        name, group = record.folder, record.label
+        if isinstance(manifest.parameters, ResttestParameters):
+            name, group = f"bucket-{record.bucket}", f"{manifest.parameters.buckets} buckets"
+        unit = found.setdefault(name, TrainingUnit(name, group, folder / record.train.folder, {}))
+        unit.tests[record.regime] = folder / record.test.folder
     return list(found.values())
 
 
@@ -181,23 +182,23 @@ class HostRun:
         trainer: a :class:`GuardedTrainer` and the host's trainer in one.
         arguments: the host's class of training arguments.
         model, loss, dataset: as the trainer takes them.
+        plan: stage and data, for training.json.
+        clock: told the epoch by the trainer.
         batch_keys: rows of the dataset as mappings to texts; two rows that share one do not meet in a batch.
         column_tasks: column name to "query" or "document".
-        callbacks: beside our own.
         names: ids of examples by row number, for messages.
-        plan: stage and data, for training.json.
     """
 
     trainer: type[GuardedTrainer]
     arguments: Any
     model: Any
-    loss: Any
-    dataset: Any
+    loss: nn.Module
+    dataset: Dataset
     plan: TrainingPlan
+    clock: TrainerCallback
     batch_keys: Any = None
     column_tasks: dict[str, str] | None = None
-    callbacks: Sequence[TrainerCallback] = ()
-    names: Any = None
+    names: Callable[[Sequence[int]], list[str]] | None = None
 
 
 def is_trained(output: Path) -> bool:
@@ -224,7 +225,7 @@ def run_host(run: HostRun, output: Path, recipe: Recipe, seed: int) -> Path:
         args=arguments,
         train_dataset=run.dataset,
         loss=run.loss,
-        callbacks=list(run.callbacks),
+        callbacks=[run.clock],
     )
     result = trainer.train_guarded(FiniteGuard(output, lambda: None, run.names), run.batch_keys)
     shutil.rmtree(output / "trainer", ignore_errors=True)
@@ -284,11 +285,6 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
         query_length=found.query_length,
         document_length=found.document_length,
     )
-
-
-log = logging.getLogger(__name__)
-
-_MASKED = 0.15
 
 
 def masked_language_model(

@@ -1,14 +1,8 @@
 """Interpolation, extrapolation and gap of a family of models, over an output of `resample`.
 
-Cells of the evaluation: one model of one training set, judged once and kept.
-
-Rows of the table and points of the scatter, from cells.
-
-What is lost from interpolation to extrapolation.
-
-Whether a regime orders models as collections outside the distribution do.
-
-The score of a regime from the scores of all models that were judged in it.
+One model of one training set is a cell, which is evaluated once and kept. From cells come the score of a
+regime, over all models that are evaluated in it; what is lost from interpolation to extrapolation; and
+whether a regime orders models as collections outside the distribution do.
 """
 
 from __future__ import annotations
@@ -20,9 +14,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -32,9 +25,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import file_sha256, output_folder, write_text
-from beir_cocodr.records import versions
-from beir_cocodr.report.pictures import alignment_picture, will_draw
-from beir_cocodr.resampling.manifest import MANIFEST_FILE, read_manifest
+from beir_cocodr.records import Json, Record, Report, versions
+from beir_cocodr.resampling.manifest import MANIFEST_FILE, SourceRecord, read_manifest
 from beir_cocodr.resampling.regimes.architectures import (
     SET,
     TEACHER,
@@ -47,20 +39,155 @@ from beir_cocodr.resampling.regimes.architectures import (
 from beir_cocodr.resampling.regimes.host_training import REGIMES, Recipe, TrainingUnit, training_units
 from beir_cocodr.resampling.regimes.retrievers import load_retriever
 
+log = logging.getLogger(__name__)
+
 #: Measure to query id to score.
 Scores = dict[str, dict[str, float]]
+
+RESULTS_FILE, PICTURE_FILE, _SETTINGS_FILE = "regimes.json", "alignment.png", "settings.json"
+
+# Two points always lie on a line.
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Cell(Record):
+    """One model of one training set, evaluated.
+
+    Attributes:
+        given: the path of a given model, None for a trained one.
+        scores: regime to measure to query id to score.
+        retrieval: what the retriever says of itself.
+        training_seconds, search_seconds: the first is next to nothing for what was there already.
+        ood: collection outside the distribution to measure to mean.
+    """
+
+    model: str
+    given: str | None
+    seed: int
+    set: str
+    scores: dict[str, Scores]
+    retrieval: Json
+    training_seconds: float
+    search_seconds: float
+    ood: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RegimePoint:
+    """Scores of one group, model and seed.
+
+    Attributes:
+        measures: measure to regime to score.
+        ood: collection to measure to regime to the score there of the models that the regime evaluates.
+        queries: regime to the number of test queries.
+    """
+
+    group: str
+    model: str
+    seed: int
+    measures: dict[str, dict[str, float]]
+    ood: dict[str, dict[str, dict[str, float]]]
+    queries: dict[str, int]
+
+
+@dataclass(frozen=True)
+class SeedScores:
+    """Scores and gap of every seed."""
+
+    interpolation: list[float]
+    extrapolation: list[float]
+    gap: list[float | None]
+
+
+@dataclass(frozen=True)
+class RegimeScores:
+    """Means over seeds, the gap between them, and the standard deviation of the seeds' gaps."""
+
+    interpolation: float
+    extrapolation: float
+    gap: float | None
+    gap_sd: float | None
+    seeds: SeedScores
+
+
+@dataclass(frozen=True)
+class RegimeRow:
+    """One group and model over its seeds; ``queries`` by regime, ``measures`` by name."""
+
+    group: str
+    model: str
+    seeds: list[int]
+    queries: dict[str, int]
+    measures: dict[str, RegimeScores]
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """Spearman's rho and Kendall's tau-b with two-sided p-values; None where nothing can be correlated."""
+
+    models: int
+    spearman: float | None
+    spearman_p: float | None
+    kendall: float | None
+    kendall_p: float | None
+
+
+@dataclass(frozen=True)
+class Alignment(RankCorrelation):
+    """How a regime orders models beside how a collection outside the distribution does."""
+
+    collection: str
+    measure: str
+    regime: str
+
+
+@dataclass(frozen=True)
+class RegimeSet:
+    """A training set, the group of its row, and the regimes that it is evaluated in."""
+
+    name: str
+    group: str
+    regimes: list[str]
+
+
+@dataclass(frozen=True)
+class Regimes(Report):
+    """``regimes.json``: a family of models in both regimes.
+
+    Attributes:
+        folder: output of `resample`; ``method``, ``base``, ``train`` and ``test`` are its manifest's.
+        alignment: with collections outside the distribution, by the first measure.
+    """
+
+    folder: str
+    method: str
+    base: str
+    train: SourceRecord
+    test: SourceRecord
+    sets: list[RegimeSet]
+    recipe: Json
+    seeds: list[int]
+    measures: list[str]
+    rows: list[RegimeRow]
+    alignment: list[Alignment]
+    points: list[RegimePoint]
+
+
+#: (group, model, seed) to the cells of all sets of the group.
+CellsByModel = Mapping[tuple[str, str, int], Sequence[Cell]]
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Judges models and keeps what it finds in ``output/cells/SET/NAME-SEED.json``.
+    """Evaluates models and keeps what it finds in ``output/cells/SET/NAME-SEED.json``.
 
     Attributes:
         output: folder of the evaluation.
         recipe: how models are trained and searched.
         measures: names that ir-measures knows.
         policy: for documents whose id is the query's, of the resampled test set.
-        ood: further collections, whose split "test" every model is judged on.
+        ood: further collections, whose split "test" every model is evaluated on.
         progress: show bars on stderr.
     """
 
@@ -71,54 +198,50 @@ class Cells:
     ood: Sequence[str] = ()
     progress: bool = False
 
-    def judge(self, candidate: Candidate, unit: TrainingUnit, seed: int) -> dict[str, Any]:
+    def evaluate(self, candidate: Candidate, unit: TrainingUnit, seed: int) -> Cell:
         """The cell, made or completed where it is not there.
-
-        Returns:
-            ``scores``: regime to measure to query id to score; ``ood``: collection to measure to mean.
 
         Raises:
             InputError: the model cannot be trained or found, or the cell was made with another one.
         """
         file = self.output / "cells" / unit.name / f"{candidate.name}-{seed}.json"
-        cell: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {"ood": {}}
-        if cell.get("given", candidate.where) != candidate.where:
+        cell = Cell.read(file) if file.is_file() else None
+        if cell is not None and cell.given != candidate.where:
             raise InputError(
-                f"{file} was made with {cell['given'] or 'a trained model'}, not {candidate.where}; give the "
+                f"{file} was made with {cell.given or 'a trained model'}, not {candidate.where}; give the "
                 "model another name, or choose another --output"
             )
-        missing = [name for name in self.ood if name not in cell["ood"]]
-        if "scores" in cell and not missing:
+        missing = [name for name in self.ood if cell is None or name not in cell.ood]
+        if cell is not None and not missing:
             return cell
         log.info("%s, seed %d, trained on %s", candidate.name, seed, unit.name)
         start = time.perf_counter()
         model = candidate.model(unit, seed)
         trained = time.perf_counter()
-        if "scores" not in cell:
+        if cell is None:
             tests = {regime: load_collection(folder, "test") for regime, folder in unit.tests.items()}
             scores, retrieval = self._scores(model, tests, self.policy)
-            cell |= {
-                "model": candidate.name,
-                "given": candidate.where,
-                "seed": seed,
-                "set": unit.name,
-                "scores": scores,
-                "retrieval": retrieval,
-                "training_seconds": round(trained - start, 1),
-                "search_seconds": round(time.perf_counter() - trained, 1),
-            }
-            _write(file, cell)
+            cell = Cell(
+                model=candidate.name,
+                given=candidate.where,
+                seed=seed,
+                set=unit.name,
+                scores=scores,
+                retrieval=retrieval,
+                training_seconds=round(trained - start, 1),
+                search_seconds=round(time.perf_counter() - trained, 1),
+            )
+            cell.write(file)
         for name in missing:
             found, _ = self._scores(model, {"": load_collection(name, "test")}, identical_ids(name))
-            cell["ood"][name] = {
-                measure: sum(values.values()) / len(values) for measure, values in found[""].items()
-            }
-            _write(file, cell)
+            means = {measure: sum(values.values()) / len(values) for measure, values in found[""].items()}
+            cell = replace(cell, ood=cell.ood | {name: means})
+            cell.write(file)
         return cell
 
     def _scores(
         self, model: str, tests: Mapping[str, Collection], policy: str
-    ) -> tuple[dict[str, Scores], dict[str, Any]]:
+    ) -> tuple[dict[str, Scores], Json]:
         """Scores of test sets over one corpus, searched at once, and what the retriever says of itself."""
         wanted = parse_measures(self.measures)
         top_k, drop = depth(wanted), policy == "drop"
@@ -138,10 +261,6 @@ class Cells:
         return scores, retrieval
 
 
-def _write(file: Path, cell: dict[str, Any]) -> None:
-    write_text(file, json.dumps(cell, indent=1, ensure_ascii=False) + "\n")
-
-
 def gap(interpolation: float, extrapolation: float) -> float | None:
     """(extrapolation − interpolation) / interpolation, negative for a loss; None where interpolation is 0.
 
@@ -150,11 +269,7 @@ def gap(interpolation: float, extrapolation: float) -> float | None:
     return None if interpolation == 0 else (extrapolation - interpolation) / interpolation
 
 
-# Two points always lie on a line.
-_FEWEST = 3
-
-
-def ood_alignment(regime: Sequence[float], outside: Sequence[float]) -> dict[str, Any]:
+def ood_alignment(regime: Sequence[float], outside: Sequence[float]) -> RankCorrelation:
     """Spearman's ρ and Kendall's τ-b, with two-sided p-values, over a set of models.
 
     Args:
@@ -162,30 +277,27 @@ def ood_alignment(regime: Sequence[float], outside: Sequence[float]) -> dict[str
         outside: (m,) their scores on another collection.
 
     Returns:
-        ``models``, ``spearman``, ``spearman_p``, ``kendall``, ``kendall_p``; None where fewer than three
-        models or constant scores leave nothing to correlate.
+        The correlations; None where fewer than three models or constant scores leave nothing to correlate.
 
     Source: Zhan et al., 2022, section 4.2 and Table 5.
     """
     if len(regime) != len(outside):
         raise ValueError(f"{len(regime)} scores in the regime and {len(outside)} outside")
-    found: dict[str, Any] = {"models": len(regime)}
-    found |= dict.fromkeys(("spearman", "spearman_p", "kendall", "kendall_p"))
-    if len(regime) >= _FEWEST and np.ptp(regime) > 0 and np.ptp(outside) > 0:
-        for name, test in (("spearman", stats.spearmanr), ("kendall", stats.kendalltau)):
-            result = test(regime, outside)
-            found[name], found[f"{name}_p"] = float(result.statistic), float(result.pvalue)
-    return found
+    if len(regime) < _FEWEST or np.ptp(regime) == 0 or np.ptp(outside) == 0:
+        return RankCorrelation(len(regime), None, None, None, None)
+    spearman, kendall = stats.spearmanr(regime, outside), stats.kendalltau(regime, outside)
+    values = (spearman.statistic, spearman.pvalue, kendall.statistic, kendall.pvalue)
+    return RankCorrelation(len(regime), *map(float, values))
 
 
-def pooled_score(judged: Iterable[Mapping[str, float]]) -> tuple[float, int]:
-    """The mean over queries; a query that several models judged counts once, with its mean over them.
+def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
+    """The mean over queries; a query that several models answered counts once, with its mean over them.
 
-    In ReSTTest's extrapolation every query is judged once, in its interpolation by the models of all other
+    In ReSTTest's extrapolation every query counts once, in its interpolation by the models of all other
     buckets. In ReSTrain there is one model a regime.
 
     Args:
-        judged: for each model, query id to score.
+        models: for each, query id to score.
 
     Returns:
         The score and the number of queries.
@@ -193,92 +305,75 @@ def pooled_score(judged: Iterable[Mapping[str, float]]) -> tuple[float, int]:
     Source: Zhan et al., 2022, section 4.1.3.
     """
     scores: dict[str, list[float]] = {}
-    for found in judged:
+    for found in models:
         for query, score in found.items():
             scores.setdefault(query, []).append(score)
     if not scores:
-        raise ValueError("no query was judged")
+        raise ValueError("no query was evaluated")
     return sum(sum(found) / len(found) for found in scores.values()) / len(scores), len(scores)
 
 
-#: (group, model, seed) to the cells of all sets of the group.
-Judged = Mapping[tuple[str, str, int], Sequence[Mapping[str, Any]]]
-
-
-def regime_points(judged: Judged, measures: Sequence[str]) -> list[dict[str, Any]]:
+def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePoint]:
     """One point for a group, model and seed: both regimes' scores, and those outside the distribution.
 
-    A regime's scores outside are those of the models that are judged in it. ReSTrain has another model for
-    each regime; over ReSTTest's models, which judge in both, it is the mean.
+    A regime's scores outside are those of the models that are evaluated in it. ReSTrain has another model for
+    each regime; over ReSTTest's models, which are evaluated in both, it is the mean.
     """
     points = []
-    for (group, model, seed), cells in judged.items():
-        point: dict[str, Any] = {"group": group, "model": model, "seed": seed, "measures": {}, "ood": {}}
+    for (group, model, seed), found in cells.items():
+        point = RegimePoint(group, model, seed, {}, {}, {})
         for regime in REGIMES:
-            own = [cell for cell in cells if regime in cell["scores"]]
+            own = [cell for cell in found if regime in cell.scores]
             for measure in measures:
-                score, queries = pooled_score([cell["scores"][regime][measure] for cell in own])
-                point["measures"].setdefault(measure, {})[regime] = score
-                point.setdefault("queries", {})[regime] = queries
-            for name in own[0]["ood"]:
+                score, queries = pooled_score([cell.scores[regime][measure] for cell in own])
+                point.measures.setdefault(measure, {})[regime] = score
+                point.queries[regime] = queries
+            for name in own[0].ood:
                 for measure in measures:
-                    outside = statistics.fmean(cell["ood"][name][measure] for cell in own)
-                    point["ood"].setdefault(name, {}).setdefault(measure, {})[regime] = outside
+                    outside = statistics.fmean(cell.ood[name][measure] for cell in own)
+                    point.ood.setdefault(name, {}).setdefault(measure, {})[regime] = outside
         points.append(point)
     return points
 
 
-def regime_rows(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def regime_rows(points: Sequence[RegimePoint]) -> list[RegimeRow]:
     """One row for a group and model: means over seeds, the gap between them, and the gap of every seed."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str], list[RegimePoint]] = {}
     for point in points:
-        found.setdefault((point["group"], point["model"]), []).append(point)
-    return [_row(group, model, seeds) for (group, model), seeds in found.items()]
-
-
-def alignment_rows(points: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
-    """Correlations of either regime with every collection outside, over all points."""
-    names = dict.fromkeys(name for point in points for name in point["ood"])
+        found.setdefault((point.group, point.model), []).append(point)
     return [
-        {
-            "collection": name,
-            "measure": measure,
-            "regime": regime,
-            **ood_alignment(
-                [point["measures"][measure][regime] for point in points if name in point["ood"]],
-                [point["ood"][name][measure][regime] for point in points if name in point["ood"]],
-            ),
-        }
-        for name in names
-        for regime in REGIMES
+        RegimeRow(
+            group,
+            model,
+            [point.seed for point in seeds],
+            seeds[0].queries,
+            {measure: _over_seeds(seeds, measure) for measure in seeds[0].measures},
+        )
+        for (group, model), seeds in found.items()
     ]
 
 
-def _row(group: str, model: str, seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    measures = {}
-    for measure in seeds[0]["measures"]:
-        scores = {regime: [point["measures"][measure][regime] for point in seeds] for regime in REGIMES}
-        means = {regime: statistics.fmean(values) for regime, values in scores.items()}
-        gaps = [gap(*pair) for pair in zip(scores[REGIMES[0]], scores[REGIMES[1]], strict=True)]
-        known = [value for value in gaps if value is not None]
-        measures[measure] = {
-            **means,
-            "gap": gap(means[REGIMES[0]], means[REGIMES[1]]),
-            "gap_sd": statistics.stdev(known) if len(known) > 1 else None,
-            "seeds": {**scores, "gap": gaps},
-        }
-    return {
-        "group": group,
-        "model": model,
-        "seeds": [point["seed"] for point in seeds],
-        "queries": seeds[0]["queries"],
-        "measures": measures,
-    }
+def _over_seeds(seeds: Sequence[RegimePoint], measure: str) -> RegimeScores:
+    near, far = ([point.measures[measure][regime] for point in seeds] for regime in REGIMES)
+    means = statistics.fmean(near), statistics.fmean(far)
+    gaps = [gap(*pair) for pair in zip(near, far, strict=True)]
+    known = [value for value in gaps if value is not None]
+    spread = statistics.stdev(known) if len(known) > 1 else None
+    return RegimeScores(*means, gap(*means), spread, SeedScores(near, far, gaps))
 
 
-log = logging.getLogger(__name__)
-
-RESULTS_FILE, PICTURE_FILE, _SETTINGS_FILE = "regimes.json", "alignment.png", "settings.json"
+def alignment_rows(points: Sequence[RegimePoint], measure: str) -> list[Alignment]:
+    """Correlations of either regime with every collection outside, over all points."""
+    rows = []
+    for name in dict.fromkeys(name for point in points for name in point.ood):
+        own = [point for point in points if name in point.ood]
+        for regime in REGIMES:
+            found = ood_alignment(
+                [point.measures[measure][regime] for point in own],
+                [point.ood[name][measure][regime] for point in own],
+            )
+            rows.append(Alignment(**vars(found), collection=name, measure=measure, regime=regime))
+    return rows
 
 
 def evaluate_regimes(
@@ -291,29 +386,24 @@ def evaluate_regimes(
     ood: Sequence[str] = (),
     measures: str = DEFAULT_MEASURES,
     keep_models: bool = True,
-    picture: bool | None = None,
     progress: bool = False,
-) -> dict[str, Any]:
-    """Train models on every resampled training set, or take given ones, and judge them in both regimes.
+) -> Regimes:
+    """Train models on every resampled training set, or take given ones, and evaluate them in both regimes.
 
-    Every model and its judgement is a cell that is kept in ``output``: a run that was killed goes on where
+    Every model with its scores is a cell that is kept in ``output``: a run that was killed is resumed where
     it was, and further architectures, models, seeds and collections are added to what is there.
 
     Args:
         folder: output of `resample restrain` or `resample resttest`.
-        output: folder for cells, models, ``regimes.json`` and ``alignment.png``.
+        output: folder for cells and models.
         architectures: names, see `find_architectures`.
         models: given ones as NAME=PATH, see `given`.
         recipe: of training and search.
         seeds: each trains every architecture once.
-        ood: collections outside the distribution, judged by their split "test", for the alignment.
+        ood: collections outside the distribution, evaluated by their split "test", for the alignment.
         measures: names that ir-measures knows; the first is that of the alignment.
         keep_models: keep trained models, or only their scores.
-        picture: whether to draw the alignment; None draws where there is one, and matplotlib.
         progress: show bars on stderr.
-
-    Returns:
-        The content of regimes.json.
 
     Raises:
         InputError: what has to be corrected.
@@ -329,29 +419,24 @@ def evaluate_regimes(
     kinds = find_architectures(architectures)
     candidates = [trained(found, recipe, seeds, output) for found in kinds] + given_by_options(models, seeds)
     _check(candidates, ood)
-    picture = will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
-    _lock_output(output_folder(output), folder, recipe, names)
-    policy = identical_ids(manifest["test"]["dataset"])
-    cells = Cells(output, recipe, measures, policy, ood, progress)
-    points = regime_points(_judge(cells, candidates, units, keep_models), names)
-    report = {
-        "folder": str(folder),
-        **{name: manifest[name] for name in ("method", "base", "train", "test")},
-        "sets": [{"name": unit.name, "group": unit.group, "regimes": list(unit.tests)} for unit in units],
-        "recipe": recipe.describe(),
-        "seeds": list(seeds),
-        "measures": names,
-        "rows": regime_rows(points),
-        "alignment": alignment_rows(points, names[0]),
-        "points": points,
-        "picture": PICTURE_FILE if picture else None,
-        "versions": versions(),
-    }
-    if picture:
-        title = f"{manifest['base']} ({manifest['method']})"
-        alignment_picture(output / PICTURE_FILE, points, report["alignment"], title)
-    write_text(output / RESULTS_FILE, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
+    _check_resumable(output_folder(output), folder, recipe, names)
+    cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
+    points = regime_points(_evaluate(cells, candidates, units, keep_models), names)
+    return Regimes(
+        folder=str(folder),
+        method=manifest.method,
+        base=manifest.base,
+        train=manifest.train,
+        test=manifest.test,
+        sets=[RegimeSet(unit.name, unit.group, list(unit.tests)) for unit in units],
+        recipe=recipe.describe(),
+        seeds=list(seeds),
+        measures=names,
+        rows=regime_rows(points),
+        alignment=alignment_rows(points, names[0]),
+        points=points,
+        versions=versions(),
+    )
 
 
 def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
@@ -372,10 +457,10 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
             )
 
 
-def _lock_output(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
+def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
     """Cells in one output are comparable: they have one recipe, one set of measures, the same sets."""
     manifest = file_sha256(folder / MANIFEST_FILE)
-    now = {"manifest_sha256": manifest, "measures": measures, **recipe.describe()}
+    now: Json = {"manifest_sha256": manifest, "measures": measures, **recipe.describe()}
     file = output / _SETTINGS_FILE
     begun = any((output / name).is_dir() for name in ("cells", "models"))
     if file.is_file() and begun:
@@ -390,16 +475,16 @@ def _lock_output(output: Path, folder: Path, recipe: Recipe, measures: list[str]
     write_text(file, json.dumps(now, indent=2) + "\n")
 
 
-def _judge(
+def _evaluate(
     cells: Cells, candidates: Sequence[Candidate], units: Sequence[TrainingUnit], keep_models: bool
-) -> dict[tuple[str, str, int], list[dict[str, Any]]]:
+) -> CellsByModel:
     """(group, name, seed) to its cells."""
-    found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, str, int], list[Cell]] = {}
     for unit in units:
         for seed in dict.fromkeys(seed for candidate in candidates for seed in candidate.seeds):
             own = [candidate for candidate in candidates if seed in candidate.seeds]
             for candidate in own:
-                cell = cells.judge(candidate, unit, seed)
+                cell = cells.evaluate(candidate, unit, seed)
                 found.setdefault((unit.group, candidate.name, seed), []).append(cell)
             if not keep_models:
                 # Only now, as one may have been another's teacher.

@@ -1,17 +1,13 @@
 """From a trained or given model to something that ranks a corpus.
 
-The best documents of each query, over a corpus that is scored piece by piece.
-
-Exact search by late interaction.
-
-A first stage, reranked by a cross-encoder.
-
-Exact search by a learned sparse encoder.
+Exact search by late interaction and by a learned sparse encoder, a first stage reranked by a cross-encoder,
+and everything that `evaluate` takes.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.resampling.regimes.architectures import BM25_FILE
+from beir_cocodr.resampling.regimes.architectures import BM25_FILE, BM25Parameters
 from beir_cocodr.resampling.regimes.host_training import Recipe
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Ranking, Retriever, best_rows
@@ -57,8 +53,8 @@ def load_retriever(
     retrievers = Retrievers(documents, work, options)
     tuned = Path(model) / BM25_FILE
     if tuned.is_file():
-        found = json.loads(tuned.read_text())
-        return BM25(documents, k1=found["k1"], b=found["b"])
+        found = BM25Parameters.read(tuned)
+        return BM25(documents, k1=found.k1, b=found.b)
     prefix, _, name = model.partition(":")
     kind = KINDS.get(prefix) if name else _kind(model)
     if kind is None:
@@ -132,26 +128,20 @@ class TopDocuments:
         return Ranking(self.queries, scores, rows)
 
 
-_LATE_CHUNK = 256
-
-
-class LateInteractionRetriever:
-    """The host's MaxSim of every query with every document.
-
-    The vectors of all tokens would not fit into memory for long, so documents are encoded as they are scored
-    and nothing is kept: every search encodes the corpus.
+class _HostRetriever:
+    """A model of sentence-transformers over a corpus.
 
     Args:
-        model: the encoder.
+        model: the host's.
         documents: the corpus.
         text_format: joins titles and texts.
-        batch_size: texts encoded at a time.
+        batch_size: texts, or pairs of a query and a document, encoded at a time.
         progress: show a bar on stderr.
     """
 
     def __init__(
         self,
-        model: MultiVectorEncoder,
+        model: Any,
         documents: Documents,
         text_format: TextFormat,
         batch_size: int = 64,
@@ -163,14 +153,34 @@ class LateInteractionRetriever:
     def prepare(self) -> None:
         """Nothing to do beforehand."""
 
+    def texts(self, documents: Iterable[dict[str, str]]) -> list[str]:
+        """What the model reads of documents."""
+        return [self.text_format.document(document) for document in documents]
+
+    def described(self, **own: object) -> dict[str, Any]:
+        return {**own, "text_format": {"title_separator": self.text_format.title_separator}}
+
+
+#: Documents that are encoded and scored at a time.
+_LATE_CHUNK = 256
+
+
+class LateInteractionRetriever(_HostRetriever):
+    """The host's MaxSim of every query with every document.
+
+    The vectors of all tokens would not fit into memory for long, so documents are encoded as they are scored
+    and nothing is kept: every search encodes the corpus.
+    """
+
+    model: MultiVectorEncoder
+
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         top = TopDocuments(list(queries), top_k, self.documents.tie_ranks())
         options: dict[str, Any] = {"batch_size": self.batch_size, "show_progress_bar": self.progress}
         encoded = self.model.encode_query(list(queries.values()), **options)
         start = 0
         for chunk in self.documents.chunks(_LATE_CHUNK):
-            texts = [self.text_format.document(document) for document in chunk]
-            scores = self.model.similarity(encoded, self.model.encode_document(texts, **options))
+            scores = self.model.similarity(encoded, self.model.encode_document(self.texts(chunk), **options))
             rows = np.arange(start, start + len(chunk))
             for i, found in enumerate(scores.float().cpu().numpy()):
                 top.add(i, rows, found)
@@ -178,45 +188,32 @@ class LateInteractionRetriever:
         return top.ranking()
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "model": "late interaction",
-            "similarity": self.model.similarity_fn_name,
-            "dimensions": self.model.get_embedding_dimension(),
-            "text_format": {"title_separator": self.text_format.title_separator},
-        }
+        return self.described(
+            model="late interaction",
+            similarity=self.model.similarity_fn_name,
+            dimensions=self.model.get_embedding_dimension(),
+        )
 
 
-class RerankRetriever:
+class RerankRetriever(_HostRetriever):
     """The first stage's best documents in the order of a cross-encoder's raw scores.
 
     Args:
         model: the cross-encoder, with one score a pair.
         first: what retrieves.
         depth: documents of the first stage that are reranked; no others are retrieved.
-        documents: the corpus.
-        text_format: joins titles and texts.
-        batch_size: pairs scored at a time.
-        progress: show a bar on stderr.
 
     Raises:
         InputError: the cross-encoder has several scores a pair.
     """
 
-    def __init__(
-        self,
-        model: CrossEncoder,
-        first: Retriever,
-        depth: int,
-        documents: Documents,
-        text_format: TextFormat,
-        batch_size: int = 64,
-        progress: bool = False,
-    ) -> None:
+    model: CrossEncoder
+
+    def __init__(self, model: CrossEncoder, first: Retriever, depth: int, *host: Any, **options: Any) -> None:
+        super().__init__(model, *host, **options)
         if model.num_labels != 1:
             raise InputError(f"the cross-encoder gives {model.num_labels} scores a pair; one is needed")
-        self.model, self.first, self.depth = model, first, depth
-        self.documents, self.text_format = documents, text_format
-        self.batch_size, self.progress = batch_size, progress
+        self.first, self.depth = first, depth
 
     def prepare(self) -> None:
         self.first.prepare()
@@ -228,9 +225,8 @@ class RerankRetriever:
             rows = found.rows[i][found.rows[i] >= 0]
             if not len(rows):
                 continue
-            texts = [self.text_format.document(document) for document in self.documents.take(rows)]
             raw: Any = self.model.predict(
-                [(text, document) for document in texts],
+                [(text, document) for document in self.texts(self.documents.take(rows))],
                 batch_size=self.batch_size,
                 activation_fn=torch.nn.Identity(),
                 show_progress_bar=False,
@@ -239,55 +235,42 @@ class RerankRetriever:
         return top.ranking()
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "model": "cross-encoder",
-            "reranked": self.depth,
-            "max_length": self.model.max_seq_length,
-            "first_stage": self.first.describe(),
-            "text_format": {"title_separator": self.text_format.title_separator},
-        }
+        return self.described(
+            model="cross-encoder",
+            reranked=self.depth,
+            max_length=self.model.max_seq_length,
+            first_stage=self.first.describe(),
+        )
 
 
+#: Documents that are encoded at a time.
 _SPARSE_CHUNK = 1_024
 
 
-class SparseRetriever:
+class SparseRetriever(_HostRetriever):
     """Dot products of sparse vectors; what shares no dimension with the query is not retrieved.
 
     The corpus is encoded once and held in memory as a sparse matrix.
-
-    Args:
-        model: the encoder, comparing by dot product.
-        documents: the corpus.
-        text_format: joins titles and texts.
-        batch_size: texts encoded at a time.
-        progress: show a bar on stderr.
 
     Raises:
         InputError: the encoder compares by something else.
     """
 
-    def __init__(
-        self,
-        model: SparseEncoder,
-        documents: Documents,
-        text_format: TextFormat,
-        batch_size: int = 64,
-        progress: bool = False,
-    ) -> None:
+    model: SparseEncoder
+
+    def __init__(self, model: SparseEncoder, *host: Any, **options: Any) -> None:
+        super().__init__(model, *host, **options)
         if model.similarity_fn_name not in (None, "dot"):
             raise InputError(
                 f"the sparse encoder compares by {model.similarity_fn_name}; save it with "
                 'similarity_fn_name "dot"'
             )
-        self.model, self.documents, self.text_format = model, documents, text_format
-        self.batch_size, self.progress = batch_size, progress
         self._matrix: Any = None
 
     def prepare(self) -> None:
         if self._matrix is None:
             parts = [
-                self._encode(self.model.encode_document, [self.text_format.document(d) for d in chunk])
+                self._encode(self.model.encode_document, self.texts(chunk))
                 for chunk in self.documents.chunks(_SPARSE_CHUNK)
             ]
             self._matrix = sparse.vstack(parts, format="csr")
@@ -304,12 +287,11 @@ class SparseRetriever:
 
     def describe(self) -> dict[str, Any]:
         self.prepare()
-        return {
-            "model": "sparse",
-            "similarity": "dot",
-            "text_format": {"title_separator": self.text_format.title_separator},
-            "active_dimensions_of_a_document": float(self._matrix.nnz / self._matrix.shape[0]),
-        }
+        return self.described(
+            model="sparse",
+            similarity="dot",
+            active_dimensions_of_a_document=float(self._matrix.nnz / self._matrix.shape[0]),
+        )
 
     def _encode(self, encode: Any, texts: list[str]) -> Any:
         """(n,) texts to an (n, V) float32 matrix in CSR format."""
