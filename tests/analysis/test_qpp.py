@@ -38,8 +38,8 @@ def test_truth_is_found_with_its_sign():
     assert one(3 * quality + 1, quality).pearson == pytest.approx(1)
     assert one(-quality, quality).pearson == pytest.approx(-1)
     bent = one(-np.exp(5 * quality), quality)
-    assert bent["kendall"] == pytest.approx(-1)
-    assert -1 < bent["pearson"] < -0.8
+    assert bent.kendall == pytest.approx(-1)
+    assert -1 < bent.pearson < -0.8
     rng = np.random.default_rng(0)
     x, noise = rng.normal(size=(2, 4000))
     row = one(x, 0.6 * x + 0.8 * noise)

@@ -197,8 +197,8 @@ def test_scores_stand_against_similarity(judged, tmp_path):
     found.write(tmp_path / "shift.json")
     assert Shift.read(tmp_path / "shift.json") == found
     assert set(found.scores) == {"words", "dense"}
-    assert [found.scores.dense[target] for target in targets] == pytest.approx([0, 0.2, 0.4, 0.6])
-    row = found.correlations.dense[0]
+    assert [found.scores["dense"][target] for target in targets] == pytest.approx([0, 0.2, 0.4, 0.6])
+    row = found.correlations["dense"][0]
     x = [found.document_jaccard[target] for target in targets]
     reference = stats.pearsonr(x, [0, 0.2, 0.4, 0.6])
     assert (row.similarity, row.targets) == ("document_jaccard", 4)
@@ -213,7 +213,7 @@ def test_scores_are_differences_to_a_baseline_by_label_or_model(judged):
         assert list(found) == ["dense"]
         for target in targets:
             expected = plain["dense"][target] - plain["words"][target]
-            assert found.dense[target] == pytest.approx(expected)
+            assert found["dense"][target] == pytest.approx(expected)
 
 
 def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path, capsys):
@@ -237,7 +237,7 @@ def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path, capsys):
 def test_a_folder_may_be_named_in_another_way(judged, tmp_path):
     _, targets, files = judged
     found = read_scores(files[:1], [f"{targets[0]}/../{Path(targets[0]).name}"], "nDCG@10")
-    assert len(found.scores.dense) == 1
+    assert len(found.scores["dense"]) == 1
 
 
 def test_bad_input(judged, tmp_path):

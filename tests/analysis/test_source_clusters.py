@@ -168,7 +168,7 @@ def test_cases_are_the_largest_changes_with_gains_on_both_sides(study, report):
         found = []
         for model in models:
             record = json.loads(file.read_text())["models"][model]
-            lines = (file.parent / record.per_query).read_text().splitlines()
+            lines = (file.parent / record["per_query"]).read_text().splitlines()
             column = lines[0].split("\t").index("nDCG@10")
             found.append({line.split("\t")[0]: float(line.split("\t")[column]) for line in lines[1:]})
         return {query: found[1][query] - value for query, value in found[0].items()}
@@ -237,7 +237,7 @@ def test_command_line(capsys, study, tmp_path):
     assert not status.value.code
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "source_clusters.json").read_text())
-    if found.picture:
+    if found["picture"]:
         assert (tmp_path / "source_clusters.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SystemExit) as status:
         main([*arguments[: arguments.index("--results")], "--picture"])
