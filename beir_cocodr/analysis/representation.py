@@ -87,7 +87,7 @@ class EncoderRecord:
 
     similarity: str
     scale: float
-    dimensions: int
+    dimensions: int | None
     text_format: Json
     weights_sha256: str
 

@@ -343,18 +343,15 @@ def source_clusters(
     first = load_encoder(before, search.encoder)
     triplets = sample_triplets(collection, first.text_format, options.sample, options.negatives, options.seed)
     log.info("losses of %d source queries under %s", len(triplets.queries), before)
-    losses_before, _ = source_losses(
-        first, collection.documents, triplets, search.batch_size, search.progress
-    )
+    encoding = (search.batch_size, search.progress)
+    losses_before, _ = source_losses(first, collection.documents, triplets, *encoding)
     similarity = first.similarity_fn_name
     del first  # one model is in memory at a time
     second = load_encoder(after, search.encoder)
     if similarity != second.similarity_fn_name:
         raise InputError("one model compares by cosine, the other by dot product: no loss is on both scales")
     log.info("losses of %d source queries under %s", len(triplets.queries), after)
-    losses_after, embeddings = source_losses(
-        second, collection.documents, triplets, search.batch_size, search.progress
-    )
+    losses_after, embeddings = source_losses(second, collection.documents, triplets, *encoding)
     clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(triplets.queries))
     study = _Study(source, triplets.queries, losses_before, losses_after, embeddings, clusters)
     rows = {k: study.cluster(k) for k in range(len(clusters.sizes)) if clusters.sizes[k]}

@@ -254,7 +254,7 @@ def test_bad_input(judged, tmp_path):
     refused("none", source, targets[:1], results=files)
     refused("no AP .*'words'", results=files, measure="AP")
     refused("earlier file", results=[files[0], files[0]])
-    refused("no results file has 'x'; they have words, dense", results=files, baseline="x")
+    refused("'x'.*words, dense", results=files, baseline="x")
     refused("cannot be read", results=[tmp_path / "absent.json"])
     (tmp_path / "no.json").write_text("[1]")
     refused("no results.json", results=[tmp_path / "no.json"])

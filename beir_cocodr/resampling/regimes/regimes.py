@@ -494,12 +494,7 @@ def _evaluate(
                 shutil.rmtree(model_folder(cells.output, unit, TEACHER, seed), True)
     if not keep_models:
         shutil.rmtree(cells.output / "shared", ignore_errors=True)
-        _remove_empty(cells.output / "models")
+        for path in sorted([models := cells.output / "models", *models.rglob("*")], reverse=True):
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
     return found
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove a folder and those in it, as far as they hold no files."""
-    for path in sorted([folder, *folder.rglob("*")], reverse=True):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
