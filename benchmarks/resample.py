@@ -61,15 +61,15 @@ def write_vectors(path: Path, count: int, dimensions: int, seed: int) -> None:
 
 def write_store(folder: Path, vectors: Path, count: int) -> None:
     """The first of the vectors as the store that query embeddings are kept in."""
-    from beir_cocodr.retrieval.store.record import SHARD_SIZE, StoreRecord
+    from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, StoreRecord
     from beir_cocodr.retrieval.store.shard import pack
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     rows = np.load(vectors, mmap_mode="r")
     identity = {"similarity": "cosine", "precision": "fp32", "shard_size": SHARD_SIZE}
-    record = StoreRecord(identity, {"name": None, "path": None}, count, rows.shape[1], flattened=False)
+    record = StoreRecord(identity, EncodedBy(None), count, rows.shape[1])
     folder.mkdir()
-    record.write(folder)
+    record.write(folder / STORE_FILE)
     for shard in EmbeddingStore(folder, record).shards:
         shard.write(pack(rows[shard.start : shard.stop], "fp32"))
 

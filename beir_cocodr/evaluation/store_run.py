@@ -88,7 +88,7 @@ def search(
         else:
             ranking = _by_index(opened, index, ids, vectors, top_k + drop)
         searched = time.perf_counter()
-    name = opened.record.model["name"] or model or "store"
+    name = opened.record.model.name or model or "store"
     write_run(output, _results(opened, ranking, drop, top_k), file_names([name])[name])
     return {
         "store": opened.describe(),
@@ -120,7 +120,7 @@ def _check(output: Path, top_k: int, index: str | None) -> None:
 
 def _queries(store: EmbeddingStore, dataset: str, split: str) -> dict[str, str]:
     """Of a collection that has the store's corpus."""
-    wanted, stored = load_queries(dataset, split), store.record.identity["corpus"]
+    wanted, stored = load_queries(dataset, split), str(store.record.identity["corpus"])
     if wanted.corpus_hash != stored:
         raise InputError(
             f"{store.folder} holds another corpus than that of {dataset}: its content hash is "
@@ -140,14 +140,13 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
     Raises:
         InputError: it cannot be found, or is another one.
     """
-    name, path = store.record.model["name"], store.record.model["path"]
+    name, path = store.record.model.name, store.record.model.path
     if name is None and model is None:
         raise InputError(f"{store.folder} does not say which model encoded it; give --model")
     source = model or (path if path is not None and Path(path).is_dir() else str(name))
     encoder = load_encoder(source, EncoderOptions(device=device))
-    own = encoder.text_format.as_dict()
-    differing = {part: store.record.identity[part] for part in _FORMAT}
-    differing = {part: value for part, value in differing.items() if value != own[part]}
+    own, stored = encoder.text_format.as_dict(), store.record.identity
+    differing: dict[str, Any] = {part: stored[part] for part in _FORMAT if stored[part] != own[part]}
     if differing:
         encoder = load_encoder(source, EncoderOptions(device=device, **differing))
     store.record.check_encoder(fingerprint(encoder), source, store.folder)

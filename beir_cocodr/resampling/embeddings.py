@@ -20,7 +20,7 @@ from beir_cocodr.io import cache_folder, draft_folder, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.retrieval.store.record import SHARD_SIZE, StoreRecord
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -153,14 +153,13 @@ def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> 
     log.info("encoding %d queries with %s", len(ids), encoder.name)
     record = StoreRecord(
         {"queries": folder.name, "similarity": "cosine", "precision": "fp32", "shard_size": SHARD_SIZE},
-        {"name": encoder.name, "path": None},
+        EncodedBy(encoder.name),
         len(ids),
         encoder.dimensions,
-        flattened=False,
     )
     try:
         with draft_folder(folder) as draft:
-            record.write(draft)
+            record.write(draft / STORE_FILE)
             for shard in EmbeddingStore(draft, record).shards:
                 vectors = encoder.encode(texts[shard.start : shard.stop])
                 _check_finite(vectors, ids[shard.start : shard.stop])

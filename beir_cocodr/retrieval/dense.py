@@ -129,8 +129,8 @@ class Dense:
             "truncated_queries": self._truncated_queries,
         }
         if isinstance(self.given, EmbeddingStore):
-            names, record = ("precision", "backend"), self.given.record
-            described["store"] = {"key": record.key, **{name: record.identity[name] for name in names}}
+            record = self.given.record
+            described["store"] = {"key": record.key, "precision": record.precision, "backend": record.backend}
         return described
 
 
@@ -151,10 +151,9 @@ class StoreChoice:
         self._used: set[Path] = set()
         for store in self.stores:
             if store.record.prior:
-                precision = store.record.identity["precision"]
                 raise InputError(
-                    f"{store.folder} holds the vectors of an MRL in {precision}, folded for search alone: "
-                    "encode them in fp32, or leave this store out"
+                    f"{store.folder} holds the vectors of an MRL in {store.record.precision}, folded for "
+                    "search alone: encode them in fp32, or leave this store out"
                 )
 
     def of(self, model: COCODR) -> EmbeddingStore | None:
@@ -165,11 +164,11 @@ class StoreChoice:
         """
         encoder = fingerprint(model)
         for store in self.stores:
-            stored = store.record.identity
-            if all(stored[part] == value for part, value in encoder.items()):
-                options = EncodeOptions(precision=stored["precision"], backend=stored["backend"])
+            record = store.record
+            if all(record.identity[part] == value for part, value in encoder.items()):
+                options = EncodeOptions(precision=record.precision, backend=record.backend)
                 wanted = CorpusEncoder(model, self.documents, backend=options.backend)
-                store.record.check_identity(identity_of(wanted, options, stored["shard_size"]), store.folder)
+                record.check_identity(identity_of(wanted, options, record.shard_size), store.folder)
                 self._used.add(store.folder)
                 return store
         return None
@@ -183,6 +182,6 @@ class StoreChoice:
         for store in self.stores:
             if store.folder not in self._used:
                 raise InputError(
-                    f"{store.folder} was encoded by {store.record.model['name']!r}, and no model here needs "
+                    f"{store.folder} was encoded by {store.record.model.name!r}, and no model here needs "
                     "it: name that model too, or leave this store out"
                 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling import similarity
 from beir_cocodr.resampling.similarity import best_ranks, nearest, nearest_ranks
-from beir_cocodr.retrieval.store.record import StoreRecord
+from beir_cocodr.retrieval.store.record import EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -58,7 +58,7 @@ def stored(tmp_path):
     def store(array: np.ndarray, shard_size: int = 16_384) -> EmbeddingStore:
         folder = tmp_path / f"store-{shard_size}"
         identity = {"precision": "fp32", "shard_size": shard_size}
-        record = StoreRecord(identity, {"name": None, "path": None}, *array.shape, flattened=False)
+        record = StoreRecord(identity, EncodedBy(None), *array.shape)
         folder.mkdir()
         made = EmbeddingStore(folder, record)
         for shard in made.shards:

@@ -33,7 +33,14 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.faiss.transform import Folding
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
-from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions, StoreRecord
+from beir_cocodr.retrieval.store.record import (
+    SHARD_SIZE,
+    STORE_FILE,
+    EncodedBy,
+    EncodeOptions,
+    Identity,
+    StoreRecord,
+)
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 
@@ -164,7 +171,7 @@ def prepare_store(
     log.info("%s", taken)
     taken.check_disk_space(folder)
     if found is None:
-        record.write(folder)
+        record.write(folder / STORE_FILE)
     store.table.write(documents)
     if record.prior and not store.has_folding():
         store.save_folding(_folding(encoder, queries))
@@ -176,7 +183,7 @@ def _folding_lost(store: EmbeddingStore, missing: Sequence[int]) -> bool:
     return store.record.prior and not store.has_folding() and len(missing) < len(store.shards)
 
 
-def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int) -> dict[str, Any]:
+def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int) -> Identity:
     """All that the vectors of a store depend on, but for the last bits."""
     model = encoder.model
     return {
@@ -190,11 +197,9 @@ def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int)
     }
 
 
-def _named(name: str | None) -> dict[str, str | None]:
-    if name is None:
-        return {"name": None, "path": None}
-    source = Path(model_source(name))
-    return {"name": name, "path": str(source.resolve()) if source.is_dir() else None}
+def _named(name: str | None) -> EncodedBy:
+    source = None if name is None else Path(model_source(name))
+    return EncodedBy(name, str(source.resolve()) if source is not None and source.is_dir() else None)
 
 
 def _folding(encoder: CorpusEncoder, queries: Sequence[str]) -> Folding:

@@ -1,7 +1,5 @@
-"""What a store says of itself: what its vectors depend on, who made them, and how they are laid out.
-
-Settings of an embedding store.
-"""
+"""What a store says of itself: what its vectors depend on, who made them, and how they are laid out; and the
+settings that a store is made with."""
 
 from __future__ import annotations
 
@@ -9,39 +7,54 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Self, cast, get_args
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_path, json_sha256
+from beir_cocodr.io import json_sha256
+from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.corpus_encoder import Backend
 from beir_cocodr.retrieval.store.shard import Precision
 
-_FILE = "store.json"
-
-# Raise it when the same inputs give other files.
-_FORMAT = 1
+#: The record's file in the folder of a store.
+STORE_FILE = "store.json"
 
 _ENCODER = ("weights", "tokenizer", "architecture")
 
+#: All that vectors depend on, flat: hashes, names and numbers by their names.
+Identity = dict[str, str | int | None]
+
 
 @dataclass(frozen=True)
-class StoreRecord:
-    """The content of ``store.json``.
+class EncodedBy:
+    """The model that wrote a store.
 
     Args:
-        identity: all that the vectors depend on, flat: hashes of weights, tokenizer, architecture and corpus,
-            the text format with its lengths, similarity, precision, backend and shard size.
-        model: ``name`` as it was given, and ``path`` where it was a folder, else None.
+        name: as it was given.
+        path: the folder, where it was one.
+    """
+
+    name: str | None
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class StoreRecord(Record):
+    """The content of ``store.json``, in which ``key`` stands beside these fields.
+
+    Args:
+        identity: all that the vectors depend on: of documents the hashes of weights, tokenizer, architecture
+            and corpus, the text format with its lengths, similarity, precision, backend and shard size.
+        model: who made them.
         documents: N.
         dimensions: w, of the vectors as read, in float32.
         flattened: whether vectors are the flattened distributions of an MRL.
     """
 
-    identity: dict[str, Any]
-    model: dict[str, str | None]
+    identity: Identity
+    model: EncodedBy
     documents: int
     dimensions: int
-    flattened: bool
+    flattened: bool = False
 
     @property
     def key(self) -> str:
@@ -50,43 +63,41 @@ class StoreRecord:
 
     @property
     def shard_size(self) -> int:
-        return int(self.identity["shard_size"])
+        return int(self.identity["shard_size"] or 0)
+
+    @property
+    def precision(self) -> Precision:
+        return cast(Precision, self.identity["precision"])
+
+    @property
+    def backend(self) -> Backend:
+        return cast(Backend, self.identity["backend"])
 
     @property
     def prior(self) -> bool:
         """Whether vectors are folded, and the first number of each is kept in float32 apart."""
-        return self.flattened and self.identity["precision"] != "fp32"
+        return self.flattened and self.precision != "fp32"
 
-    def write(self, folder: Path) -> None:
-        content = {"format": _FORMAT, "key": self.key, **asdict(self)}
-        with atomic_path(folder / _FILE) as temporary:
-            temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    def to_json(self) -> Json:
+        return {"schema": self.SCHEMA, "key": self.key, **asdict(self)}
 
     @classmethod
-    def read(cls, folder: Path) -> StoreRecord | None:
-        """Of the store in ``folder``; None where there is no store.
-
-        Raises:
-            InputError: store.json is broken, was changed, or is of another version of this package.
-        """
-        path = folder / _FILE
+    def from_json(cls, content: object, where: str | Path) -> Self:
+        key = None
+        if isinstance(content, dict):
+            # Earlier versions of this package wrote the schema's version as "format".
+            content = {"schema": content.get("format"), **content} if "format" in content else dict(content)
+            content.pop("format", None)
+            key = content.pop("key", None)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            version, key = content.pop("format"), content.pop("key")
-            if version != _FORMAT:
-                raise InputError(f"{path} has format {version}, this version reads {_FORMAT}: encode again")
-            record = cls(**content)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path} is not what encode writes ({error}); choose another folder") from error
+            record = super().from_json(content, where)
+        except InputError as error:
+            raise InputError(f"{error} by encode, here or in another folder") from error
         if record.key != key:
-            raise InputError(f"{path} was changed: its key {key} is not that of its content, {record.key}")
+            raise InputError(f"{where} was changed: its key {key} is not that of its content, {record.key}")
         return record
 
-    def check_identity(self, identity: Mapping[str, Any], folder: Path) -> None:
+    def check_identity(self, identity: Mapping[str, object], folder: Path) -> None:
         """Raise where what is wanted now is not what the store holds.
 
         Raises:
@@ -110,25 +121,26 @@ class StoreRecord:
         if stored == dict(encoder):
             return
         raise InputError(
-            f"{folder} was encoded by {self.model['name']!r}, and {name!r} is another model: "
+            f"{folder} was encoded by {self.model.name!r}, and {name!r} is another model: "
             f"{_differences(stored, encoder)}; give --model the one that encoded it, or encode again"
         )
 
 
-def _key(identity: Mapping[str, Any]) -> str:
+def _key(identity: Mapping[str, object]) -> str:
     return json_sha256(identity, ensure_ascii=False)
 
 
-def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
     names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
     return ", ".join(
         f"{name} {_short(stored.get(name))} there, {_short(wanted.get(name))} now" for name in names
     )
 
 
-def _short(value: Any) -> str:
-    is_hash = isinstance(value, str) and len(value) == 64
-    return value[:16] if is_hash else json.dumps(value, ensure_ascii=False)
+def _short(value: object) -> str:
+    if isinstance(value, str) and len(value) == 64:  # a hash
+        return value[:16]
+    return json.dumps(value, ensure_ascii=False)
 
 
 #: Documents of a shard where nothing else is said: one tile of search, 48 MiB of 768 float32 dimensions.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path
 from beir_cocodr.retrieval.faiss.transform import Folding
-from beir_cocodr.retrieval.store.record import SHARD_SIZE, StoreRecord
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
 from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, unpack
 
 Rows = npt.NDArray[np.int64]
@@ -315,8 +316,8 @@ class EmbeddingStore(Embeddings):
         Raises:
             InputError: its record cannot be read.
         """
-        record = StoreRecord.read(folder)
-        return None if record is None else cls(folder, record)
+        path = folder / STORE_FILE
+        return cls(folder, StoreRecord.read(path)) if path.exists() else None
 
     def __len__(self) -> int:
         return self.record.documents
@@ -361,7 +362,7 @@ class EmbeddingStore(Embeddings):
         if self.folding is not None:
             vectors = self.folding.transform_documents(vectors)
         try:
-            arrays = pack(vectors, self.record.identity["precision"], self.record.prior)
+            arrays = pack(vectors, self.record.precision, self.record.prior)
         except OutOfRange as error:
             rows = shard.start + np.asarray(error.rows, dtype=np.int64)
             raise InputError(
@@ -432,7 +433,7 @@ class EmbeddingStore(Embeddings):
         """What numbers found with this store depend on."""
         return {
             "key": self.record.key,
-            "model": self.record.model,
+            "model": asdict(self.record.model),
             "documents": len(self),
             "dimensions": self.dimensions,
             "shards": len(self.shards),

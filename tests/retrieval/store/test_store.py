@@ -173,6 +173,24 @@ def test_a_record_that_was_changed_or_is_something_else_is_refused(folder, store
         EmbeddingStore.open(tmp_path / "nowhere")
 
 
+def test_stores_of_earlier_versions_are_read_and_of_later_ones_are_not(store, tmp_path):
+    copy = copied(store, tmp_path)
+    content = json.loads((copy / "store.json").read_text())
+    assert content.pop("schema") == 1
+    (copy / "store.json").write_text(json.dumps({"format": 1, **content}))
+    old, new = EmbeddingStore.open(copy), EmbeddingStore.open(store)
+    assert old.record == new.record
+    assert torch.equal(old.load(), new.load())
+    for later in ({"format": 2}, {"schema": 2}):
+        (copy / "store.json").write_text(json.dumps(later | content))
+        with pytest.raises(InputError, match=r"schema 2.*encode"):
+            EmbeddingStore.open(copy)
+    del content["documents"]
+    (copy / "store.json").write_text(json.dumps({"schema": 1, **content}))
+    with pytest.raises(InputError, match=r"store\.json.*documents.*encode"):
+        EmbeddingStore.open(copy)
+
+
 def breaking(tiny_bert: Path, value: float, word: str = "treaty") -> COCODR:
     """An encoder that has a broken embedding of one word."""
     model = COCODR(tiny_bert)
