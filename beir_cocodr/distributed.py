@@ -1,7 +1,4 @@
-"""The processes of one training run.
-
-One run on several processes: what only the first does, and how the others learn of it.
-"""
+"""The processes of one training run: what only the first does, and how the others learn of it."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -66,7 +63,7 @@ def on_main(work: Callable[[], Result]) -> Result:
     """
     if world_size() == 1:
         return work()
-    message: list[Any] = [None]
+    message: list[object] = [None]
     if rank() == 0:
         try:
             message = [("result", work())]

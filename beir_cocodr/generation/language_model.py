@@ -1,7 +1,4 @@
-"""Queries by a sequence-to-sequence or causal language model.
-
-Loading a language model that can write queries.
-"""
+"""Queries by a sequence-to-sequence or causal language model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Queries without a model, in any language.
+"""Queries without a model, in any language: titles, salient sentences and terms by tf-idf.
 
-In how many documents a word stands, in memory that does not grow with the corpus.
+Document frequencies are counted in memory that does not grow with the corpus.
 """
 
 from __future__ import annotations

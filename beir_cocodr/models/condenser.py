@@ -1,6 +1,6 @@
 """The part of COCO pre-training that is thrown away: Condenser head and masked-language-model head.
 
-Where a training head's weights come from: a published Condenser head, or a masked language model.
+Their weights come from a published Condenser head, from a masked language model, or are new.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The one place that turns a model's name into an encoder.
-
-What an encoder is, as hashes that a path or a name cannot stand for.
-"""
+"""The one place that turns a model's name into an encoder, and an encoder into hashes of what it is."""
 
 from __future__ import annotations
 

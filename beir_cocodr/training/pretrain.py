@@ -1,7 +1,4 @@
-"""COCO and its rivals: pre-training on target corpora, without labels.
-
-What pre-training is shown of generated queries.
-"""
+"""COCO and its rivals: pre-training on target corpora, without labels."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""The training set of pre-training: what one epoch sees of each document.
+"""The training sets of pre-training, drawn anew each epoch, and how a batch is tokenised and masked.
 
-The training set of query-as-context pre-training: passages, each with one of its queries.
-
-Tokenising and masking of a batch.
-
-How many tokens of text fit into a training sequence.
+:class:`DocumentViews` shows documents, :class:`ContextViews` passages, each with one of its queries.
 """
 
 from __future__ import annotations
