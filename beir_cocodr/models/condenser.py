@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -117,7 +117,25 @@ def encoder_layer_weights(weights: dict[str, Tensor], prefix: str = "") -> dict[
 HEAD_FOLDER = "condenser_head"
 
 
-class CondenserHead(Module):
+_PLACES = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+
+
+class SavedModule(Module):
+    """A module of a sentence-transformers model that is saved as its settings and its weights."""
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
+        places = {name: value for name, value in kwargs.items() if name in _PLACES}
+        module = cls(**cls.load_config(model_name_or_path, **places))
+        cls.load_torch_weights(model_name_or_path, model=module, **places)
+        return module
+
+
+class CondenserHead(SavedModule):
     """Two transformer layers over [last [CLS] ; earlier tokens], and a shared masked-language-model head.
 
     It stands last in the encoder while that is trained, so that checkpoints, optimiser and data-parallel
@@ -215,17 +233,6 @@ class CondenserHead(Module):
         logits = F.linear(chosen, self._embedding[0].weight, self.bias)  # (M, V)
         losses = F.cross_entropy(logits.float(), labels[rows, columns], reduction="none")
         return losses.new_zeros(len(labels)).index_add(0, rows, losses)
-
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-
-    @classmethod
-    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> CondenserHead:
-        places = {k: v for k, v in kwargs.items() if k in ("subfolder", "token", "cache_folder", "revision")}
-        head = cls(**cls.load_config(model_name_or_path, **places))
-        cls.load_torch_weights(model_name_or_path, model=head, **places)
-        return head
 
 
 def build_head(

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers.base.modules import Module
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.condenser import CondenserHead
+from beir_cocodr.models.condenser import CondenserHead, SavedModule
 
 #: Where a pre-trained model keeps its decoder, beside its own modules.
 DECODER_FOLDER = "cotmae_decoder"
@@ -36,7 +35,7 @@ def autoregressive_mask(length: int, window: int = 3) -> Tensor:
     return (seen <= seeing) & ((seen == 0) | (seen > seeing - window))
 
 
-class CoTMAEDecoder(Module):
+class CoTMAEDecoder(SavedModule):
     """Rebuilds a context from [embedding of the passage ; tokens of the context].
 
     It stands last in the encoder while that is trained, behind a
@@ -143,17 +142,6 @@ class CoTMAEDecoder(Module):
         loss = rebuilt["sentence_embedding"][:, -1:]
         features["sentence_embedding"] = torch.cat([embedded, loss], dim=1)
         return features
-
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-
-    @classmethod
-    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> CoTMAEDecoder:
-        places = {k: v for k, v in kwargs.items() if k in ("subfolder", "token", "cache_folder", "revision")}
-        decoder = cls(**cls.load_config(model_name_or_path, **places))
-        cls.load_torch_weights(model_name_or_path, model=decoder, **places)
-        return decoder
 
 
 def build_decoder(

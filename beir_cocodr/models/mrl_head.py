@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from sentence_transformers.base.modules import Module
 from tokenizers import AddedToken, processors
 from torch import Tensor, nn
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.condenser import SavedModule
 from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
 
 #: Stands right after [CLS] in every text.
@@ -19,13 +19,11 @@ VARIANCE_TOKEN = "[VAR]"
 
 _COLUMN = 1
 
-_PLACES = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
-
 # Scores of cosine encoders are multiplied by this in all losses of this package.
 _COSINE_SCALE = 20.0
 
 
-class MRLHead(Module):
+class MRLHead(SavedModule):
     """Token embeddings to the flattened normal distribution of a query or a document.
 
     μ = W_M h and σ² = softplus_β(W_Σ h_VAR), where h is [CLS]'s last hidden state or the mean over all tokens
@@ -138,17 +136,6 @@ class MRLHead(Module):
     def on_model_ready(self, model: Any) -> None:
         """The host's call after loading, when a tokenizer is back at its class's template, without [VAR]."""
         add_variance_token(model)
-
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-
-    @classmethod
-    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> MRLHead:
-        places = {k: v for k, v in kwargs.items() if k in _PLACES}
-        head = cls(**cls.load_config(model_name_or_path, **places))
-        cls.load_torch_weights(model_name_or_path, model=head, **places)
-        return head
 
 
 def add_variance_token(model: Any) -> None:
