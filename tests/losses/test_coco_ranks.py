@@ -97,7 +97,8 @@ def test_two_processes_make_the_gradient_of_one(ranks, tiny_mlm, case):
         ours = found[case][1]
         assert max(float(g.abs().max()) for g in whole.values()) > 1e-3
         for name, gradient in whole.items():
-            torch.testing.assert_close(ours[name], gradient, atol=1e-5, rtol=1e-5, msg=f"{case}: {name}")
+            within = 1e-5 * max(1.0, float(gradient.norm()))  # a scale of 20 makes both larger
+            torch.testing.assert_close(ours[name], gradient, atol=within, rtol=1e-5, msg=f"{case}: {name}")
 
 
 def test_the_slices_hold_different_numbers_of_masked_tokens(tiny_mlm):
