@@ -1,8 +1,7 @@
 """What is installed and within reach, what each part enables, and how to get it.
 
-Which requirements of this distribution are met, from the metadata of what is installed.
-
-Looks outside the Python environment, each bounded in time.
+Requirements are checked by the metadata of what is installed; every look outside the Python environment is
+bounded in time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """Collections of this package as datasets of ir_datasets: BEIR folders, and resampled ones.
 
-Reading ids of ir_datasets is :mod:`beir_cocodr.data.irds`.
-
-Adding datasets to the registry of ir_datasets, again and again without harm.
-
-A BEIR folder as a dataset of ir_datasets.
-
-Resampled collections as datasets of ir_datasets.
+They are added to its registry, again and again without harm. Reading ids of ir_datasets is
+:mod:`beir_cocodr.data.irds`.
 """
 
 from __future__ import annotations

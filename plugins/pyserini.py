@@ -10,10 +10,6 @@ Writing needs neither Pyserini nor Java. Searching needs both, and Java comes fr
     from pyserini.search.faiss import FaissSearcher
 
     hits = FaissSearcher("INDEX", CocoDRQueryEncoder("MODEL")).search("a query", k=10)
-
-Folders in Pyserini's formats, written without Pyserini and without Java.
-
-Queries to the vectors that an index is searched by.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Ray: a store encoded and searched by all nodes of a cluster.
+"""Ray: a store encoded and searched by all nodes of a cluster, whose actors may die.
 
 One actor has one copy of the model, or of the queries, and whole shards are its work. All nodes need this
 package, and must see the store, the cache of this package (``BEIR_COCODR_CACHE``) and the model under the
 same paths, on a shared file system. Files come out the same, to the byte, as from one process with the same
 number of threads on the same kind of processor.
-
-Work shared out to actors of a Ray cluster, which may die.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A corpus in a second BEIR folder, without copying it where that can be avoided.
-
-Writing BEIR folders whose corpus is a link.
-"""
+"""Writing BEIR folders whose corpus is that of another folder, linked and not copied where that can be."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""A collection: documents, queries and judgements of a split.
+"""A collection: documents, queries and judgements of a split, from whatever a user calls a collection.
 
-From what a user calls a collection to where it is read from.
-
-The queries of a collection, without what looking up its documents takes.
-
-Queries and judgements of a split, joined.
-
-Converted corpora, kept below the cache root and used again while their source stays as it was.
+The corpus is converted once, kept below the cache root, and used again while its source stays as it was.
+Queries and judgements are joined when they are read; queries alone (:func:`load_queries`) need no index of
+document ids.
 """
 
 from __future__ import annotations
@@ -79,9 +75,8 @@ def _beir_short_name(name: str, split: str) -> Source:
     )
 
 
+#: Which of the given ids are documents, bool (M,).
 Known = Callable[[Sequence[str]], npt.NDArray[np.bool_]]
-
-"""Which of the given ids are documents, bool (M,)."""
 
 _LOOKUP_SIZE = 65_536
 

@@ -1,10 +1,7 @@
 """What is wrong with a collection, as data: the reader reports, the caller decides what to do about it.
 
-How loading takes defects: it refuses errors and counts the rest.
-
-Finding ids that stand twice, without keeping the ids.
-
-Counting lines of one kind, to be reported once a file.
+Loading stops at errors and counts the rest. Ids that stand twice are found without keeping the ids, and
+lines of one kind are counted and reported once a file.
 """
 
 from __future__ import annotations

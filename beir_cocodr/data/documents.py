@@ -1,8 +1,6 @@
-"""A corpus in a memory-mapped Arrow table.
+"""A corpus as one Arrow file: written as a stream, opened as a memory map.
 
-A corpus as one Arrow file: written as a stream, opened as a memory map.
-
-Looking up ids by hash, in 16 bytes an id instead of a Python object.
+Ids are looked up by hash, in 16 bytes an id instead of a Python object.
 """
 
 from __future__ import annotations

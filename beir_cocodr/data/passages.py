@@ -1,8 +1,6 @@
-"""Passages of documents: whole sentences, up to a number of tokens.
+"""Passages of documents: whole sentences in any language, up to a number of tokens.
 
-Sentences of a text in any language.
-
-The passages of a corpus, some documents at a time.
+The passages of a corpus are read some documents at a time.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,30 @@ from sentencex import segment
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import Count, TextFormat
-from beir_cocodr.generation.shards import Passage
 from beir_cocodr.io import save_array
 
-Range = tuple[int, int]
 
-"""First character, and the one after the last."""
+class Passage(NamedTuple):
+    """A passage of a document.
+
+    Attributes:
+        row: of the document in its corpus.
+        number: of the passage in the document, from 0.
+        start, end: character range in the text of the document, its title and text joined.
+        text: the passage itself.
+        title: of the document, "" where it has none.
+    """
+
+    row: int
+    number: int
+    start: int
+    end: int
+    text: str
+    title: str
+
+
+#: First character, and the one after the last.
+Range = tuple[int, int]
 
 # sentencex panics after a mark that is followed by white space of several bytes; one character stands for
 # another here, so that places in the text stay what they are.

@@ -1,14 +1,7 @@
-"""The one reader of text files: loading and validation both stand on it, so that they cannot disagree.
+"""The one reader of text files: documents, queries and judgements, as JSON lines or tab-separated.
 
-JSON objects, one a line.
-
-What every document and query has to satisfy, wherever it was read.
-
-Reading the documents of a corpus file.
-
-Reading the queries of a BEIR folder.
-
-Reading relevance judgements.
+Loading and validation both stand on it, so that they cannot disagree. What every document and query has to
+satisfy, wherever it was read, is checked by :class:`RecordChecker`.
 """
 
 from __future__ import annotations
@@ -97,13 +90,11 @@ def json_records(path: Path, report: Report) -> Iterator[tuple[int, dict[str, An
         yield line, None
 
 
+#: Line, id, title, text.
 Document = tuple[int, str, str, str]
 
-"""(line, id, title, text)"""
-
+#: Line, id, text.
 Query = tuple[int, str, str]
-
-"""(line, id, text)"""
 
 # TREC runs and qrels separate by white space, and their C readers end a string at a control character.
 _UNSAFE_IN_ID = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
@@ -310,9 +301,8 @@ def read_queries(path: Path, report: Report) -> Iterator[Query]:
     checker.finish()
 
 
+#: Line, query id, document id, grade.
 Judgement = tuple[int, str, str, int]
-
-"""(line, query id, document id, grade)"""
 
 _GRADE = re.compile(r" *[+-]?[0-9]{1,9} *")
 

@@ -1,7 +1,4 @@
-"""Where a collection is read from.
-
-BEIR folders and lone corpus files.
-"""
+"""Where a collection is read from: the protocol, and BEIR folders and lone corpus files."""
 
 from __future__ import annotations
 

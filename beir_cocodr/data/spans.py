@@ -1,8 +1,6 @@
-"""Spans of a document: sentences grouped up to a number of tokens.
+"""What training sees of one document: spans, a window, a query cut from it, a damaged copy.
 
-Noise on texts: words deleted at random.
-
-What training sees of one document: two spans, a window, a query cut from it, a damaged copy.
+A span is some sentences, grouped up to a number of tokens. A damaged copy has lost words at random.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""How a query or a document becomes the text that an encoder reads.
+"""From a query or a document to what an encoder reads: joining title and text, words, tokens and masks.
 
-The words of a text in any language, without a dictionary.
-
-Loading a tokenizer that has a vocabulary.
-
-How long texts are for a tokenizer.
-
-Whole-word masking for masked language modelling.
+Words are found in any language, without a dictionary. Texts are counted in tokens of a tokenizer, or in words
+where there is none. Masking for masked language modelling takes whole words.
 """
 
 from __future__ import annotations
@@ -118,9 +113,8 @@ def load_tokenizer(name: str) -> Any:
     return tokenizer
 
 
+#: The lengths of texts in tokens, what the tokenizer adds to every text included.
 Count = Callable[[Sequence[str]], list[int]]
-
-"""The lengths of texts in tokens, what the tokenizer adds to every text included."""
 
 #: The name of the tokenizer that needs no model: words, as :func:`count_units` counts them.
 WORDS = "words"

@@ -1,7 +1,4 @@
-"""All defects of a collection at once.
-
-What validation remembers of a corpus.
-"""
+"""All defects of a collection at once, with 32 bytes remembered of each document."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from beir_cocodr.data.passages import fitting_prefix
+from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import load_tokenizer, token_counter
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.options import PLACEHOLDER, GenerationOptions
-from beir_cocodr.generation.shards import Generated, Passage, Query
+from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.records import Json
 

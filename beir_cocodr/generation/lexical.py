@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.passages import fitting_prefix, sentence_ranges
+from beir_cocodr.data.passages import Passage, fitting_prefix, sentence_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
-from beir_cocodr.generation.shards import Generated, Passage, Query
+from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.io import save_array
 from beir_cocodr.records import Json
 

@@ -24,30 +24,12 @@ import numpy.typing as npt
 
 from beir_cocodr.data.beir_folder import link_beside
 from beir_cocodr.data.documents import Documents, hashes_of
+from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.retrievers import Retrievers
-
-
-class Passage(NamedTuple):
-    """A passage of a document.
-
-    Attributes:
-        row: of the document in its corpus.
-        number: of the passage in the document, from 0.
-        start, end: character range in the text of the document, its title and text joined.
-        text: the passage itself.
-        title: of the document, "" where it has none.
-    """
-
-    row: int
-    number: int
-    start: int
-    end: int
-    text: str
-    title: str
 
 
 class Query(NamedTuple):

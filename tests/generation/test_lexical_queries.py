@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.passages import sentence_ranges
+from beir_cocodr.data.passages import Passage, sentence_ranges
 from beir_cocodr.data.text import TextFormat, words
 from beir_cocodr.generation.lexical import DocumentFrequencies, LexicalGenerator, count_document_frequencies
-from beir_cocodr.generation.shards import Passage
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.language_model import ModelGenerator
 from beir_cocodr.generation.options import GenerationOptions
-from beir_cocodr.generation.shards import Passage
 
 TEXTS = [
     "wing flow shock layer.",

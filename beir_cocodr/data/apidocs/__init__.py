@@ -1,7 +1,4 @@
-"""The embedded collection: documentation of installed packages as queries and passages.
-
-Say what an ``apidocs`` folder holds.
-"""
+"""The embedded collection: documentation of installed packages as queries and passages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Read one Python source file with ``ast``: what it documents, defines, imports and exports.
+"""What one Python source file documents, defines, imports and exports, read with ``ast``.
 
-Evaluate the string expressions that documentation is written in, without running the module.
+Documentation may be written in expressions of strings; they are evaluated without running the module.
 """
 
 from __future__ import annotations

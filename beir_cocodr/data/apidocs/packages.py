@@ -1,6 +1,6 @@
-"""Find the public documentation of one package: its files, and the names that users import.
+"""The public documentation of one package: its files, and the names that users import.
 
-Split a documentation text into a query (its summary) and a passage (all the rest).
+A documentation text is split into a query (its summary) and a passage (all the rest).
 """
 
 from __future__ import annotations

@@ -17,11 +17,10 @@ import numpy.typing as npt
 import regex
 
 from beir_cocodr.data.documents import CorpusWriter, Documents, open_corpus
-from beir_cocodr.data.passages import PassageReader
+from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.spans import Range, span_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
 from beir_cocodr.generation.lexical import LexicalGenerator
-from beir_cocodr.generation.shards import Passage
 
 #: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its rank).
 DEPTH = 10
