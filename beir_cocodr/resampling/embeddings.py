@@ -20,6 +20,7 @@ from beir_cocodr.io import cache_folder, draft_folder, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.resampling.manifest import EncoderRecord
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -69,17 +70,17 @@ class QueryEncoder:
         """(Q,) texts to (Q, d) float32 of length 1; a zero vector stays zero."""
         return self._encoded(list(texts), self.progress)
 
-    def describe(self) -> dict[str, Any]:
-        """What a similarity depends on, for a manifest."""
-        return {
-            "name": self.name,
-            "weights_sha256": self._weights,
-            "dimensions": self.dimensions,
-            "similarity": "cosine",
-            "vectors": "means" if isinstance(self.model, MRL) else "embeddings",
-            "query_prompt": self.model.text_format.query_prompt,
-            "query_length": self.model.text_format.query_length,
-        }
+    def describe(self) -> EncoderRecord:
+        """What a similarity depends on."""
+        return EncoderRecord(
+            name=self.name,
+            weights_sha256=self._weights,
+            dimensions=self.dimensions,
+            similarity="cosine",
+            vectors="means" if isinstance(self.model, MRL) else "embeddings",
+            query_prompt=self.model.text_format.query_prompt,
+            query_length=self.model.text_format.query_length,
+        )
 
     @cached_property
     def _weights(self) -> str:

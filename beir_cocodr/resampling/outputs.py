@@ -73,7 +73,7 @@ def embed_inputs(
     model = QueryEncoder(encoder, options)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
     origins = [origin(part.name, split) for part, split in zip((pair.train, pair.test), splits, strict=True)]
-    return Inputs(pair, origins[0], origins[1], EncoderRecord(**model.describe()), train, test)
+    return Inputs(pair, origins[0], origins[1], model.describe(), train, test)
 
 
 @dataclass(frozen=True)

@@ -461,7 +461,7 @@ def _nearest(
     model = QueryEncoder(encoder, search)
     train, tests = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
     found = nearest(train, tests.load().numpy(), 1)
-    return found.scores[:, 0].astype(np.float64), found.rows[:, 0], EncoderRecord(**model.describe())
+    return found.scores[:, 0].astype(np.float64), found.rows[:, 0], model.describe()
 
 
 def _repeated(pairs: Pairs, pair: TrainTest) -> RepeatedQueries:

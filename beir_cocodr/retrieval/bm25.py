@@ -12,6 +12,7 @@ from bm25s.tokenization import Tokenizer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking, best_rows
 
 ANALYZERS = ("english", "none")
@@ -97,7 +98,7 @@ class BM25:
             rows[i, : len(best)], scores[i, : len(best)] = best, found[best]
         return Ranking(list(queries), scores, rows)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             "model": "BM25",
             "analyzer": self.analyzer,

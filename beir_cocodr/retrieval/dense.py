@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.store.encode import encode_documents, identity_of
@@ -115,11 +115,11 @@ class Dense:
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.search_embeddings(list(queries), self.encode_queries(list(queries.values())), top_k)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         step = max(1, len(self.documents) // TRUNCATION_SAMPLE)
         sample = self.documents.take(np.arange(0, len(self.documents), step))
         texts = [self.model.text_format.document(document) for document in sample]
-        described = {
+        described: Json = {
             "model": "dense",
             "similarity": self.model.similarity_fn_name,
             "dimensions": self.embeddings.dimensions,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Lexical, Ranking, best_rows, blocks
 
@@ -56,7 +55,7 @@ class Hybrid:
             found_scores.append(np.take_along_axis(fused, rows, axis=1))
         return Ranking(list(queries), np.concatenate(found_scores), np.concatenate(found_rows))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"model": "mean of z-normalised scores", **_parts(self.dense, self.bm25)}
 
 
@@ -90,7 +89,7 @@ class ReciprocalRank:
             rows[i, : len(best)], scores[i, : len(best)] = found[best], single[best]
         return Ranking(list(queries), scores, rows)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             "model": "reciprocal rank fusion",
             "constant": _RRF_CONSTANT,
@@ -130,12 +129,12 @@ class Feedback:
         moved = torch.nn.functional.normalize(vectors + self.weight * mean, dim=-1)
         return dense.search_embeddings(list(queries), moved, top_k)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         parts = _parts(self.hybrid.dense, self.hybrid.bm25)
         return {"model": "hybrid feedback", "weight": self.weight, "documents": self.documents, **parts}
 
 
-def _parts(dense: Dense, bm25: Lexical) -> dict[str, Any]:
+def _parts(dense: Dense, bm25: Lexical) -> Json:
     described = dense.describe()
     return {
         "similarity": described["similarity"],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.records import Json
 
 #: Query id to (document id, score) pairs, best first.
 Results = dict[str, list[tuple[str, float]]]
@@ -53,7 +54,7 @@ class Retriever(Protocol):
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking: ...
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """What a number depends on: text format, similarity, analyser, parameters."""
         ...
 

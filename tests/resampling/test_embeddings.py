@@ -61,7 +61,7 @@ def test_an_mrl_is_taken_by_its_means(tiny_cosine, tmp_path):
     found = query_embeddings(encoder, QUERIES)
     assert found.dimensions == 8
     np.testing.assert_allclose(found.load(), expected.cpu().numpy(), atol=1e-6)
-    assert encoder.describe()["vectors"] == "means"
+    assert encoder.describe().vectors == "means"
 
 
 def test_encoded_in_chunks_and_only_once(tiny_cosine, own_cache, monkeypatch):

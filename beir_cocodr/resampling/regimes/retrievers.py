@@ -21,6 +21,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.records import Json
 from beir_cocodr.resampling.regimes.architectures import BM25_FILE, BM25Parameters
 from beir_cocodr.resampling.regimes.host_training import Recipe
 from beir_cocodr.retrieval.bm25 import BM25
@@ -187,7 +188,7 @@ class LateInteractionRetriever(_HostRetriever):
             start += len(chunk)
         return top.ranking()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return self.described(
             model="late interaction",
             similarity=self.model.similarity_fn_name,
@@ -234,7 +235,7 @@ class RerankRetriever(_HostRetriever):
             top.add(i, rows, np.asarray(raw, np.float32))
         return top.ranking()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return self.described(
             model="cross-encoder",
             reranked=self.depth,
@@ -285,7 +286,7 @@ class SparseRetriever(_HostRetriever):
             top.add(i, matching, scores[matching])
         return top.ranking()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         self.prepare()
         return self.described(
             model="sparse",

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import available_cores
 from beir_cocodr.retrieval.store.shard import Precision, bytes_per_vector
@@ -73,7 +74,7 @@ class Estimate:
                 "another disk, or a smaller precision (fp16, int8)"
             )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         return {
             "documents": self.documents,
             "disk_bytes": self.disk_bytes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path
+from beir_cocodr.records import Json
 
 #: "fp32": as they are. "fp16": half the size, relative error up to 2⁻¹¹. "bf16": bfloat16 values, relative
 #: error up to 2⁻⁸, in float16 files, as numpy and most tools know no bfloat16. "int8": a quarter of the size,
@@ -178,10 +179,8 @@ class Shard:
             return str(error)
 
     @property
-    def _label(self) -> dict[str, Any]:
-        label = asdict(self)
-        del label["path"]
-        return label
+    def _label(self) -> Json:
+        return {"key": self.key, "start": self.start, "stop": self.stop}
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:

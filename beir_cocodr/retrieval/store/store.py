@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.faiss.transform import Folding
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
 from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, unpack
@@ -429,7 +430,7 @@ class EmbeddingStore(Embeddings):
         offsets = torch.from_numpy(self.folding.query_offsets(queries.numpy()))
         return torch.from_numpy(self.folding.transform_queries(queries.numpy())), offsets
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """What numbers found with this store depend on."""
         return {
             "key": self.record.key,
