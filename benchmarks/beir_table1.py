@@ -25,6 +25,7 @@ from machine import machine
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import versions
@@ -92,7 +93,10 @@ def run(task: str, given: argparse.Namespace) -> dict[str, Any]:
     names = [f"{task}/{forum}" for forum in FORUMS] if task == "cqadupstack" else [task]
     datasets = {name: find(name, given.data, given.download) for name in names}
     parts = [judge(name, dataset, LENGTHS[task], given) for name, dataset in datasets.items()]
-    sizes = {key: sum(part[key] for part in parts) for key in ("documents", "queries")}
+    sizes = {
+        "documents": sum(part.documents for part in parts),
+        "queries": sum(part.queries for part in parts),
+    }
     published = {"documents": SIZES[task]["documents"], "queries": SIZES[task]["test_queries"]}
     return {
         "datasets": list(datasets.values()),
@@ -100,7 +104,7 @@ def run(task: str, given: argparse.Namespace) -> dict[str, Any]:
         **sizes,
         "published_sizes": None if sizes == published else published,
         "ours": {
-            model: sum(part["models"][model]["measures"][MEASURE] for part in parts) / len(parts)
+            model: sum(part.models[model].measures[MEASURE] for part in parts) / len(parts)
             for model in given.model
         },
         "published": TABLE["scores"][task],
@@ -135,13 +139,13 @@ def is_cached(identifier: str) -> bool:
     return all(part.exists() for part in unpacked) or archive.is_file()
 
 
-def judge(name: str, dataset: str, lengths: dict[str, int], given: argparse.Namespace) -> dict[str, Any]:
-    """The content of a collection's results.json."""
+def judge(name: str, dataset: str, lengths: dict[str, int], given: argparse.Namespace) -> EvaluationRecord:
+    """A collection's results.json."""
     folder = given.output / name
     file = folder / "results.json"
     if given.resume and file.is_file():
-        kept: dict[str, Any] = json.loads(file.read_text())
-        if kept["dataset"] == dataset and list(kept["models"]) == given.model:
+        kept = EvaluationRecord.read(file)
+        if kept.dataset == dataset and list(kept.models) == given.model:
             return kept
     return evaluate(
         dataset,

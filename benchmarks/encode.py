@@ -206,8 +206,7 @@ def targets(rivals: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> di
 def quality(options: argparse.Namespace) -> dict[str, Any]:
     """nDCG@10 of exact search by each backend and precision on one collection."""
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.evaluation.measures import parse_measures, score_queries
-    from beir_cocodr.evaluation.significance import interval
+    from beir_cocodr.evaluation.measures import interval, parse_measures, score_queries
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.retrieval.store.encode import encode_documents
     from beir_cocodr.retrieval.store.record import EncodeOptions

@@ -11,13 +11,14 @@ import datetime
 import json
 import shutil
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from machine import machine
 
-from beir_cocodr.evaluation.significance import compare
+from beir_cocodr.evaluation.measures import compare
 from beir_cocodr.io import write_text
 from beir_cocodr.records import versions
 from beir_cocodr.training.adapt import quickstart
@@ -92,7 +93,7 @@ def against_base(output: Path, seeds: list[int], labels: list[str]) -> list[dict
             runs.append([float(line.split("\t")[column]) for line in lines[1:]])
         scores[label] = {"nDCG@10": np.mean(runs, axis=0)}
     pairs = [("base", label) for label in labels if label != "base"]
-    return [test.as_dict() for test in compare(scores, {"everything against the base alone": pairs})]
+    return [asdict(test) for test in compare(scores, {"everything against the base alone": pairs})]
 
 
 def markdown(results: dict[str, Any]) -> str:

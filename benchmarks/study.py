@@ -6,13 +6,15 @@ import json
 import random
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.significance import compare
+from beir_cocodr.evaluation.measures import compare
+from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode
@@ -43,17 +45,17 @@ def judge(
         search = SearchOptions(encoder, progress=True, stores=tuple(stores))
         evaluate(collection, {"model": model}, folder, queries=queries, search=search)
         shutil.rmtree(folder / "store", ignore_errors=True)
-    report = json.loads(file.read_text())
-    record = report["models"]["model"]
-    lines = (folder / record["per_query"]).read_text().splitlines()
+    record = EvaluationRecord.read(file)
+    result = record.models["model"]
+    lines = (folder / str(result.per_query)).read_text().splitlines()
     column = lines[0].split("\t").index("nDCG@10")
     per_query = {(cells := line.split("\t"))[0]: float(cells[column]) for line in lines[1:]}
     return {
-        "measures": record["measures"],
+        "measures": result.measures,
         "per_query": list(per_query.values()),
         "query_ids": list(per_query),
-        "queries": report["queries"],
-        "documents": report["documents"],
+        "queries": record.queries,
+        "documents": record.documents,
     }
 
 
@@ -114,7 +116,7 @@ def judged_targets(
             "queries": cells[0]["queries"],
             "documents": cells[0]["documents"],
             "rows": {row: spread(found[target]) for row, found in rows.items()},
-            "comparisons": [test.as_dict() for test in compare(scores, families)],
+            "comparisons": [asdict(test) for test in compare(scores, families)],
         }
     return told
 

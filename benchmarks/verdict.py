@@ -15,6 +15,7 @@ import datetime
 import itertools
 import json
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ from study import targets
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.compare import COMPARISON_FILE, compare_models
 from beir_cocodr.evaluation.label_free.estimates import kind
-from beir_cocodr.evaluation.label_free.verdict import CALIBRATION_FILE, choose
-from beir_cocodr.evaluation.measures import parse_measures, score_queries
+from beir_cocodr.evaluation.label_free.verdict import CALIBRATION_FILE, choose, decide
+from beir_cocodr.evaluation.measures import compare, parse_measures, score_queries
+from beir_cocodr.evaluation.records import ComparisonRecord, PairedTest
 from beir_cocodr.evaluation.runs import file_names, ranked_run
-from beir_cocodr.evaluation.significance import compare
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import versions
@@ -74,6 +75,17 @@ def main() -> None:
     print(markdown(report))
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A collection, compared without labels and judged with them: tests and means, queries, seconds."""
+
+    comparison: ComparisonRecord
+    tests: dict[tuple[str, str], PairedTest]
+    values: dict[str, float]
+    queries: int
+    seconds: float
+
+
 class Study:
     """All collections, each searched once, and what is learned from them."""
 
@@ -85,7 +97,7 @@ class Study:
         damaged = [self.damaged(f"noise-{x:g}", noise=x) for x in arguments.noise]
         damaged += [self.damaged(f"layers-{n}", layers=n) for n in arguments.layers]
         self.models = self.methods + damaged + [f"hybrid:{model}" for model in damaged[-1:]]
-        self.cells: dict[str, dict[str, Any]] = {}
+        self.cells: dict[str, Cell] = {}
 
     def damaged(self, name: str, noise: float = 0.0, layers: int | None = None) -> str:
         """A copy of MiniLM with noise of so many standard deviations of each weight, or its first layers."""
@@ -126,8 +138,8 @@ class Study:
                 search=SearchOptions(EncoderOptions(document_length=self.arguments.document_length)),
             )
             write_text(folder / "seconds.json", json.dumps(time.perf_counter() - begun))
-        report = json.loads((folder / COMPARISON_FILE).read_text())
-        if report["models"] != self.models:
+        comparison = ComparisonRecord.read(folder / COMPARISON_FILE)
+        if comparison.models != self.models:
             raise SystemExit(f"{folder} was made with other models; choose another --output")
         runs = {m: ranked_run(folder / f"{file}.run") for m, file in file_names(self.models).items()}
         asked = set().union(*runs.values())
@@ -136,23 +148,18 @@ class Study:
         scores = {m: score_queries(parse_measures(MEASURE), judged, run) for m, run in runs.items()}
         pairs = list(itertools.combinations(self.models, 2))
         tests = {(test.a, test.b): test for test in compare(scores, {"pairs": pairs})}
-        self.cells[name] = {
-            "report": report,
-            "tests": tests,
-            "values": {m: float(found[MEASURE].mean()) for m, found in scores.items()},
-            "queries": len(judged),
-            "seconds": json.loads((folder / "seconds.json").read_text()),
-        }
+        values = {m: float(found[MEASURE].mean()) for m, found in scores.items()}
+        seconds = json.loads((folder / "seconds.json").read_text())
+        self.cells[name] = Cell(comparison, tests, values, len(judged), seconds)
 
     def labelled_pairs(self) -> list[LabelledPair]:
         pairs = []
         for name, cell in self.cells.items():
-            for pair in cell["report"]["pairs"]:
-                test = cell["tests"][pair["a"], pair["b"]]
-                told = test.t_p is not None and test.t_p < LEVEL and test.difference != 0
-                truth = ("better" if test.difference > 0 else "worse") if told else "cannot tell"
-                found = LabelledPair(name, pair["a"], pair["b"], pair["features"], test.difference, truth)
-                pairs.append(found)
+            for pair in cell.comparison.estimated:
+                test = cell.tests[pair.a, pair.b]
+                significant = test.t_p is not None and test.t_p < LEVEL and test.difference != 0
+                truth = ("better" if test.difference > 0 else "worse") if significant else "cannot tell"
+                pairs.append(LabelledPair(name, pair.a, pair.b, pair.features, test.difference, truth))
         return pairs
 
     def report(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -169,11 +176,11 @@ class Study:
             "settings": settings | {"measure": MEASURE, "level": LEVEL, "models": self.models},
             "collections": {
                 name: {
-                    "documents": cell["report"]["documents"],
-                    "queries": cell["queries"],
-                    "seconds": round(cell["seconds"], 1),
-                    "values": cell["values"],
-                    "pseudo_queries": cell["report"]["pseudo_queries"],
+                    "documents": cell.comparison.documents,
+                    "queries": cell.queries,
+                    "seconds": round(cell.seconds, 1),
+                    "values": cell.values,
+                    "pseudo_queries": {k: asdict(v) for k, v in cell.comparison.pseudo_queries.items()},
                     "counts": count_trust([row for row in rows if row["collection"] == name]),
                 }
                 for name, cell in self.cells.items()
@@ -194,7 +201,7 @@ class Study:
             "weights": weights,
             "threshold": threshold,
             "collections": list(self.cells),
-            "corpora": [cell["report"]["corpus_sha256"] for cell in self.cells.values()],
+            "corpora": [cell.comparison.corpus_sha256 for cell in self.cells.values()],
             "trust": trust,
             "date": date,
         }
@@ -202,34 +209,26 @@ class Study:
 
     def votes(self, pairs: list[LabelledPair]) -> list[str]:
         """The verdicts by vote on the same pairs."""
-        from beir_cocodr.evaluation.label_free.estimates import Estimate
-        from beir_cocodr.evaluation.label_free.verdict import decide
-
         found = {
-            (name, pair["a"], pair["b"]): pair["estimates"]
+            (name, pair.a, pair.b): pair.estimates
             for name, cell in self.cells.items()
-            for pair in cell["report"]["pairs"]
+            for pair in cell.comparison.estimated
         }
-        verdicts = []
-        for pair in pairs:
-            told = [
-                Estimate(**{k: v for k, v in estimate.items() if k != "sign"})
-                for estimate in found[pair.collection, pair.a, pair.b]
-            ]
-            verdicts.append(str(decide(told, pair.a, pair.b, None)["verdict"]))
-        return verdicts
+        return [
+            decide(found[pair.collection, pair.a, pair.b], pair.a, pair.b, None).verdict for pair in pairs
+        ]
 
     def pick(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The method picked on each collection without labels, beside every constant choice and the best."""
         picked = {}
         for name in self.cells:
-            pairs = [
-                row | {"score": 2 * row["probability"] - 1}
+            scores = {
+                (row["a"], row["b"]): 2 * row["probability"] - 1
                 for row in rows
                 if row["collection"] == name and row["a"] in self.methods and row["b"] in self.methods
-            ]
-            picked[name] = choose(self.methods, pairs)[0]
-        values = {name: cell["values"] for name, cell in self.cells.items()}
+            }
+            picked[name] = choose(self.methods, scores)[0]
+        values = {name: cell.values for name, cell in self.cells.items()}
         return {
             "picked": picked,
             "mean_of_picks": float(np.mean([values[name][model] for name, model in picked.items()])),

@@ -67,6 +67,7 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
     """An adaptation whose second encoder was not trained, but says so; with episodes and clusters."""
     from beir_cocodr.evaluation.evaluate import evaluate
     from beir_cocodr.evaluation.recommendation import ablation_families, recommend
+    from beir_cocodr.evaluation.records import AdaptationRecord
 
     output = tmp_path_factory.mktemp("adapted")
     model = write_training(output / "models" / "source")
@@ -77,16 +78,18 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
     results = evaluate(
         str(nasty_folder), candidates, output, families=ablation_families(["base", "base + source"])
     )
-    report = {
-        "corpus": str(nasty_folder),
-        "source": "apidocs/numpy",
-        "base": str(tiny_bert),
-        "stages": ["finetune"],
-        "models": {"base": str(tiny_bert), "source": str(model)},
-        "results": results,
-        "recommendation": recommend(results),
-    }
-    (output / "adapt.json").write_text(json.dumps(report))
+    recommendation = recommend(results)
+    report = AdaptationRecord(
+        corpus=str(nasty_folder),
+        source="apidocs/numpy",
+        base=str(tiny_bert),
+        stages=["finetune"],
+        models={"base": str(tiny_bert), "source": str(model)},
+        results=results,
+        recommendation=recommendation,
+        path=candidates[recommendation.model],
+    )
+    report.write(output / "adapt.json")
     return output
 
 
@@ -95,6 +98,7 @@ def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factor
     """An adaptation to a corpus without labels, as far as the page about it goes."""
     from beir_cocodr.evaluation.compare import compare_models
     from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
+    from beir_cocodr.evaluation.records import AdaptationRecord
 
     output = tmp_path_factory.mktemp("adapted-unlabelled")
     candidates = {"bm25": "bm25"}
@@ -104,15 +108,18 @@ def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factor
     names = [*list(candidates.values())[1:], "bm25"]
     options = {"labels": False, "samples": 20, "against": candidates["base"]}
     comparison = compare_models(names, str(nasty_folder), output, **options)
-    report = {
-        "corpus": str(nasty_folder),
-        "models": {"base": str(tiny_bert)},
-        "results": None,
-        "candidates": candidates,
-        "comparison": comparison,
-        "recommendation": recommend_label_free(comparison, candidates),
-    }
-    (output / "adapt.json").write_text(json.dumps(report))
+    recommendation = recommend_label_free(comparison, candidates)
+    report = AdaptationRecord(
+        corpus=str(nasty_folder),
+        base=str(tiny_bert),
+        stages=["finetune"],
+        models={"base": str(tiny_bert)},
+        candidates=candidates,
+        comparison=comparison,
+        recommendation=recommendation,
+        path=candidates[recommendation.model],
+    )
+    report.write(output / "adapt.json")
     return output
 
 

@@ -19,8 +19,7 @@ from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.measures import parse_measures
-from beir_cocodr.evaluation.significance import holm
+from beir_cocodr.evaluation.measures import holm, parse_measures
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Report, versions
@@ -150,8 +149,8 @@ def qpp(
         raise InputError(f"a predictor is called {taken[0]!r} already; give yours another name")
     measure = _one_measure(measure)
     if per_query is None:
-        report = evaluate(dataset, [model], output, measure, split, policy, search=search)
-        per_query = output / report["models"][model]["per_query"]
+        evaluated = evaluate(dataset, [model], output, measure, split, policy, search=search)
+        per_query = output / str(evaluated.models[model].per_query)
     quality = read_per_query(per_query, measure) if isinstance(per_query, Path) else dict(per_query)
     collection = load_collection(dataset, split, labels="optional")
     _check(quality, extra, collection.queries, dataset)

@@ -21,7 +21,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.significance import interval
+from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
 
 _BLOCK = 256

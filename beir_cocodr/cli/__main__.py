@@ -20,7 +20,7 @@ from beir_cocodr.cli.search import add_search
 from beir_cocodr.cli.training import adapt, distill, finetune, pretrain
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.report.terminal import print_adaptation, print_json, print_tables
+from beir_cocodr.report.terminal import print_json, print_tables
 
 app = typer.Typer(
     help="Adapt a dense retriever to a corpus without labels, and learn honestly whether it got better.",
@@ -122,7 +122,7 @@ def evaluate(
     from beir_cocodr.evaluation.evaluate import evaluate as run
     from beir_cocodr.report.tables.evaluation import comparison_table, evaluation_table
 
-    report = run(
+    record = run(
         dataset,
         model,
         output,
@@ -139,9 +139,9 @@ def evaluate(
         ),
     )
     if as_json:
-        print_json(report)
+        print_json(record.to_json())
     else:
-        print_tables(evaluation_table(report), *([comparison_table(report)] if report["comparisons"] else []))
+        print_tables(evaluation_table(record), *([comparison_table(record)] if record.comparisons else []))
 
 
 @app.command()
@@ -155,6 +155,7 @@ def quickstart(
     as_json: options.Json = False,
 ) -> None:
     """The main job on an embedded default: adapt MiniLM to the documentation of scipy and scikit-learn."""
+    from beir_cocodr.report.tables.evaluation import print_adaptation
     from beir_cocodr.training.adapt import quickstart as run
 
     output = output or Path("runs/quickstart-fast" if fast else "runs/quickstart")

@@ -1,11 +1,7 @@
-"""The command that compares: two models on a collection, or three tools on a run.
-
-The command that writes a page about a run.
-"""
+"""The commands ``compare``, of models on a collection or of three tools on a run, and ``report``."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +9,7 @@ import typer
 
 from beir_cocodr.cli import options
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_json, print_tables
 
@@ -68,7 +64,7 @@ def compare(
     from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
     from beir_cocodr.report.tables.evaluation import verdict_tables
 
-    report = compare_models(
+    record = compare_models(
         models or [],
         dataset,
         output,
@@ -87,9 +83,9 @@ def compare(
         ),
     )
     if as_json:
-        print_json(report)
+        print_json(record.to_json())
     else:
-        print_tables(*verdict_tables(report))
+        print_tables(*verdict_tables(record))
 
 
 def _parity(
@@ -99,13 +95,13 @@ def _parity(
     from beir_cocodr.evaluation.parity_tools import PARITY_MEASURES
     from beir_cocodr.report.tables.evaluation import parity_tables
 
-    report = parity(run, dataset, split, measures or PARITY_MEASURES)
+    record = parity(run, dataset, split, measures or PARITY_MEASURES)
     if output is not None:
-        write_text(output_folder(output) / "parity.json", json.dumps(report, indent=2, ensure_ascii=False))
+        record.write(output_folder(output) / "parity.json")
     if as_json:
-        print_json(report)
+        print_json(record.to_json())
     else:
-        print_tables(*parity_tables(report))
+        print_tables(*parity_tables(record))
 
 
 def report(

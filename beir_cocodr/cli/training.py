@@ -10,7 +10,7 @@ import typer
 
 from beir_cocodr.cli import options
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.report.terminal import print_adaptation, print_json, print_training
+from beir_cocodr.report.terminal import print_json, print_training
 
 if TYPE_CHECKING:
     from beir_cocodr.training.options import TrainingOptions
@@ -284,6 +284,7 @@ def adapt(
     Labels of the corpus judge, if it has some. Without them estimates do, and how often such estimates were
     right is said; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
+    from beir_cocodr.report.tables.evaluation import print_adaptation
     from beir_cocodr.training.adapt import GPL_TEACHER, adapt_options, chosen_stages
     from beir_cocodr.training.adapt import adapt as run
 

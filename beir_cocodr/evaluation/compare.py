@@ -1,148 +1,41 @@
-"""Which of several models is better on a collection, with labels or without.
-
-Comparing models, or runs, on a collection with labels.
-"""
+"""Which of several models is better on a collection, with labels or without."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures, score_queries
+from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
 from beir_cocodr.evaluation.recommendation import (
     LABELS_FILE,
     annotation_candidates,
-    verdict,
     with_texts,
     write_annotation_candidates,
 )
+from beir_cocodr.evaluation.records import (
+    AnnotationCandidates,
+    Best,
+    ComparisonRecord,
+    EvaluationRecord,
+    Findings,
+    indistinguishable,
+)
 from beir_cocodr.evaluation.runs import identical_ids, ranked_run
-from beir_cocodr.evaluation.significance import compare, interval
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
-
-
-def compare_labelled(
-    models: Sequence[str], collection: Collection, folder: Path, measures: str, **evaluation: Any
-) -> tuple[dict[str, Any], dict[str, Results]]:
-    """Evaluate all models, test all against all, and say of each pair whether b is better than a.
-
-    "better" and "worse" need a two-tailed paired t-test with p < 0.05 after Holm's correction over all pairs,
-    in the first measure.
-
-    Args:
-        models: model names, or TREC run files; not both.
-        collection: with labels.
-        folder: for results.json, runs and per-query scores.
-        measures: names that ir-measures knows.
-        **evaluation: passed on to :func:`~beir_cocodr.evaluation.evaluate.evaluate`.
-
-    Returns:
-        ``evaluation``, ``pairs``, ``ranking`` and ``best``, and each model's results.
-
-    Raises:
-        InputError: what has to be corrected in models or measures; runs of different query sets.
-    """
-    files = [model for model in models if Path(model).is_file()]
-    if files and len(files) < len(models):
-        other = next(model for model in models if model not in files)
-        raise InputError(f"{files[0]} is a run file and {other} is not; compare run files or models")
-    if files:
-        report, results = _judge_runs(files, collection, measures)
-    else:
-        assert collection.split is not None
-        report = evaluate(collection.name, models, folder, measures, collection.split, **evaluation)
-        runs = {name: folder / report["models"][name]["run"] for name in models}
-        # A model that finds nothing for any query has an empty run.
-        results = {name: ranked_run(run) if run.stat().st_size else {} for name, run in runs.items()}
-    measure = next(iter(report["models"][models[0]]["measures"]))
-    pairs = [test | {"verdict": verdict(test)} for test in report["comparisons"]]
-    value = {model: report["models"][model]["measures"][measure] for model in models}
-    ranking = sorted(models, key=lambda model: -value[model])
-    open_pairs = [
-        pair["b"] if pair["a"] == ranking[0] else pair["a"]
-        for pair in pairs
-        if pair["measure"] == measure and ranking[0] in (pair["a"], pair["b"])
-        if pair["verdict"] == "cannot tell"
-    ]
-    told = f"{ranking[0]} has the highest {measure}, {value[ranking[0]]:.4f}"
-    told += f", but cannot be told from {', '.join(open_pairs)}." if open_pairs else ", significantly."
-    best = {"model": ranking[0], "reason": told, "indistinguishable": open_pairs}
-    return {
-        "evaluation": report,
-        "measure": measure,
-        "pairs": pairs,
-        "ranking": ranking,
-        "best": best,
-    }, results
-
-
-def _judge_runs(
-    files: Sequence[str], collection: Collection, measures: str
-) -> tuple[dict[str, Any], dict[str, Results]]:
-    wanted = parse_measures(measures)
-    results = {file: ranked_run(Path(file)) for file in files}
-    _same_queries(results, collection)
-    scores = {file: score_queries(wanted, collection.qrels, found) for file, found in results.items()}
-    records = {
-        file: {
-            "model": file,
-            "measures": {name: float(values.mean()) for name, values in found.items()},
-            "intervals": {name: interval(values) for name, values in found.items()},
-            "queries": len(collection.qrels),
-            "queries_without_results": sum(not results[file].get(query) for query in collection.qrels),
-            "retrieval": {},
-            "seconds": 0.0,
-            "run": file,
-            "per_query": None,
-            "scores": {name: np.round(values, 6).tolist() for name, values in found.items()},
-        }
-        for file, found in scores.items()
-    }
-    families = {"all against all": list(itertools.combinations(files, 2))}
-    report = {
-        "dataset": collection.name,
-        "split": collection.split,
-        "documents": len(collection.documents),
-        "queries": len(collection.qrels),
-        "models": records,
-        "comparisons": [test.as_dict() for test in compare(scores, families)],
-    }
-    return report, results
-
-
-def _same_queries(results: dict[str, Results], collection: Collection) -> None:
-    """Refuse runs of which one answers judged queries that another does not."""
-    answered = {file: results[file].keys() & collection.qrels.keys() for file in results}
-    for file, queries in answered.items():
-        if not queries:
-            raise InputError(
-                f"{file} answers none of the {len(collection.qrels)} queries judged in "
-                f"{collection.name} ({collection.split}); give a run of these queries, or the right split"
-            )
-    for (file, queries), (other, others) in itertools.permutations(answered.items(), 2):
-        if lacking := [query for query in collection.qrels if query in others and query not in queries]:
-            shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
-            raise InputError(
-                f"{file} has no results for queries that {other} answers: {shown}; runs of different query "
-                "sets cannot be paired, so search the same queries"
-            )
-
 
 log = logging.getLogger(__name__)
 
@@ -163,10 +56,11 @@ def compare_models(
     wanted: int = 50,
     against: str | None = None,
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> ComparisonRecord:
     """Compare two or more models: "better", "worse" or "cannot tell" for each pair, b against a.
 
-    With labels: paired tests, bootstrap intervals, wins, ties and losses, Holm's correction over all pairs.
+    With labels: paired tests, bootstrap intervals, wins, ties and losses. "better" and "worse" need a
+    two-tailed paired t-test with p < 0.05 after Holm's correction over all pairs.
     Without: estimates from held-out crops, generated queries and agreement with BM25 and with the fusion,
     by a rule that was calibrated on labelled collections, or says that it was not.
 
@@ -187,11 +81,7 @@ def compare_models(
         search: how models are loaded and search.
 
     Returns:
-        The content of comparison.json: ``dataset``, ``split``, ``labels``, counts, ``pairs`` with a
-        ``verdict`` each, ``ranking`` (best first), ``best`` (``model``, ``reason``), ``labels_wanted`` (the
-        heaviest first), ``seen`` (see
-        :func:`~beir_cocodr.provenance.contamination_statement`); with labels also ``evaluation`` (the content
-        of results.json) and ``measure``, without them ``pseudo_queries`` and ``calibration``.
+        What comparison.json holds.
 
     Raises:
         InputError: fewer than two models, one named twice, or what has to be corrected in the collection,
@@ -211,36 +101,33 @@ def compare_models(
     collection = _collection(dataset, split, labels)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if output is None else output_folder(output)
-        if collection.qrels and labels is not False:
-            told, results = compare_labelled(
+        labelled = bool(collection.qrels) and labels is not False
+        if labelled:
+            found, results = compare_labelled(
                 models, collection, folder, measures, policy=policy, queries=queries, search=search
             )
         else:
-            told, results = compare_label_free(
+            found, results = compare_label_free(
                 models, collection, folder, policy == "drop", queries, samples, seed, search=search
             )
-    labelled = "evaluation" in told
-    given = contamination_statement([name for name in models if not Path(name).is_file()], collection)
-    report = {
-        "dataset": dataset,
-        "split": split,
-        "labels": labelled,
-        "documents": len(collection.documents),
-        "queries": len(collection.queries),
-        "corpus_sha256": collection.documents.content_hash,
-        "identical_ids": policy,
-        "models": models,
-        **told,
-        "labels_wanted": _wanted(
-            _asked_about(told["ranking"], against), results, collection, wanted, labelled
-        ),
-        "seen": {name: asdict(found) for name, found in given.items()},
-        "versions": versions(),
-    }
+    record = ComparisonRecord(
+        **vars(found),
+        dataset=dataset,
+        split=split,
+        labels=labelled,
+        documents=len(collection.documents),
+        queries=len(collection.queries),
+        corpus_sha256=collection.documents.content_hash,
+        identical_ids=policy,
+        models=models,
+        labels_wanted=_candidates(found.ranking, against, results, collection, wanted, labelled),
+        seen=contamination_statement([name for name in models if not Path(name).is_file()], collection),
+        versions=versions(),
+    )
     if output is not None:
-        write_annotation_candidates(output / LABELS_FILE, report["labels_wanted"]["pairs"])
-        write_text(output / COMPARISON_FILE, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
+        write_annotation_candidates(output / LABELS_FILE, record.labels_wanted.pairs)
+        record.write(output / COMPARISON_FILE)
+    return record
 
 
 def _collection(dataset: str, split: str, labels: bool | None) -> Collection:
@@ -254,25 +141,108 @@ def _collection(dataset: str, split: str, labels: bool | None) -> Collection:
     return collection
 
 
-def _asked_about(ranking: list[str], against: str | None) -> tuple[str, str]:
-    """The two models that labels should tell apart."""
-    if against is None:
-        return ranking[0], ranking[1]
-    return against, next(model for model in ranking if model != against)
-
-
-def _wanted(
-    models: tuple[str, str],
+def _candidates(
+    ranking: list[str],
+    against: str | None,
     results: dict[str, Results],
     collection: Collection,
     count: int,
     labelled: bool,
-) -> dict[str, Any]:
-    """Pairs to label, for two models."""
-    a, b = models
+) -> AnnotationCandidates:
+    """Pairs to label: between the two best models, or between ``against`` and the best of the others."""
+    a = ranking[0] if against is None else against
+    b = next(model for model in ranking if model != a)
     if not results:
-        return {"a": a, "b": b, "pairs": [], "remark": "the collection has no queries: write some first"}
-    rows = annotation_candidates(results[a], results[b], collection.qrels if labelled else None, count)
-    remark = "" if rows else "the two rank the same documents at the same ranks, or all are judged"
-    pairs = with_texts(rows, collection.queries, collection.documents)
-    return {"a": a, "b": b, "pairs": pairs, "remark": remark}
+        return AnnotationCandidates(a, b, [], "the collection has no queries: write some first")
+    pairs = annotation_candidates(results[a], results[b], collection.qrels if labelled else None, count)
+    remark = "" if pairs else "the two rank the same documents at the same ranks, or all are judged"
+    return AnnotationCandidates(a, b, with_texts(pairs, collection.queries, collection.documents), remark)
+
+
+def compare_labelled(
+    models: Sequence[str],
+    collection: Collection,
+    folder: Path,
+    measures: str,
+    policy: str = "auto",
+    queries: int | None = None,
+    search: SearchOptions = SearchOptions(),
+) -> tuple[Findings, dict[str, Results]]:
+    """Evaluate all models, test all against all, and rank them by the first measure.
+
+    Args:
+        models: model names, or TREC run files; not both.
+        collection: with labels.
+        folder: for results.json, runs and per-query scores.
+        measures: names that ir-measures knows.
+        policy, queries, search: see :func:`~beir_cocodr.evaluation.evaluate.evaluate`.
+
+    Returns:
+        What was found, and each model's results.
+
+    Raises:
+        InputError: what has to be corrected in models or measures; runs of different query sets.
+    """
+    files = [model for model in models if Path(model).is_file()]
+    if files and len(files) < len(models):
+        other = next(model for model in models if model not in files)
+        raise InputError(f"{files[0]} is a run file and {other} is not; compare run files or models")
+    if files:
+        record, results = _judge_runs(files, collection, measures)
+    else:
+        assert collection.split is not None
+        name, split = collection.name, collection.split
+        record = evaluate(name, models, folder, measures, split, policy, queries=queries, search=search)
+        runs = {name: folder / record.models[name].run for name in models}
+        # A model that finds nothing for any query has an empty run.
+        results = {name: ranked_run(run) if run.stat().st_size else {} for name, run in runs.items()}
+    measure = record.measures[0]
+    value = {model: record.models[model].measures[measure] for model in models}
+    ranking = sorted(models, key=lambda model: -value[model])
+    tests = [test for test in record.comparisons if test.measure == measure]
+    open_pairs = indistinguishable(ranking[0], tests)
+    reason = f"{ranking[0]} has the highest {measure}, {value[ranking[0]]:.4f}"
+    reason += f", but cannot be told from {', '.join(open_pairs)}." if open_pairs else ", significantly."
+    best = Best(ranking[0], reason, open_pairs)
+    found = Findings(ranking=ranking, best=best, measure=measure, evaluation=record, pairs=record.comparisons)
+    return found, results
+
+
+def _judge_runs(
+    files: Sequence[str], collection: Collection, measures: str
+) -> tuple[EvaluationRecord, dict[str, Results]]:
+    wanted = parse_measures(measures)
+    results = {file: ranked_run(Path(file)) for file in files}
+    _same_queries(results, collection)
+    figures, scores = {}, {}
+    for file, found in results.items():
+        figure, scores[file] = score_run(file, file, found, collection.qrels, wanted)
+        listed = {name: np.round(values, 6).tolist() for name, values in scores[file].items()}
+        figures[file] = replace(figure, scores=listed)
+    record = EvaluationRecord(
+        dataset=collection.name,
+        split=collection.split,
+        documents=len(collection.documents),
+        queries=len(collection.qrels),
+        models=figures,
+        comparisons=compare(scores, {ALL_PAIRS: list(itertools.combinations(files, 2))}),
+    )
+    return record, results
+
+
+def _same_queries(results: dict[str, Results], collection: Collection) -> None:
+    """Refuse runs of which one answers judged queries that another does not."""
+    answered = {file: results[file].keys() & collection.qrels.keys() for file in results}
+    for file, queries in answered.items():
+        if not queries:
+            raise InputError(
+                f"{file} answers none of the {len(collection.qrels)} queries judged in "
+                f"{collection.name} ({collection.split}); give a run of these queries, or the right split"
+            )
+    for (file, queries), (other, others) in itertools.permutations(answered.items(), 2):
+        if lacking := [query for query in collection.qrels if query in others and query not in queries]:
+            shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+            raise InputError(
+                f"{file} has no results for queries that {other} answers: {shown}; runs of different query "
+                "sets cannot be paired, so search the same queries"
+            )

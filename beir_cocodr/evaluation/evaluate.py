@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
+from beir_cocodr.evaluation.measures import (
+    DEFAULT_MEASURES,
+    Measures,
+    compare,
+    depth,
+    interval,
+    parse_measures,
+    score_queries,
+)
+from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
-from beir_cocodr.evaluation.significance import compare, interval
-from beir_cocodr.io import atomic_writer, output_folder, write_text
+from beir_cocodr.io import atomic_writer, output_folder
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.records import versions
-from beir_cocodr.retrieval.ranking import Results, Retriever
+from beir_cocodr.records import Json, versions
+from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 log = logging.getLogger(__name__)
+
+#: The question of tests between all models.
+ALL_PAIRS = "all against all"
 
 
 def evaluate(
@@ -38,7 +48,7 @@ def evaluate(
     families: Mapping[str, Sequence[tuple[str, str]]] | None = None,
     queries: int | None = None,
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> EvaluationRecord:
     """Search a collection with every model and judge the runs.
 
     Args:
@@ -53,7 +63,7 @@ def evaluate(
         search: how models are loaded and search.
 
     Returns:
-        The content of results.json.
+        What was written to results.json.
 
     Raises:
         InputError: what has to be corrected in the collection, the models or the measures.
@@ -64,65 +74,71 @@ def evaluate(
     if len(labels) < len(models):
         raise InputError(f"a model is named twice: {', '.join(models)}")
     wanted = parse_measures(measures)
-    needed = depth(wanted)
-    top_k = needed if top_k is None else top_k
-    if top_k < 1:
-        raise InputError(f"top_k is {top_k}: ask for at least one document")
-    if top_k < needed:
-        log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
+    top_k = _depth(top_k, depth(wanted))
     policy = identical_ids(dataset, policy)
     collection = load_collection(dataset, split)
     judged = _judged(collection, queries)
     names = file_names(labels)
     output_folder(output)
-    records: dict[str, Any] = {}
+    results: dict[str, ModelResult] = {}
     scores: dict[str, dict[str, np.ndarray]] = {}
-    with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
-        retrievers = Retrievers(collection.documents, Path(folder), search)
-        made = {label: retrievers.get(model) for label, model in labels.items()}
-        retrievers.check_stores_used()
-        for label, retriever in made.items():
-            log.info("searching %s with %s", dataset, label)
-            start = time.perf_counter()
-            retriever.prepare()
-            ready = time.perf_counter()
-            results = _search(retriever, collection, judged, top_k, policy == "drop")
-            done = time.perf_counter()
-            write_run(output / f"{names[label]}.run", results, names[label])
-            scores[label] = score_queries(wanted, judged, results)
-            _write_per_query(output / f"{names[label]}.per_query.tsv", list(judged), scores[label])
-            records[label] = {
-                "model": labels[label],
-                "measures": {name: float(values.mean()) for name, values in scores[label].items()},
-                "intervals": {name: interval(values) for name, values in scores[label].items()},
-                "queries": len(judged),
-                "queries_without_results": sum(not results.get(query) for query in judged),
-                "documents": len(collection.documents),
-                "identical_ids": policy,
-                "retrieval": retriever.describe(),
-                # What an earlier model has made, such as the same encoder's embeddings, costs nothing.
-                "index_seconds": round(ready - start, 3),
-                "search_seconds": round(done - ready, 3),
-                "seconds": round(done - start, 3),
-                "run": f"{names[label]}.run",
-                "per_query": f"{names[label]}.per_query.tsv",
-                "versions": versions(),
-            }
-    families = families or {"all against all": list(itertools.combinations(labels, 2))}
-    report = {
-        "dataset": dataset,
-        "split": split,
-        "documents": len(collection.documents),
-        "queries": len(judged),
-        "corpus_sha256": collection.documents.content_hash,
-        "identical_ids": policy,
-        "top_k": top_k,
-        "counts": collection.counts,
-        "models": records,
-        "comparisons": [test.as_dict() for test in compare(scores, families)],
-    }
-    write_text(output / "results.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
+    for label, found in _search(collection, judged, labels, output, top_k, policy == "drop", search):
+        run, per_query = f"{names[label]}.run", f"{names[label]}.per_query.tsv"
+        result, scores[label] = score_run(labels[label], run, found.results, judged, wanted)
+        write_run(output / run, found.results, names[label])
+        _write_per_query(output / per_query, list(judged), scores[label])
+        results[label] = replace(
+            result,
+            documents=len(collection.documents),
+            identical_ids=policy,
+            retrieval=found.retrieval,
+            index_seconds=found.index_seconds,
+            search_seconds=found.search_seconds,
+            seconds=round(found.index_seconds + found.search_seconds, 3),
+            per_query=per_query,
+        )
+    record = EvaluationRecord(
+        dataset=dataset,
+        split=split,
+        documents=len(collection.documents),
+        queries=len(judged),
+        corpus_sha256=collection.documents.content_hash,
+        identical_ids=policy,
+        top_k=top_k,
+        counts=collection.counts,
+        models=results,
+        comparisons=compare(scores, families or {ALL_PAIRS: list(itertools.combinations(labels, 2))}),
+    )
+    record.write(output / "results.json")
+    return record
+
+
+def score_run(
+    model: str, run: str, results: Results, judged: Mapping[str, Mapping[str, int]], measures: Measures
+) -> tuple[ModelResult, dict[str, np.ndarray]]:
+    """What a model's results are worth: the figures for a record, and each measure's (Q,) scores."""
+    scores = score_queries(measures, judged, results)
+    figures = ModelResult(
+        model=model,
+        measures={name: float(values.mean()) for name, values in scores.items()},
+        intervals={name: interval(values) for name, values in scores.items()},
+        queries=len(judged),
+        queries_without_results=sum(not results.get(query) for query in judged),
+        run=run,
+        versions=versions(),
+    )
+    return figures, scores
+
+
+def _depth(top_k: int | None, needed: int) -> int:
+    """Documents a query: as many as the measures need, unless the caller says otherwise."""
+    if top_k is None:
+        return needed
+    if top_k < 1:
+        raise InputError(f"top_k is {top_k}: ask for at least one document")
+    if top_k < needed:
+        log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
+    return top_k
 
 
 def _judged(collection: Collection, most: int | None) -> dict[str, dict[str, int]]:
@@ -133,12 +149,43 @@ def _judged(collection: Collection, most: int | None) -> dict[str, dict[str, int
     return {query: collection.qrels[query] for query in ids}
 
 
+@dataclass(frozen=True)
+class _Searched:
+    """What a model found, what its retriever says of itself, and how long it took."""
+
+    results: Results
+    retrieval: Json
+    index_seconds: float
+    search_seconds: float
+
+
 def _search(
-    retriever: Retriever, collection: Collection, judged: dict[str, Any], top_k: int, drop: bool
-) -> Results:
+    collection: Collection,
+    judged: Mapping[str, object],
+    labels: Mapping[str, str],
+    output: Path,
+    top_k: int,
+    drop: bool,
+    search: SearchOptions,
+) -> Iterator[tuple[str, _Searched]]:
+    """Search with one model after the other; embeddings are kept until all have searched."""
     queries = {query: collection.queries[query] for query in judged}
-    ranking = retriever.search(queries, top_k + drop)
-    return ranking.results(collection.documents, drop_identical_ids=drop, depth=top_k)
+    with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
+        retrievers = Retrievers(collection.documents, Path(folder), search)
+        made = {label: retrievers.get(model) for label, model in labels.items()}
+        retrievers.check_stores_used()
+        for label, retriever in made.items():
+            log.info("searching %s with %s", collection.name, label)
+            start = time.perf_counter()
+            retriever.prepare()
+            ready = time.perf_counter()
+            ranking = retriever.search(queries, top_k + drop)
+            results = ranking.results(collection.documents, drop_identical_ids=drop, depth=top_k)
+            searched = time.perf_counter() - ready
+            yield (
+                label,
+                _Searched(results, retriever.describe(), round(ready - start, 3), round(searched, 3)),
+            )
 
 
 def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarray]) -> None:

@@ -1,23 +1,27 @@
-"""Measures by name, and per-query scores, through ir-measures."""
+"""What runs are worth: scores of queries by names of measures, through ir-measures, and paired tests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import ir_measures
 import numpy as np
+from scipy import stats
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.records import Interval, PairedTest
 from beir_cocodr.retrieval.ranking import Results
 
 DEFAULT_MEASURES = "nDCG@10 R@100"
+
+Measures = Sequence[ir_measures.Measure]
 
 #: Depth of a run for measures without a cutoff.
 _DEPTH_WITHOUT_CUTOFF = 1000
 
 
-def parse_measures(text: str) -> list[Any]:
+def parse_measures(text: str) -> list[ir_measures.Measure]:
     """Measures from their names, separated by white space or commas.
 
     Raises:
@@ -41,13 +45,13 @@ def parse_measures(text: str) -> list[Any]:
     return measures
 
 
-def depth(measures: Sequence[Any]) -> int:
+def depth(measures: Measures) -> int:
     """How many documents a run needs for these measures."""
     return max(int(measure.params.get("cutoff", _DEPTH_WITHOUT_CUTOFF)) for measure in measures)
 
 
 def score_queries(
-    measures: Sequence[Any], qrels: dict[str, dict[str, int]], results: Results
+    measures: Measures, qrels: Mapping[str, Mapping[str, int]], results: Results
 ) -> dict[str, np.ndarray]:
     """Each measure's score of every judged query, (Q,) in the order of ``qrels``; 0 without results.
 
@@ -62,3 +66,98 @@ def score_queries(
             if metric.query_id in position:
                 scores[str(metric.measure)][position[metric.query_id]] = metric.value
     return scores
+
+
+#: Bootstrap samples of an interval (percentile), and sign flips of a randomisation test.
+RESAMPLES = 10_000
+
+_BATCH_ELEMENTS = 10_000_000
+
+
+def compare(
+    scores: dict[str, dict[str, np.ndarray]],
+    families: Mapping[str, Sequence[tuple[str, str]]],
+    seed: int = 42,
+) -> list[PairedTest]:
+    """Test every pair (a, b) of every family in every measure.
+
+    Args:
+        scores: model to measure to (Q,) per-query scores, all in one order of queries.
+        families: name of a question to the pairs that answer it; Holm's correction is over these.
+        seed: of the resampling.
+    """
+    compared = []
+    for measure in next(iter(scores.values()), {}):
+        for family, pairs in families.items():
+            tests = [
+                _test(family, measure, a, b, scores[a][measure], scores[b][measure], seed) for a, b in pairs
+            ]
+            t = holm([test.t_p for test in tests])
+            randomization = holm([test.randomization_p for test in tests])
+            compared += [
+                replace(test, t_p_holm=p, randomization_p_holm=q)
+                for test, p, q in zip(tests, t, randomization, strict=True)
+            ]
+    return compared
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down correction: the i-th smallest of m times (m − i + 1), monotone, at most 1."""
+    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, i) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        corrected[i] = largest
+    return corrected
+
+
+def interval(values: np.ndarray, seed: int = 42) -> Interval | None:
+    """Bootstrap 95% interval of a mean over queries, (Q,); None for a single query."""
+    if len(values) < 2:
+        return None
+    found = stats.bootstrap(
+        (values,), np.mean, n_resamples=RESAMPLES, method="percentile", batch=_batch(values), rng=seed
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def _test(
+    family: str, measure: str, a: str, b: str, first: np.ndarray, second: np.ndarray, seed: int
+) -> PairedTest:
+    difference = second - first
+    t_p: float | None = None
+    randomization_p: float | None = None
+    if not difference.any():
+        t_p = randomization_p = 1.0
+    elif len(difference) > 1:
+        # A difference that is the same for every query has no variance: the t statistic is infinite.
+        t_p = 0.0 if np.ptp(difference) == 0 else float(stats.ttest_rel(second, first).pvalue)
+        randomization_p = float(
+            stats.permutation_test(
+                (difference,),
+                lambda values, axis: values.mean(axis=axis),
+                permutation_type="samples",
+                vectorized=True,
+                n_resamples=RESAMPLES,
+                batch=_batch(difference),
+                rng=seed,
+            ).pvalue
+        )
+    return PairedTest(
+        family=family,
+        measure=measure,
+        a=a,
+        b=b,
+        difference=float(difference.mean()),
+        interval=interval(difference, seed),
+        t_p=t_p,
+        randomization_p=randomization_p,
+        wins=int((difference > 0).sum()),
+        ties=int((difference == 0).sum()),
+        losses=int((difference < 0).sum()),
+    )
+
+
+def _batch(values: np.ndarray) -> int:
+    return max(1, _BATCH_ELEMENTS // len(values))

@@ -1,6 +1,5 @@
-"""One run under BEIR, ir-measures and pytrec_eval, with every difference accounted for.
-
-Why a tool's number differs: its habits applied to the reference one after the other, each recomputed.
+"""One run under BEIR, ir-measures and pytrec_eval, with every difference accounted for: a tool's habits are
+applied to the reference one after the other, and the mean is computed again after each.
 """
 
 from __future__ import annotations
@@ -8,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import ir_measures
 import numpy as np
+from ir_measures import Measure
 
 from beir_cocodr.data.collection import join_labels, resolve_source
 from beir_cocodr.data.defects import StrictReport
@@ -26,7 +26,7 @@ from beir_cocodr.evaluation.parity_tools import (
     pytrec_eval_values,
 )
 from beir_cocodr.evaluation.runs import Run, read_trec_run
-from beir_cocodr.records import versions
+from beir_cocodr.records import Record, versions
 
 Tool = Literal["beir", "pytrec_eval"]
 
@@ -61,7 +61,7 @@ class Scoring:
 
     run: Run
     queries: tuple[str, ...]
-    measure: Any
+    measure: Measure
     capped: bool = False
 
     def values(self, qrels: Qrels) -> dict[str, float]:
@@ -89,9 +89,83 @@ class Step:
     after: Scoring
 
 
+@dataclass(frozen=True)
+class Cause:
+    """What one habit changes.
+
+    Attributes:
+        cause, reason: for a person.
+        queries, queries_changed: how many it concerns, and whose part in the mean it changes.
+        before, after, effect: the mean before and after it, and their difference.
+    """
+
+    cause: str
+    reason: str
+    queries: int
+    queries_changed: int
+    before: float
+    after: float
+    effect: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A tool's number less the reference's: effects of causes and what remains add up to ``difference``.
+
+    Attributes:
+        tool, against: whose numbers.
+        explained: whether what remains is within the tolerance.
+    """
+
+    tool: str
+    against: str
+    difference: float
+    causes: list[Cause]
+    remaining: float
+    explained: bool
+
+
+@dataclass(frozen=True)
+class ToolValue:
+    """What a tool calls a measure, and its number."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class MeasureParity:
+    """One measure by tools."""
+
+    measure: str
+    tools: dict[str, ToolValue]
+    differences: list[Difference]
+
+
+@dataclass(frozen=True)
+class ParityRecord(Record):
+    """parity.json: one run by three tools.
+
+    Attributes:
+        queries: counts by kind.
+        notes: what else has to be known.
+        explained: whether nothing remains.
+    """
+
+    run: str
+    dataset: str
+    split: str
+    queries: dict[str, int]
+    measures: list[MeasureParity]
+    notes: list[str]
+    explained: bool
+    tolerance: float
+    versions: dict[str, str]
+
+
 def explain(
     tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float, tolerance: float
-) -> dict[str, Any]:
+) -> Difference:
     """Account for a tool's number, starting from ir-measures'.
 
     Args:
@@ -100,12 +174,6 @@ def explain(
         qrels, run: what was given to the tool.
         value: the tool's number.
         tolerance: what may remain.
-
-    Returns:
-        ``difference`` to the reference, ``causes`` (each with ``cause``, ``reason``, ``queries`` that it
-        concerns, ``queries_changed`` whose part in the mean it changes, the mean ``before`` and ``after``
-        it, and their difference ``effect``), what is ``remaining``, and whether that is within the tolerance
-        (``explained``). Effects and the remainder add up to the difference.
     """
     judged_run = {query: found for query, found in run.items() if query in qrels}
     scoring = Scoring(judged_run, tuple(qrels), measure.measure)
@@ -116,34 +184,17 @@ def explain(
         new_parts = step.after.values(qrels)
         after = _mean(new_parts)
         changed = [query for query in parts if abs(new_parts.get(query, np.inf) - parts[query]) > _CHANGE]
-        causes.append(_cause(step.cause, step.reason, len(step.concerned), len(changed), now, after))
+        counts = len(step.concerned), len(changed)
+        causes.append(Cause(step.cause, step.reason, *counts, now, after, after - now))
         parts, now = new_parts, after
     if tool == "beir":
         rounded = _rounded(now, value)
         if abs(rounded - now) > _CHANGE:
             reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
-            causes.append(_cause("rounding", reason, len(parts), 0, now, rounded))
+            causes.append(Cause("rounding", reason, len(parts), 0, now, rounded, rounded - now))
             now = rounded
-    return {
-        "difference": value - start,
-        "causes": causes,
-        "remaining": value - now,
-        "explained": abs(value - now) <= tolerance,
-    }
-
-
-def _cause(
-    cause: str, reason: str, queries: int, changed: int, before: float, after: float
-) -> dict[str, Any]:
-    return {
-        "cause": cause,
-        "reason": reason,
-        "queries": queries,
-        "queries_changed": changed,
-        "before": before,
-        "after": after,
-        "effect": after - before,
-    }
+    explained = abs(value - now) <= tolerance
+    return Difference(tool, "ir_measures", value - start, causes, value - now, explained)
 
 
 def _beir(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[Step]:
@@ -216,7 +267,7 @@ def _denominator(scoring: Scoring, who: str) -> Iterator[Step]:
         yield Step("queries without results", reason, missing, replace(scoring, queries=counted))
 
 
-def reference_order(measure: Any) -> Order:
+def reference_order(measure: Measure) -> Order:
     """How ir-measures orders equal scores: reciprocal rank with a cutoff is computed as for MS MARCO."""
     return "trec_eval" if ir_measures.pytrec_eval.supports(measure) else "msmarco"
 
@@ -245,7 +296,7 @@ TOLERANCE = 1e-6
 
 def parity(
     run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES
-) -> dict[str, Any]:
+) -> ParityRecord:
     """Score a TREC run with three tools and say why their numbers differ.
 
     The reference is ir-measures: its mean is over all judged queries, with 0 for those without results. Each
@@ -256,12 +307,6 @@ def parity(
         run: a TREC run file.
         dataset, split: the collection whose judgements count; its documents are not read.
         measures: names of ir-measures that BEIR has as well, and ``R_cap@k``.
-
-    Returns:
-        ``run``, ``dataset``, ``split``; ``queries``: counts by kind; ``measures``: for each its ``measure``,
-        ``tools`` (tool to the ``name`` it has there and its ``value``) and ``differences`` (see
-        :func:`explain`, with ``tool`` and ``against``); ``notes``: what else has to be known; ``explained``:
-        whether nothing remains; ``tolerance`` and ``versions``.
 
     Raises:
         InputError: a run or collection that cannot be read, no query in common, or a measure that the
@@ -279,17 +324,17 @@ def parity(
     }
     rows = [_row(measure, reference, others, qrels, found) for measure in wanted]
     queries = _counts(qrels, found)
-    return {
-        "run": str(run),
-        "dataset": dataset,
-        "split": split,
-        "queries": queries,
-        "measures": rows,
-        "notes": [*_notes(wanted, queries, found), *(f"{kind}: {n}" for kind, n in counts.items())],
-        "explained": all(difference["explained"] for row in rows for difference in row["differences"]),
-        "tolerance": TOLERANCE,
-        "versions": versions(),
-    }
+    return ParityRecord(
+        run=str(run),
+        dataset=dataset,
+        split=split,
+        queries=queries,
+        measures=rows,
+        notes=[*_notes(wanted, queries, found), *(f"{kind}: {n}" for kind, n in counts.items())],
+        explained=all(difference.explained for row in rows for difference in row.differences),
+        tolerance=TOLERANCE,
+        versions=versions(),
+    )
 
 
 def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
@@ -314,18 +359,15 @@ def _row(
     others: dict[Tool, dict[str, float]],
     qrels: Qrels,
     run: Run,
-) -> dict[str, Any]:
+) -> MeasureParity:
     names: dict[Tool, str] = {"beir": measure.beir_name, "pytrec_eval": measure.pytrec_name}
-    tools: dict[str, dict[str, Any]] = {
-        "ir_measures": {"name": str(measure.measure), "value": reference[measure.name]}
-    }
+    tools = {"ir_measures": ToolValue(str(measure.measure), reference[measure.name])}
     differences = []
     for tool, values in others.items():
         value = values[measure.name]
-        tools[tool] = {"name": names[tool], "value": value}
-        told = explain(tool, measure, qrels, run, value, TOLERANCE)
-        differences.append({"tool": tool, "against": "ir_measures", **told})
-    return {"measure": measure.name, "tools": tools, "differences": differences}
+        tools[tool] = ToolValue(names[tool], value)
+        differences.append(explain(tool, measure, qrels, run, value, TOLERANCE))
+    return MeasureParity(measure.name, tools, differences)
 
 
 def _counts(qrels: Qrels, run: Run) -> dict[str, int]:

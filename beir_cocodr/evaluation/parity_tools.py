@@ -1,17 +1,17 @@
-"""One measure under the names of three tools.
-
-One run scored by each of three tools, as their users call them.
-"""
+"""One run scored by BEIR, ir-measures and pytrec_eval as users call them, and their names of measures."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import Run
+
+if TYPE_CHECKING:
+    from ir_measures import Measure
 
 #: BEIR has no measure without a cutoff; this is the largest of its default ones.
 BEIR_DEPTH = 1000
@@ -40,7 +40,7 @@ class ParityMeasure:
         capped: whether recall is divided by at most the cutoff, which only BEIR does.
     """
 
-    measure: Any
+    measure: Measure
     capped: bool = False
 
     @property

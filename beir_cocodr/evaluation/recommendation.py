@@ -1,17 +1,20 @@
-"""Which of the evaluated models to use, and why.
-
-The query-document pairs whose labels would move a comparison most.
-"""
+"""What to do after a comparison: which model of an adaptation to use and why, and what to label next."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.evaluation.records import (
+    AnnotationCandidate,
+    EvaluationRecord,
+    PairedTest,
+    Recommendation,
+)
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.retrieval.ranking import Results
 
@@ -19,8 +22,6 @@ from beir_cocodr.retrieval.ranking import Results
 BASE = "base"
 
 MODES = ("", ", feedback", ", fused")
-
-LEVEL = 0.05
 
 TRAINING, USE, COCO, STAGE = (
     "trained against the base, used in the same way",
@@ -59,41 +60,32 @@ def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
     return families
 
 
-def recommend(results: dict[str, Any]) -> dict[str, Any]:
+def recommend(results: EvaluationRecord) -> Recommendation:
     """Name one model and the reasons, from the results of an adaptation.
 
     Training has to pay, and so has everything else. A trained encoder may be chosen in a mode (alone, with
     feedback, fused) only if it is significantly better there than the base in the same mode: two-tailed
-    paired t-test, p < 0.05 after Holm's correction over the
-    comparisons that answer the same question. Of these and the untrained
-    ones the best in the first measure is taken, if it is significantly better than the base alone, else
-    the base.
+    paired t-test, p < 0.05 after Holm's correction over the comparisons that answer the same question. Of
+    these and the untrained ones the best in the first measure is taken, if it is significantly better than
+    the base alone, else the base.
 
     Args:
         results: of :func:`~beir_cocodr.evaluation.evaluate.evaluate` over the ablation's labels and families.
-
-    Returns:
-        ``model`` (its label), ``measure``, ``verdicts`` (each trained encoder against the base: "better",
-        "worse" or "cannot tell"), ``verdict`` over all of them, and ``reasons`` for a person.
     """
-    measure = next(iter(results["models"][BASE]["measures"]))
-    value = {label: record["measures"][measure] for label, record in results["models"].items()}
-    tests = {
-        (test["family"], test["a"], test["b"]): test
-        for test in results["comparisons"]
-        if test["measure"] == measure
-    }
+    measure = results.measures[0]
+    value = {label: found.measures[measure] for label, found in results.models.items()}
+    tests = {(t.family, t.a, t.b): t for t in results.comparisons if t.measure == measure}
     encoders = [label for label in value if label.startswith(f"{BASE} + ") and ", " not in label]
     allowed = ["bm25", *(BASE + mode for mode in MODES)]
     allowed += [
         label + mode
         for label in encoders
         for mode in MODES
-        if verdict(tests[TRAINING, BASE + mode, label + mode]) == "better"
+        if tests[TRAINING, BASE + mode, label + mode].verdict == "better"
     ]
-    winners = [label for label in allowed if label != BASE and verdict(tests[USE, BASE, label]) == "better"]
+    winners = [label for label in allowed if label != BASE and tests[USE, BASE, label].verdict == "better"]
     chosen = max(winners, key=value.__getitem__, default=BASE)
-    verdicts = {label: verdict(tests[TRAINING, BASE, label]) for label in encoders}
+    verdicts = {label: tests[TRAINING, BASE, label].verdict for label in encoders}
     reasons = [
         f"{label} against {BASE}: {_describe_test(tests[TRAINING, BASE, label])}." for label in encoders
     ]
@@ -102,7 +94,7 @@ def recommend(results: dict[str, Any]) -> dict[str, Any]:
             continue
         if family == COCO:
             stages = without.removeprefix(f"{BASE} + ")
-            meaning = _COCO_VERDICTS[verdict(test)]
+            meaning = _COCO_VERDICTS[test.verdict]
             reasons.append(
                 f"COCO before {stages}, against {stages} alone: {_describe_test(test)}; {meaning}."
             )
@@ -110,21 +102,7 @@ def recommend(results: dict[str, Any]) -> dict[str, Any]:
             reasons.append(f"{label} against {without}: {_describe_test(test)}.")
     reasons.append(_choice(chosen, value, measure))
     reasons.append("The choice was made on these labels, so the chosen model's own figure is optimistic.")
-    return {
-        "model": chosen,
-        "measure": measure,
-        "verdict": overall(list(verdicts.values())),
-        "verdicts": verdicts,
-        "reasons": reasons,
-    }
-
-
-def verdict(test: dict[str, Any]) -> str:
-    """ "better" or "worse" where the difference is significant, else "cannot tell"."""
-    p = test["t_p_holm"]
-    if p is None or p >= LEVEL or test["difference"] == 0:
-        return "cannot tell"
-    return "better" if test["difference"] > 0 else "worse"
+    return Recommendation(chosen, measure, overall(list(verdicts.values())), verdicts, reasons)
 
 
 def overall(verdicts: list[str]) -> str:
@@ -134,10 +112,10 @@ def overall(verdicts: list[str]) -> str:
     return "worse" if verdicts and set(verdicts) == {"worse"} else "cannot tell"
 
 
-def _describe_test(test: dict[str, Any]) -> str:
-    p = "one query, no test" if test["t_p_holm"] is None else f"p = {test['t_p_holm']:.3g} after Holm"
-    span = "" if test["interval"] is None else " [{:+.4f}, {:+.4f}]".format(*test["interval"])
-    return f"{test['difference']:+.4f}{span} {test['measure']}, {p}, {verdict(test)}"
+def _describe_test(test: PairedTest) -> str:
+    p = "one query, no test" if test.t_p_holm is None else f"p = {test.t_p_holm:.3g} after Holm"
+    span = "" if test.interval is None else " [{:+.4f}, {:+.4f}]".format(*test.interval)
+    return f"{test.difference:+.4f}{span} {test.measure}, {p}, {test.verdict}"
 
 
 def _choice(chosen: str, value: dict[str, float], measure: str) -> str:
@@ -156,7 +134,7 @@ DEPTH = 10
 #: Where they are written.
 LABELS_FILE = "labels_wanted.tsv"
 
-COLUMNS = ("query_id", "document_id", "weight", "rank_a", "rank_b", "query", "document")
+COLUMNS = tuple(field.name for field in fields(AnnotationCandidate))
 
 _TEXT = 300
 
@@ -166,7 +144,7 @@ def annotation_candidates(
     second: Results,
     judged: Mapping[str, Mapping[str, int]] | None = None,
     count: int = 50,
-) -> list[dict[str, Any]]:
+) -> list[AnnotationCandidate]:
     """The unjudged pairs that two rankings place most differently.
 
     The weight of a pair is by how much the difference of the two models' DCG@10 changes if its document turns
@@ -179,10 +157,9 @@ def annotation_candidates(
         count: the most pairs.
 
     Returns:
-        rows with ``query_id``, ``document_id``, ``weight``, ``rank_a``, ``rank_b`` (None beyond rank 10),
-        the heaviest first.
+        the heaviest first, without texts.
     """
-    rows: list[tuple[float, float, dict[str, Any]]] = []
+    rows: list[tuple[float, AnnotationCandidate]] = []
     for query in dict.fromkeys([*first, *second]):
         ranks = [
             {document: rank for rank, (document, _) in enumerate(found.get(query, [])[:DEPTH], 1)}
@@ -197,35 +174,35 @@ def annotation_candidates(
         total = sum(weights.values())
         for document, weight in weights.items():
             if weight > 0:
-                pair = {"query_id": query, "document_id": document, "weight": weight}
-                pair |= {"rank_a": ranks[0].get(document), "rank_b": ranks[1].get(document)}
-                rows.append((weight, total, pair))
+                places = ranks[0].get(document), ranks[1].get(document)
+                rows.append((total, AnnotationCandidate(query, document, weight, *places)))
     # Sums are rounded, as their last bits depend on the order of their terms.
-    rows.sort(key=lambda row: (-row[0], -round(row[1], 12), row[2]["query_id"], row[2]["document_id"]))
-    return [pair for _, _, pair in rows[:count]]
+    rows.sort(key=lambda row: (-row[1].weight, -round(row[0], 12), row[1].query_id, row[1].document_id))
+    return [pair for _, pair in rows[:count]]
 
 
 def with_texts(
-    rows: list[dict[str, Any]], queries: Mapping[str, str], documents: Documents
-) -> list[dict[str, Any]]:
-    """The rows with the query and the beginning of the document, for whoever labels them."""
-    found = documents.rows([row["document_id"] for row in rows])
-    texts = {int(row): documents.take([int(row)])[0] for row in np.unique(found) if row >= 0}
-    told = []
-    for row, place in zip(rows, found.tolist(), strict=True):
-        document = texts.get(place, {"title": "", "text": ""})
-        text = f"{document['title']} {document['text']}".strip()
-        told.append(row | {"query": queries.get(row["query_id"], ""), "document": text[:_TEXT]})
-    return told
+    pairs: list[AnnotationCandidate], queries: Mapping[str, str], documents: Documents
+) -> list[AnnotationCandidate]:
+    """The pairs with the query and the beginning of the document, for whoever labels them."""
+    rows = documents.rows([pair.document_id for pair in pairs])
+    texts = {int(row): documents.take([int(row)])[0] for row in np.unique(rows) if row >= 0}
+    found = []
+    for pair, row in zip(pairs, rows.tolist(), strict=True):
+        document = texts.get(row, {"title": "", "text": ""})
+        text = f"{document['title']} {document['text']}".strip()[:_TEXT]
+        found.append(replace(pair, query=queries.get(pair.query_id, ""), document=text))
+    return found
 
 
-def write_annotation_candidates(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write the rows as TSV with a header; tabs and line ends in texts become spaces."""
+def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) -> None:
+    """Write the pairs as TSV with a header; tabs and line ends in texts become spaces."""
     with atomic_writer(path) as file:
         file.write("\t".join(COLUMNS) + "\n")
-        for row in rows:
-            cells = ["" if row[name] is None else str(row[name]) for name in COLUMNS]
-            file.write("\t".join(" ".join(cell.split()) for cell in cells) + "\n")
+        for pair in pairs:
+            values = (getattr(pair, name) for name in COLUMNS)
+            cells = ("" if value is None else " ".join(str(value).split()) for value in values)
+            file.write("\t".join(cells) + "\n")
 
 
 def _discount(rank: int | None) -> float:

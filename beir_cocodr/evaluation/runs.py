@@ -1,15 +1,10 @@
-"""TREC run files.
-
-A TREC run as it stands in its file.
-
-A TREC run in rank order.
-"""
+"""TREC run files: written, read as they stand, and read in rank order."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from beir_cocodr.data.readers import numbered_lines
@@ -77,23 +72,30 @@ def read_trec_run(path: Path) -> Run:
         InputError: no such file, a line without six columns, a score that is no finite number, a document
             that a query has twice, or no line at all.
     """
+    run: Run = {}
+    for place, query, document, score in _hits(path):
+        found = run.setdefault(query, {})
+        if document in found:
+            raise InputError(
+                f"{place}: document {document!r} stands twice for query {query!r}; leave one out"
+            )
+        found[document] = score
+    if not run:
+        raise InputError(f"{path} is empty; a run without results cannot be scored")
+    return run
+
+
+def _hits(path: Path) -> Iterator[tuple[str, str, str, float]]:
+    """Place, query, document and score of every line."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a TREC run such as evaluate and search write")
-    run: Run = {}
     for number, line in numbered_lines(path, _malformed):
         columns = line.split()
         if len(columns) != 6:
             raise InputError(f"{path}:{number}: {len(columns)} columns; a TREC run has six, {_COLUMNS}")
         query, _, document, _, text, _ = columns
-        found = run.setdefault(query, {})
-        if document in found:
-            raise InputError(
-                f"{path}:{number}: document {document!r} stands twice for query {query!r}; leave one out"
-            )
-        found[document] = _score(text, f"{path}:{number}")
-    if not run:
-        raise InputError(f"{path} is empty; a run without results cannot be scored")
-    return run
+        place = f"{path}:{number}"
+        yield place, query, document, _score(text, place)
 
 
 def _score(text: str, place: str) -> float:
@@ -122,4 +124,29 @@ def ranked_run(path: Path) -> Results:
     return {
         query: sorted(found.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
         for query, found in read_trec_run(path).items()
+    }
+
+
+def run_tops(path: Path, depth: int, queries: Container[str] | None = None) -> dict[str, list[str]]:
+    """Query id to its best documents, in the order of :func:`ranked_run`, without holding the whole run.
+
+    Args:
+        path: a TREC run.
+        depth: documents a query.
+        queries: the only ones that matter; all by default.
+
+    Raises:
+        InputError: see :func:`read_trec_run`.
+    """
+    found: dict[str, list[tuple[float, str]]] = {}
+    for _, query, document, score in _hits(path):
+        if queries is None or query in queries:
+            hits = found.setdefault(query, [])
+            hits.append((score, document))
+            if len(hits) > 4 * depth:
+                hits.sort(reverse=True)
+                del hits[depth:]
+    return {
+        query: [document for _, document in sorted(hits, reverse=True)[:depth]]
+        for query, hits in found.items()
     }

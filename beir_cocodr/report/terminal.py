@@ -1,7 +1,4 @@
-"""Results on stdout.
-
-What is within reach, as a table in a terminal.
-"""
+"""Results on stdout: JSON, tables, and what ``doctor`` finds."""
 
 from __future__ import annotations
 
@@ -28,7 +25,9 @@ def print_tables(*tables: Table) -> None:
         console.print(table)
 
 
-def make_table(title: str, left: Iterable[str], right: Iterable[str], notes: Iterable[str] = ()) -> Table:
+def make_table(
+    title: str, left: Iterable[str], right: Iterable[str] = (), notes: Iterable[str] = ()
+) -> Table:
     """A table with columns of text, then columns of numbers, intervals dim; ``notes`` stand below it."""
     table = Table(title=title)
     for column in left:
@@ -38,11 +37,6 @@ def make_table(title: str, left: Iterable[str], right: Iterable[str], notes: Ite
     table.caption = "\n".join(notes) or None
     table.caption_justify = "left"
     return table
-
-
-def format_number(value: float | None, form: str) -> str:
-    """A number in Python's format language, a dash where there is none."""
-    return "–" if value is None else format(value, form)
 
 
 def print_json(content: Any) -> None:
@@ -56,31 +50,6 @@ def print_training(record: TrainingRecord) -> None:
 
     if rank() == 0:
         print_json(record.to_json())
-
-
-def print_adaptation(report: dict[str, Any], as_json: bool) -> None:
-    """Print the content of adapt.json: the ablation's table, the verdict, and the recommendation.
-
-    Without labels: the table of estimates, and how far to trust the verdict.
-    """
-    if as_json:
-        print_json(report)
-        return
-    from beir_cocodr.report.tables.evaluation import evaluation_table
-
-    if report["results"]:
-        print_tables(evaluation_table(report["results"]))
-    else:
-        from beir_cocodr.report.tables.evaluation import adaptation_table
-
-        print_tables(adaptation_table(report["comparison"], report["candidates"]))
-    recommendation = report["recommendation"]
-    print(f"Did training make the encoder better? {recommendation['verdict']}.")
-    for reason in recommendation["reasons"]:
-        print(f"- {reason}")
-    for told in recommendation.get("trust", []):
-        print(f"How far to trust this: {told}")
-    print(f"Recommended: {recommendation['model']} ({report['path']})")
 
 
 _MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}

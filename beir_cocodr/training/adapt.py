@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +300,7 @@ def adapt(
     if target.qrels:
         families = ablation_families(list(encoders))
         results = evaluate(corpus, candidates, output, measures, split, families=families, **judging)
-        report |= {"results": results, "recommendation": recommend(results)}
+        report |= {"results": results.to_json(), "recommendation": asdict(recommend(results))}
     else:
         judging |= {"samples": samples, "seed": _unused_seed(settings, folder)}
         report |= _label_free(corpus, candidates, output, split, **judging)
@@ -364,8 +364,8 @@ def _label_free(
     return {
         "results": None,
         "candidates": candidates,
-        "comparison": comparison,
-        "recommendation": recommendation,
+        "comparison": comparison.to_json(),
+        "recommendation": asdict(recommendation),
     }
 
 

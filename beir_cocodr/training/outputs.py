@@ -20,6 +20,7 @@ from beir_cocodr.distributed import on_main, rank
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import parse_measures
+from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.loading import weights_sha256
@@ -150,11 +151,11 @@ class TargetEvaluator:
     def _point(self, model: str, label: str, target: str, name: str) -> Json:
         folder = self.output / "curves" / label.replace(" ", "-") / name
         if (folder / "results.json").is_file():
-            report = json.loads((folder / "results.json").read_text())
+            results = EvaluationRecord.read(folder / "results.json")
         else:
             search = SearchOptions(self.encoder, progress=True)
-            report = evaluate(target, {label: model}, folder, self.measures, search=search)
-        return {"model": label, "dataset": target, **report["models"][label]["measures"]}
+            results = evaluate(target, {label: model}, folder, self.measures, search=search)
+        return {"model": label, "dataset": target, **results.models[label].measures}
 
 
 def finish_rounds(

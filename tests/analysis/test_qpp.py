@@ -14,7 +14,7 @@ from beir_cocodr.analysis.predictors import PREDICTORS
 from beir_cocodr.analysis.qpp import QPP, Correlation, correlations, qpp, read_per_query
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.significance import holm
+from beir_cocodr.evaluation.measures import holm
 from beir_cocodr.report.tables.analysis import qpp_table
 
 

@@ -260,7 +260,7 @@ def test_reduction_of_the_loss_stands_against_the_gain(
     models = [str(tiny_bert), str(changed_bert)]
     judged = evaluate(str(beir_folder), models, tmp_path / "judged")
     found = representation([str(beir_folder)], models, SMALL, [tmp_path / "judged" / "results.json"])
-    values = [judged["models"][model]["measures"]["nDCG@10"] for model in models]
+    values = [judged.models[model].measures["nDCG@10"] for model in models]
     change = found.datasets[str(beir_folder)].change
     assert change.gain == pytest.approx(values[1] - values[0])
     losses = [found.datasets[str(beir_folder)].models[model].contrastive_loss for model in models]

@@ -11,7 +11,7 @@ from graded import changed
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
-from beir_cocodr.evaluation.label_free.verdict import Calibration
+from beir_cocodr.evaluation.records import Calibration, ComparisonRecord, PseudoQueryFigures
 from beir_cocodr.report.tables.evaluation import verdict_tables
 from beir_cocodr.report.terminal import print_tables
 
@@ -33,12 +33,12 @@ def label_free(distinct, clean, damaged, copied, tmp_path_factory):
 
 
 def pair_of(report, a, b):
-    [pair] = [pair for pair in report["pairs"] if (pair["a"], pair["b"]) == (a, b)]
+    [pair] = [pair for pair in report.pairs if (pair.a, pair.b) == (a, b)]
     return pair
 
 
 def by_estimator(pair):
-    return {found["estimator"]: found for found in pair["estimates"]}
+    return {found.estimator: found for found in pair.estimates}
 
 
 def test_a_damaged_copy_is_worse_by_crops_and_by_generated_queries(label_free):
@@ -46,47 +46,48 @@ def test_a_damaged_copy_is_worse_by_crops_and_by_generated_queries(label_free):
     pair = pair_of(report, clean, damaged)
     for estimator in ("held-out crops", "generated queries"):
         found = by_estimator(pair)[estimator]
-        assert found["interval"][1] < 0
-        assert found["losses"] > found["wins"]
-        assert found["a"] > 0.7  # the clean one works
-    assert pair["verdict"] == "worse"
-    assert report["ranking"].index(clean) < report["ranking"].index(damaged)
+        assert found.interval[1] < 0
+        assert found.losses > found.wins
+        assert found.a > 0.7  # the clean one works
+    assert pair.verdict == "worse"
+    assert report.ranking.index(clean) < report.ranking.index(damaged)
 
 
 def test_a_copy_cannot_be_told_from_its_original(label_free):
     report, _, (clean, _, copied, _) = label_free
     pair = pair_of(report, clean, copied)
-    assert pair["verdict"] == "cannot tell"
-    assert all(found["difference"] == pytest.approx(0, abs=1e-9) for found in pair["estimates"])
+    assert pair.verdict == "cannot tell"
+    assert all(found.difference == pytest.approx(0, abs=1e-9) for found in pair.estimates)
 
 
 def test_the_report_says_what_it_rests_on_and_is_written(label_free, capsys):
     report, output, models = label_free
-    assert json.loads((output / "comparison.json").read_text()) == json.loads(json.dumps(report))
-    assert not report["labels"]
-    told = report["pseudo_queries"]
-    assert told["generated queries"]["verbatim"] == 1
-    assert 0 < told["held-out crops"]["verbatim"] < 1
-    assert told["generated queries"]["bm25_ndcg"] > 0.8
-    assert told["agreement"] == {"queries": 40, "of_the_collection": True}
-    assert list(report["seen"]) == models
+    assert json.loads((output / "comparison.json").read_text()) == json.loads(json.dumps(report.to_json()))
+    assert ComparisonRecord.read(output / "comparison.json") == report
+    assert not report.labels
+    told = report.pseudo_queries
+    assert told["generated queries"].verbatim == 1
+    assert 0 < told["held-out crops"].verbatim < 1
+    assert told["generated queries"].bm25_ndcg > 0.8
+    assert told["agreement"] == PseudoQueryFigures(40, of_the_collection=True)
+    assert list(report.seen) == models
     assert not list(output.glob(".embeddings-*"))
     lines = (output / "labels_wanted.tsv").read_text().splitlines()
-    assert len(lines) == 1 + len(report["labels_wanted"]["pairs"]) == 51
+    assert len(lines) == 1 + len(report.labels_wanted.pairs) == 51
     assert len(list(output.glob("*.run"))) == 4
     print_tables(*verdict_tables(report))
     printed = " ".join(capsys.readouterr().out.split())
-    assert report["pairs"][0]["trust"][:60] in printed
+    assert report.pairs[0].trust[:60] in printed
     assert "BM25 alone has nDCG@10" in printed
 
 
 def test_exchanging_models_turns_the_verdict_round_end_to_end(label_free, distinct):
     report, _, (clean, damaged, *_) = label_free
     turned = compare_models([damaged, clean], str(distinct), labels=False, samples=40)
-    assert turned["pairs"][0]["verdict"] == OPPOSITE[pair_of(report, clean, damaged)["verdict"]]
-    before, after = by_estimator(pair_of(report, clean, damaged)), by_estimator(turned["pairs"][0])
+    assert turned.pairs[0].verdict == OPPOSITE[pair_of(report, clean, damaged).verdict]
+    before, after = by_estimator(pair_of(report, clean, damaged)), by_estimator(turned.pairs[0])
     for name, found in before.items():
-        assert found["difference"] == pytest.approx(-after[name]["difference"], abs=1e-6)
+        assert found.difference == pytest.approx(-after[name].difference, abs=1e-6)
 
 
 def test_noise_on_the_weights_of_a_real_encoder_is_found_out(distinct, minilm, tmp_path):
@@ -100,20 +101,20 @@ def test_noise_on_the_weights_of_a_real_encoder_is_found_out(distinct, minilm, t
 
     changed(minilm, tmp_path / "noised", change)
     report = compare_models([minilm, str(tmp_path / "noised")], str(distinct), labels=False, samples=40)
-    [pair] = report["pairs"]
-    assert pair["verdict"] == "worse"
+    [pair] = report.pairs
+    assert pair.verdict == "worse"
     for estimator in ("held-out crops", "generated queries"):
-        assert by_estimator(pair)[estimator]["sign"] == -1
+        assert by_estimator(pair)[estimator].sign == -1
 
 
 def test_a_corpus_alone_is_judged_on_generated_queries(distinct, clean, damaged, tmp_path):
     shutil.copy(distinct / "corpus.jsonl", tmp_path / "corpus.jsonl")
     report = compare_models([clean, damaged], str(tmp_path / "corpus.jsonl"), samples=40)
-    assert (report["labels"], report["queries"]) == (False, 0)
-    assert report["pseudo_queries"]["agreement"] == {"queries": 40, "of_the_collection": False}
-    assert report["pairs"][0]["verdict"] == "worse"
-    assert report["labels_wanted"]["pairs"] == []
-    assert "no queries" in report["labels_wanted"]["remark"]
+    assert (report.labels, report.queries) == (False, 0)
+    assert report.pseudo_queries["agreement"] == PseudoQueryFigures(40, of_the_collection=False)
+    assert report.pairs[0].verdict == "worse"
+    assert report.labels_wanted.pairs == []
+    assert "no queries" in report.labels_wanted.remark
     print_tables(*verdict_tables(report))
 
 
@@ -122,9 +123,9 @@ def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
         '{"_id": "1", "text": "wing"}\n{"_id": "2", "text": "heat flow"}\n'
     )
     report = compare_models([clean, damaged], str(tmp_path / "corpus.jsonl"))
-    [pair] = report["pairs"]
-    assert pair["verdict"] == "cannot tell"
-    assert not any(found["applies"] for found in pair["estimates"])
+    [pair] = report.pairs
+    assert pair.verdict == "cannot tell"
+    assert not any(found.applies for found in pair.estimates)
     print_tables(*verdict_tables(report))
 
 
@@ -135,11 +136,11 @@ def test_a_calibration_decides_and_its_record_is_told(distinct, clean, damaged, 
     calibration = Calibration({"held-out crops": 9.0}, 0.8, ["c1", "c2", "c3"], [], trust, "2026-01-01")
     monkeypatch.setattr(comparison, "load_calibration", lambda: calibration)
     report = compare_models([clean, damaged], str(distinct), labels=False, samples=40)
-    [pair] = report["pairs"]
-    assert (pair["verdict"], pair["rule"]) == ("worse", "calibrated")
-    effect = by_estimator(pair)["held-out crops"]["effect"]
-    assert pair["probability"] == pytest.approx(1 / (1 + np.exp(-9.0 * effect)))
-    assert "right in 8 of 9 pairs" in pair["trust"]
+    [pair] = report.pairs
+    assert (pair.verdict, pair.rule) == ("worse", "calibrated")
+    effect = by_estimator(pair)["held-out crops"].effect
+    assert pair.probability == pytest.approx(1 / (1 + np.exp(-9.0 * effect)))
+    assert "right in 8 of 9 pairs" in pair.trust
     print_tables(*verdict_tables(report))
 
 
@@ -160,15 +161,16 @@ def test_wins_ties_and_losses_by_hand(distinct, tmp_path):
     a |= {"q10": ["d39"]}  # and one is won
     first, second = write_run(tmp_path / "a.run", a), write_run(tmp_path / "b.run", b)
     report = compare_models([first, second], str(distinct), tmp_path / "o", measures="nDCG@10 R@1")
-    tests = {pair["measure"]: pair for pair in report["pairs"]}
-    assert (tests["nDCG@10"]["wins"], tests["nDCG@10"]["ties"], tests["nDCG@10"]["losses"]) == (1, 36, 3)
-    assert tests["nDCG@10"]["difference"] == pytest.approx((1 - 3 * (1 - 1 / np.log2(3))) / 40)
-    assert (tests["R@1"]["wins"], tests["R@1"]["losses"]) == (1, 3)
-    assert report["labels"]
-    assert report["seen"] == {}
+    assert ComparisonRecord.read(tmp_path / "o" / "comparison.json") == report
+    tests = {pair.measure: pair for pair in report.pairs}
+    assert (tests["nDCG@10"].wins, tests["nDCG@10"].ties, tests["nDCG@10"].losses) == (1, 36, 3)
+    assert tests["nDCG@10"].difference == pytest.approx((1 - 3 * (1 - 1 / np.log2(3))) / 40)
+    assert (tests["R@1"].wins, tests["R@1"].losses) == (1, 3)
+    assert report.labels
+    assert report.seen == {}
     swapped = compare_models([second, first], str(distinct), measures="nDCG@10 R@1")
-    assert swapped["pairs"][0]["wins"] == 3
-    assert swapped["pairs"][0]["verdict"] == OPPOSITE[tests["nDCG@10"]["verdict"]]
+    assert swapped.pairs[0].wins == 3
+    assert swapped.pairs[0].verdict == OPPOSITE[tests["nDCG@10"].verdict]
     print_tables(*verdict_tables(report))
 
 
@@ -177,30 +179,30 @@ def test_with_labels_the_damaged_copy_is_worse_and_holm_is_over_all_pairs(
 ):
     models = [clean, damaged, copied]
     report = compare_models(models, str(distinct), tmp_path, measures="nDCG@10")
-    assert pair_of(report, models[0], damaged)["verdict"] == "worse"
+    assert pair_of(report, models[0], damaged).verdict == "worse"
     same = pair_of(report, models[0], copied)
-    assert (same["verdict"], same["ties"], same["t_p_holm"]) == ("cannot tell", 40, 1.0)
-    raw, holm = zip(*((pair["t_p"], pair["t_p_holm"]) for pair in report["pairs"]), strict=True)
+    assert (same.verdict, same.ties, same.t_p_holm) == ("cannot tell", 40, 1.0)
+    raw, holm = zip(*((pair.t_p, pair.t_p_holm) for pair in report.pairs), strict=True)
     assert min(holm) == pytest.approx(3 * min(raw))
-    assert report["best"]["model"] == models[0]
-    assert report["best"]["indistinguishable"] == [copied]
+    assert report.best.model == models[0]
+    assert report.best.indistinguishable == [copied]
     assert (tmp_path / "results.json").is_file()
     judged = {(f"q{i}", f"d{i}") for i in range(40)}
-    wanted = {(row["query_id"], row["document_id"]) for row in report["labels_wanted"]["pairs"]}
+    wanted = {(row.query_id, row.document_id) for row in report.labels_wanted.pairs}
     assert not wanted & judged
 
 
 def test_one_query_and_all_ties(distinct, tmp_path):
     found = {f"q{i}": [f"d{i}"] for i in range(40)}
     first, second = write_run(tmp_path / "a.run", found), write_run(tmp_path / "b.run", found)
-    [pair, _] = compare_models([first, second], str(distinct))["pairs"]
-    assert (pair["verdict"], pair["ties"]) == ("cannot tell", 40)
+    [pair, _] = compare_models([first, second], str(distinct)).pairs
+    assert (pair.verdict, pair.ties) == ("cannot tell", 40)
     one = tmp_path / "one"
     shutil.copytree(distinct, one)
     (one / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     third = write_run(tmp_path / "c.run", {"q1": ["d2"]})
-    [pair, _] = compare_models([first, third], str(one))["pairs"]
-    assert (pair["verdict"], pair["t_p"], pair["losses"]) == ("cannot tell", None, 1)
+    [pair, _] = compare_models([first, third], str(one)).pairs
+    assert (pair.verdict, pair.t_p, pair.losses) == ("cannot tell", None, 1)
 
 
 def test_bad_input(distinct, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.evaluation.runs import identical_ids
 
 
@@ -19,38 +20,39 @@ def report(beir_folder, tiny_bert, tmp_path_factory):
 
 def test_results_say_what_the_numbers_depend_on(report, beir_folder):
     found, output = report
-    assert json.loads((output / "results.json").read_text()) == json.loads(json.dumps(found))
-    assert (found["documents"], found["queries"], found["identical_ids"]) == (48, 16, "keep")
-    dense = found["models"]["dense"]
-    assert dense["retrieval"]["similarity"] == "dot"
-    assert dense["retrieval"]["text_format"]["query_length"] == 64
-    assert 0 <= dense["retrieval"]["truncated_documents"] <= 1
-    assert found["models"]["bm25"]["retrieval"]["analyzer"] == "english"
-    assert dense["versions"]["torch"]
-    assert len(found["comparisons"]) == 3 * 3
+    assert json.loads((output / "results.json").read_text()) == json.loads(json.dumps(found.to_json()))
+    assert (found.documents, found.queries, found.identical_ids) == (48, 16, "keep")
+    dense = found.models["dense"]
+    assert dense.retrieval["similarity"] == "dot"
+    assert dense.retrieval["text_format"]["query_length"] == 64
+    assert 0 <= dense.retrieval["truncated_documents"] <= 1
+    assert found.models["bm25"].retrieval["analyzer"] == "english"
+    assert dense.versions["torch"]
+    assert len(found.comparisons) == 3 * 3
     assert not list(output.glob(".embeddings-*"))
+    assert EvaluationRecord.read(output / "results.json") == found
 
 
 def test_runs_are_valid_and_per_query_scores_average_to_the_measures(report, beir_folder):
     found, output = report
     queries = load_collection(beir_folder).queries
-    for record in found["models"].values():
+    for record in found.models.values():
         ranks: dict[str, int] = {}
         last: dict[str, float] = {}
-        for line in (output / record["run"]).read_text().splitlines():
+        for line in (output / record.run).read_text().splitlines():
             query, q0, document, rank, score, tag = line.split(" ")
             assert (q0, int(rank)) == ("Q0", ranks.get(query, 0) + 1)
             assert float(score) <= last.get(query, float("inf"))
             assert query in queries
             assert document.startswith("d")
             ranks[query], last[query] = int(rank), float(score)
-            assert tag == record["run"].removesuffix(".run")
-        header, *rows = (output / record["per_query"]).read_text().splitlines()
+            assert tag == record.run.removesuffix(".run")
+        header, *rows = (output / record.per_query).read_text().splitlines()
         names = header.split("\t")[1:]
-        assert names == list(record["measures"])
+        assert names == list(record.measures)
         for column, name in enumerate(names, 1):
             values = [float(row.split("\t")[column]) for row in rows]
-            assert sum(values) / len(values) == pytest.approx(record["measures"][name], abs=1e-9)
+            assert sum(values) / len(values) == pytest.approx(record.measures[name], abs=1e-9)
 
 
 def check_with_other_tools(found, output, collection):
@@ -59,15 +61,15 @@ def check_with_other_tools(found, output, collection):
     import pytrec_eval
     from beir.retrieval.evaluation import EvaluateRetrieval
 
-    for record in found["models"].values():
+    for record in found.models.values():
         run: dict[str, dict[str, float]] = {}
-        for scored in ir_measures.read_trec_run(str(output / record["run"])):
+        for scored in ir_measures.read_trec_run(str(output / record.run)):
             run.setdefault(scored.query_id, {})[scored.doc_id] = scored.score
         evaluator = pytrec_eval.RelevanceEvaluator(collection.qrels, {"ndcg_cut.10"})
         scores = [scores["ndcg_cut_10"] for scores in evaluator.evaluate(run).values()]
-        ours = record["measures"]["nDCG@10"]
+        ours = record.measures["nDCG@10"]
         assert sum(scores) / len(collection.qrels) == pytest.approx(ours, abs=1e-6)
-        if not record["queries_without_results"]:
+        if not record.queries_without_results:
             ndcg, *_ = EvaluateRetrieval.evaluate(collection.qrels, run, [10], ignore_identical_ids=False)
             assert ndcg["NDCG@10"] == pytest.approx(ours, abs=1e-5)
 
@@ -104,8 +106,8 @@ def test_identical_ids_are_kept_or_dropped_and_the_depth_stays(policy, tmp_path)
     documents = [line.split()[2] for line in (tmp_path / "o" / "bm25.run").read_text().splitlines()]
     assert len(documents) == 3
     assert ("1" in documents) is (policy == "keep")
-    assert found["models"]["bm25"]["identical_ids"] == policy
-    assert found["models"]["bm25"]["intervals"]["nDCG@10"] is None  # one query
+    assert found.models["bm25"].identical_ids == policy
+    assert found.models["bm25"].intervals["nDCG@10"] is None  # one query
 
 
 def test_unknown_policy_and_no_model(beir_folder, tmp_path):
@@ -129,7 +131,7 @@ def test_reference_points_of_real_collections(real_collections, minilm, tmp_path
     found = evaluate(str(real_collections / name), models, tmp_path)
 
     def figures(model):
-        measures = found["models"][model]["measures"]
+        measures = found.models[model].measures
         return measures["nDCG@10"], measures["R@100"]
 
     assert figures("bm25") == pytest.approx(bm25, abs=0.003)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import ir_measures
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation import parity as parity_module
-from beir_cocodr.evaluation.parity import parity, ranked_documents
+from beir_cocodr.evaluation.parity import ParityRecord, parity, ranked_documents
 
 ALL = "nDCG@3 nDCG AP AP@2 R@2 R_cap@2 P@3 RR@2 RR Success@1"
 
@@ -40,16 +40,16 @@ def write(folder: Path, qrels: Grades, run: Scores) -> tuple[Path, str]:
     return file, str(folder)
 
 
-def told(report: dict[str, Any], measure: str, tool: str) -> dict[str, Any]:
-    [row] = [row for row in report["measures"] if row["measure"] == measure]
-    [found] = [found for found in row["differences"] if found["tool"] == tool]
-    found["value"] = row["tools"][tool]["value"]
-    found["reference"] = row["tools"]["ir_measures"]["value"]
-    return found
+def told(report: ParityRecord, measure: str, tool: str) -> SimpleNamespace:
+    """A tool's difference, with its value and the reference's."""
+    [row] = [row for row in report.measures if row.measure == measure]
+    [found] = [found for found in row.differences if found.tool == tool]
+    value, reference = (row.tools[name].value for name in (tool, "ir_measures"))
+    return SimpleNamespace(**vars(found), value=value, reference=reference)
 
 
-def causes(found: dict[str, Any]) -> list[str]:
-    return [cause["cause"] for cause in found["causes"] if cause["cause"] != "rounding"]
+def causes(found: SimpleNamespace) -> list[str]:
+    return [cause.cause for cause in found.causes if cause.cause != "rounding"]
 
 
 def test_missing_queries_alone_the_published_example(tmp_path):
@@ -58,28 +58,28 @@ def test_missing_queries_alone_the_published_example(tmp_path):
     report = parity(*write(tmp_path, qrels, {"q1": {"d1": 2.0, "d3": 1.0}}), measures="nDCG@10 RR@10")
     for tool in ("beir", "pytrec_eval"):
         found = told(report, "nDCG@10", tool)
-        assert (found["reference"], found["value"]) == (0.5, 1.0)
-        [cause] = found["causes"]
-        assert cause["cause"] == "queries without results"
-        assert (cause["queries"], cause["queries_changed"], cause["effect"]) == (1, 1, 0.5)
-        assert found["explained"]
+        assert (found.reference, found.value) == (0.5, 1.0)
+        [cause] = found.causes
+        assert cause.cause == "queries without results"
+        assert (cause.queries, cause.queries_changed, cause.effect) == (1, 1, 0.5)
+        assert found.explained
     # BEIR's MRR divides by all judged queries, its nDCG does not.
-    assert told(report, "RR@10", "beir")["value"] == 0.5
-    assert told(report, "RR@10", "beir")["causes"] == []
-    assert report["queries"]["judged_without_results"] == 1
+    assert told(report, "RR@10", "beir").value == 0.5
+    assert told(report, "RR@10", "beir").causes == []
+    assert report.queries["judged_without_results"] == 1
 
 
 def test_identical_ids_alone(tmp_path):
     qrels = {"a": {"d1": 1}, "b": {"d1": 1}}
     run = {"a": {"a": 3.0, "d1": 2.0}, "b": {"d1": 3.0, "x": 1.0}}
     report = parity(*write(tmp_path, qrels, run), measures="RR@10 P@1")
-    assert told(report, "RR@10", "beir")["value"] == 1.0
+    assert told(report, "RR@10", "beir").value == 1.0
     for measure, before in (("RR@10", 0.75), ("P@1", 0.5)):
-        [cause] = told(report, measure, "beir")["causes"]
-        assert (cause["cause"], cause["queries"], cause["queries_changed"]) == ("identical ids", 1, 1)
-        assert (cause["before"], cause["after"]) == (before, 1.0)
-        assert told(report, measure, "pytrec_eval")["causes"] == []
-    assert report["queries"]["with_own_id_in_results"] == 1
+        [cause] = told(report, measure, "beir").causes
+        assert (cause.cause, cause.queries, cause.queries_changed) == ("identical ids", 1, 1)
+        assert (cause.before, cause.after) == (before, 1.0)
+        assert told(report, measure, "pytrec_eval").causes == []
+    assert report.queries["with_own_id_in_results"] == 1
 
 
 def test_ties_alone_three_tools_three_orders(tmp_path):
@@ -87,24 +87,24 @@ def test_ties_alone_three_tools_three_orders(tmp_path):
     qrels = {"q": {"d2": 1}}
     run = {"q": {"d2": 1.0, "d3": 1.0, "d1": 1.0, "d4": 0.5}}
     report = parity(*write(tmp_path, qrels, run), measures="RR@10 RR nDCG@10")
-    assert told(report, "RR@10", "beir")["reference"] == 0.5
-    assert told(report, "RR@10", "beir")["value"] == 1.0
+    assert told(report, "RR@10", "beir").reference == 0.5
+    assert told(report, "RR@10", "beir").value == 1.0
     for measure, tool in (("RR@10", "beir"), ("RR", "beir")):
-        [cause] = told(report, measure, tool)["causes"]
-        assert (cause["cause"], cause["queries"], cause["effect"]) == ("ties", 1, 0.5)
+        [cause] = told(report, measure, tool).causes
+        assert (cause.cause, cause.queries, cause.effect) == ("ties", 1, 0.5)
     # All three tools compute nDCG with trec_eval's order.
     assert causes(told(report, "nDCG@10", "beir")) == []
-    assert report["queries"]["with_equal_scores"] == 1
+    assert report.queries["with_equal_scores"] == 1
 
 
 def test_scores_that_are_equal_in_float32_only(tmp_path):
     qrels = {"q": {"d1": 1}}
     report = parity(*write(tmp_path, qrels, {"q": {"d1": 1 + 1e-9, "d2": 1.0}}), measures="RR@10 nDCG@10")
     found = told(report, "RR@10", "pytrec_eval")
-    assert (found["reference"], found["value"]) == (1.0, 0.5)
+    assert (found.reference, found.value) == (1.0, 0.5)
     assert causes(found) == ["ties"]
-    assert "float32" in found["causes"][0]["reason"]
-    assert report["queries"]["with_equal_scores"] == 1
+    assert "float32" in found.causes[0].reason
+    assert report.queries["with_equal_scores"] == 1
 
 
 def test_capping_alone(tmp_path):
@@ -112,31 +112,31 @@ def test_capping_alone(tmp_path):
     run = {"q": {"d1": 3.0, "d2": 2.0}, "p": {"d1": 1.0}}
     report = parity(*write(tmp_path, qrels, run), measures="R_cap@2 R@2")
     found = told(report, "R_cap@2", "beir")
-    assert (found["reference"], found["value"]) == (0.75, 1.0)
-    [cause] = found["causes"]
-    assert (cause["cause"], cause["queries"], cause["effect"]) == ("capping", 1, 0.25)
-    assert told(report, "R@2", "beir")["causes"] == []
+    assert (found.reference, found.value) == (0.75, 1.0)
+    [cause] = found.causes
+    assert (cause.cause, cause.queries, cause.effect) == ("capping", 1, 0.25)
+    assert told(report, "R@2", "beir").causes == []
 
 
 def test_cutoffs_alone(tmp_path):
     many = {f"d{i:04}": 2000.0 - i for i in range(1200)}
     qrels = {"q": {"d0002": 1, "d1100": 1}, "p": {"d0000": 1}}
     report = parity(*write(tmp_path, qrels, {"q": many, "p": {"d0000": 1.0}}), measures="AP RR@2")
-    [cause, rounding] = told(report, "AP", "beir")["causes"]
-    assert (cause["cause"], cause["queries"], rounding["cause"]) == ("cutoff", 1, "rounding")
-    assert cause["effect"] == pytest.approx(-(2 / 1101) / 2 / 2)
-    [cause] = told(report, "RR@2", "pytrec_eval")["causes"]
-    assert (cause["cause"], cause["queries"]) == ("cutoff", 1)
-    assert cause["effect"] == pytest.approx(1 / 3 / 2)
-    assert report["explained"]
+    [cause, rounding] = told(report, "AP", "beir").causes
+    assert (cause.cause, cause.queries, rounding.cause) == ("cutoff", 1, "rounding")
+    assert cause.effect == pytest.approx(-(2 / 1101) / 2 / 2)
+    [cause] = told(report, "RR@2", "pytrec_eval").causes
+    assert (cause.cause, cause.queries) == ("cutoff", 1)
+    assert cause.effect == pytest.approx(1 / 3 / 2)
+    assert report.explained
 
 
 def test_rounding_alone(tmp_path):
     report = parity(*write(tmp_path, {"q": {"d1": 1}}, {"q": {"x": 3.0, "y": 2.0, "d1": 1.0}}), measures="RR")
-    [cause] = told(report, "RR", "beir")["causes"]
-    assert cause["cause"] == "rounding"
-    assert told(report, "RR", "beir")["value"] == 0.33333
-    assert cause["effect"] == pytest.approx(0.33333 - 1 / 3)
+    [cause] = told(report, "RR", "beir").causes
+    assert cause.cause == "rounding"
+    assert told(report, "RR", "beir").value == 0.33333
+    assert cause.effect == pytest.approx(0.33333 - 1 / 3)
 
 
 def test_queries_that_are_not_judged_and_queries_without_relevant_documents(tmp_path):
@@ -144,10 +144,10 @@ def test_queries_that_are_not_judged_and_queries_without_relevant_documents(tmp_
     qrels = {"q": {"d1": 1}, "none": {"d1": 0}}
     run = {"q": {"d1": 1.0}, "none": {"d1": 1.0}, "unknown": {"d1": 1.0}}
     report = parity(*write(tmp_path, qrels, run), measures="nDCG@10 R_cap@2 RR@2")
-    assert report["explained"]
-    assert all(row["differences"][0]["causes"] == [] for row in report["measures"])
-    assert (report["queries"]["not_judged"], report["queries"]["judged_without_relevant_documents"]) == (1, 1)
-    notes = " ".join(report["notes"])
+    assert report.explained
+    assert all(row.differences[0].causes == [] for row in report.measures)
+    assert (report.queries["not_judged"], report.queries["judged_without_relevant_documents"]) == (1, 1)
+    notes = " ".join(report.notes)
     assert "1 queries of the run are not judged" in notes
     assert "KeyError" in notes
     assert "ZeroDivisionError" in notes
@@ -180,15 +180,15 @@ def everything() -> tuple[Grades, Scores]:
 def test_all_causes_together(tmp_path):
     qrels, run = everything()
     report = parity(*write(tmp_path, qrels, run), measures=ALL)
-    assert report["explained"]
+    assert report.explained
     assert causes(told(report, "R_cap@2", "beir")) == ["identical ids", "ties", "capping"]
     assert causes(told(report, "nDCG@3", "beir")) == ["identical ids", "queries without results"]
     assert causes(told(report, "RR@2", "pytrec_eval")) == ["ties", "cutoff", "queries without results"]
-    for row in report["measures"]:
-        for found in row["differences"]:
-            effects = sum(cause["effect"] for cause in found["causes"])
-            assert effects + found["remaining"] == pytest.approx(found["difference"], abs=1e-12)
-            assert abs(found["remaining"]) <= 1e-6
+    for row in report.measures:
+        for found in row.differences:
+            effects = sum(cause.effect for cause in found.causes)
+            assert effects + found.remaining == pytest.approx(found.difference, abs=1e-12)
+            assert abs(found.remaining) <= 1e-6
 
 
 def test_the_numbers_are_the_tools_own(tmp_path):
@@ -201,15 +201,15 @@ def test_the_numbers_are_the_tools_own(tmp_path):
     del results["unknown"]
     expected["RR@2"] = EvaluateRetrieval.evaluate_custom(qrels, results, [2], "mrr")["MRR@2"]
     for measure, value in expected.items():
-        assert told(report, measure, "beir")["value"] == value
+        assert told(report, measure, "beir").value == value
     for metric, value in ir_measures.calc_aggregate(
         [ir_measures.parse_measure(name) for name in ALL.split() if "cap" not in name], qrels, run
     ).items():
-        assert told(report, str(metric), "beir")["reference"] == value
+        assert told(report, str(metric), "beir").reference == value
     per_query = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.3", "recip_rank"}).evaluate(run)
     for measure, name in (("nDCG@3", "ndcg_cut_3"), ("RR@2", "recip_rank")):
         mean = sum(scores[name] for scores in per_query.values()) / len(per_query)
-        assert told(report, measure, "pytrec_eval")["value"] == pytest.approx(mean, abs=1e-12)
+        assert told(report, measure, "pytrec_eval").value == pytest.approx(mean, abs=1e-12)
 
 
 def test_grades_below_zero_are_not_relevant_and_counted(tmp_path):
@@ -217,8 +217,8 @@ def test_grades_below_zero_are_not_relevant_and_counted(tmp_path):
     run = {"q": {"d2": 2.0, "d1": 1.0}}
     negative = parity(*write(tmp_path / "a", {"q": {"d1": 1, "d2": -1}}, run), measures=ALL)
     zero = parity(*write(tmp_path / "b", {"q": {"d1": 1, "d2": 0}}, run), measures=ALL)
-    assert negative["measures"] == zero["measures"]
-    assert [note for note in negative["notes"] if note not in zero["notes"]] == [
+    assert negative.measures == zero.measures
+    assert [note for note in negative.notes if note not in zero.notes] == [
         "grades below 0, read as 0, which means not relevant as well: 1"
     ]
 
@@ -245,7 +245,7 @@ def test_any_run_is_explained(tmp_path, qrels, run):
     if not qrels.keys() & run.keys():
         return
     report = parity(*write(tmp_path, qrels, run), measures=ALL)
-    assert report["explained"], report
+    assert report.explained, report
 
 
 def test_orders_are_those_of_the_tools():
@@ -268,10 +268,10 @@ def test_what_no_cause_explains_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(parity_module, "beir_values", wrong)
     file, folder = write(tmp_path, {"q": {"d1": 1}}, {"q": {"x": 2.0, "d1": 1.0}})
     report = parity(file, folder, measures="RR@10")
-    assert not report["explained"]
+    assert not report.explained
     found = told(report, "RR@10", "beir")
-    assert not found["explained"]
-    assert found["remaining"] == pytest.approx(0.001)
+    assert not found.explained
+    assert found.remaining == pytest.approx(0.001)
     from rich.console import Console
 
     from beir_cocodr.report.tables.evaluation import parity_tables

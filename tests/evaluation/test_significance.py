@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from beir_cocodr.evaluation.significance import compare, holm, interval
+from beir_cocodr.evaluation.measures import compare, holm, interval
 
 
 def two(a, b):

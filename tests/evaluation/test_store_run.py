@@ -55,9 +55,9 @@ def test_results_are_those_without_a_store(
         search=SearchOptions(stores=tuple(stores.values())),
     )
     for name in models:
-        assert found["models"][name]["measures"] == expected["models"][name]["measures"]
+        assert found.models[name].measures == expected.models[name].measures
         runs = [
-            read_trec_run(tmp_path / folder / report["models"][name]["run"])
+            read_trec_run(tmp_path / folder / report.models[name].run)
             for folder, report in (("without", expected), ("with", found))
         ]
         assert runs[0].keys() == runs[1].keys()
@@ -66,11 +66,11 @@ def test_results_are_those_without_a_store(
             np.testing.assert_allclose(
                 list(runs[1][query].values()), list(documents.values()), rtol=1e-5, atol=1e-5
             )
-    described = {name: model["retrieval"] for name, model in found["models"].items()}
+    described = {name: model.retrieval for name, model in found.models.items()}
     assert described["dot"]["store"]["precision"] == "fp32"
     assert described["hybrid of cosine"]["dense"]["store"] == described["cosine"]["store"]
     assert described["cosine"]["store"]["key"] != described["dot"]["store"]["key"]
-    assert "store" not in expected["models"]["dot"]["retrieval"]
+    assert "store" not in expected.models["dot"].retrieval
 
 
 def test_from_the_command_line_and_beside_a_model_without_a_store(

@@ -12,7 +12,6 @@ from page_reader import Page
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.label_free.verdict import load_calibration
-from beir_cocodr.evaluation.recommendation import verdict
 from beir_cocodr.evaluation.runs import ranked_run
 from beir_cocodr.report.html.page import write_report
 
@@ -38,7 +37,7 @@ def test_two_models(two_models, nasty_folder, tmp_path):
     well_formed(found)
     results = json.loads((two_models / "results.json").read_text())
     [test] = [test for test in results["comparisons"] if test["measure"] == "nDCG@10"]
-    assert found.find("h2", id="verdict-word") == [verdict(test).capitalize()]
+    assert found.find("h2", id="verdict-word") == [test["verdict"].capitalize()]
     [sentence] = found.find("p", class_="sentence")
     assert signed(test["difference"]) in sentence
     assert all(signed(end) in sentence for end in test["interval"])

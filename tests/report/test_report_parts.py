@@ -9,14 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beir_cocodr.evaluation.measures import compare
 from beir_cocodr.evaluation.recommendation import TRAINING, USE
-from beir_cocodr.evaluation.significance import compare
-from beir_cocodr.report.html.outputs import Judgement, run_tops
+from beir_cocodr.evaluation.records import (
+    AnnotationCandidates,
+    Best,
+    ComparisonRecord,
+    Estimate,
+    EvaluationRecord,
+    PairVerdict,
+)
+from beir_cocodr.evaluation.runs import run_tops
+from beir_cocodr.report.html.outputs import ClusterWeights, LabelledEvaluation
 from beir_cocodr.report.html.page import page
 from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain
 from beir_cocodr.report.html.sections import chosen_queries, list_spread, score_spread
-from beir_cocodr.report.html.text import collection_name, p_value, short_names, signed, span
 from beir_cocodr.report.html.verdict import label_free_headline
+from beir_cocodr.report.text import collection_name, p_value, short_names, signed, span
 
 
 @given(st.lists(st.floats(0, 1), max_size=60), st.integers(0, 70))
@@ -52,8 +61,8 @@ def test_the_top_of_a_run_is_that_of_the_whole_sorted(tmp_path_factory, hits):
         for query, found in unique.items()
         if found
     }
-    assert run_tops(path, depth=3) == expected
-    assert run_tops(path, {"q2"}, depth=3) == {q: found for q, found in expected.items() if q == "q2"}
+    assert run_tops(path, 3) == expected
+    assert run_tops(path, 3, {"q2"}) == {q: found for q, found in expected.items() if q == "q2"}
 
 
 def test_short_names_are_unique():
@@ -85,17 +94,18 @@ def test_figures():
 def test_a_test_that_was_made_the_other_way_round_is_turned():
     rng = np.random.default_rng(0)
     scores = {name: {"m": rng.random(30)} for name in "ab"}
-    tests = [
-        test.as_dict() for test in compare(scores, {TRAINING: [("b", "a")], USE: [("b", "a"), ("b", "a")]})
-    ]
-    judged = Judgement("d", "test", {}, tests, "a", ["m"], {})
-    turned, direct = judged.test("a", "b", family=USE), compare(scores, {"f": [("a", "b")]})[0].as_dict()
-    assert turned["difference"] == pytest.approx(direct["difference"])
-    assert turned["interval"] == pytest.approx(direct["interval"], abs=0.02)  # other resamples
-    assert (turned["wins"], turned["losses"]) == (direct["wins"], direct["losses"])
-    assert turned["t_p_holm"] == pytest.approx(2 * direct["t_p"])
-    assert judged.test("a", "b", family=TRAINING)["t_p_holm"] == pytest.approx(direct["t_p"])
-    assert judged.test("a", "nobody") is None
+    tests = compare(scores, {TRAINING: [("b", "a")], USE: [("b", "a"), ("b", "a")]})
+    record = EvaluationRecord(
+        dataset="d", split="test", documents=1, queries=30, models={}, comparisons=tests
+    )
+    judged = LabelledEvaluation(record, "a")
+    turned, [direct] = judged.test("a", "b", "m", family=USE), compare(scores, {"f": [("a", "b")]})
+    assert turned.difference == pytest.approx(direct.difference)
+    assert turned.interval == pytest.approx(direct.interval, abs=0.02)  # other resamples
+    assert (turned.wins, turned.losses) == (direct.wins, direct.losses)
+    assert turned.t_p_holm == pytest.approx(2 * direct.t_p)
+    assert judged.test("a", "b", "m", family=TRAINING).t_p_holm == pytest.approx(direct.t_p)
+    assert judged.test("a", "nobody", "m") is None
 
 
 def test_pictures_take_the_colours_of_the_page_and_ids_of_their_own():
@@ -116,35 +126,43 @@ def test_pictures_take_the_colours_of_the_page_and_ids_of_their_own():
 
 
 def test_cluster_weights_that_never_move_can_be_drawn():
-    lines = [{"step": step, "weights": [0.125] * 8} for step in (10, 20)]
+    lines = [ClusterWeights(step, [0.125] * 8) for step in (10, 20)]
     weights, heat = cluster_pictures("c", "same", lines)
     assert "8 clusters" in weights.caption
     assert "All weights are equal all the time" in heat.caption
     assert len(cluster_pictures("c", "one line", lines[:1])) == 1
-    assert len(cluster_pictures("c", "few", [{"step": 1, "weights": [0.4, 0.6]}] * 2)) == 1
+    assert len(cluster_pictures("c", "few", [ClusterWeights(1, [0.4, 0.6])] * 2)) == 1
 
 
 def test_the_heat_map_says_what_its_strongest_colour_is():
-    lines = [{"step": 1, "weights": [0.1] * 10}, {"step": 2, "weights": [0.4] + [0.6 / 9] * 9}]
+    lines = [ClusterWeights(1, [0.1] * 10), ClusterWeights(2, [0.4] + [0.6 / 9] * 9)]
     _, heat = cluster_pictures("c", "t", lines)
     assert "is 4 times the equal weight" in heat.caption
-    lines[1]["weights"] = [0.1001] + [0.8999 / 9] * 9
+    lines[1] = ClusterWeights(2, [0.1001] + [0.8999 / 9] * 9)
     assert "is 0.10% above or below" in cluster_pictures("c", "t", lines)[1].caption
 
 
 @pytest.mark.parametrize(("first", "expected"), [("a", "better"), ("b", "worse")])
 def test_a_calibrated_verdict_is_turned_with_its_pair(first, expected):
-    estimate = {"estimator": "held-out crops", "difference": 0.2, "interval": [0.1, 0.4], "sign": 1}
-    pair = {
-        "a": "a",
-        "b": "b",
-        "verdict": "better",
-        "probability": 0.97,
-        "trust": "t",
-        "estimates": [estimate],
-    }
+    estimate = Estimate("held-out crops", 0.1, 0.3, 0.2, (0.1, 0.4), 0.5, 9, 0, 1, 10, True, "")
+    pair = PairVerdict("a", "b", "f", "better", 0.97, "calibrated", 0.94, "r", "t", {}, [estimate])
     models = [first, *({"a", "b"} - {first})]
-    comparison = {"models": models, "ranking": ["b", "a"], "pairs": [pair], "best": {}, "dataset": "d"}
+    comparison = ComparisonRecord(
+        ranking=["b", "a"],
+        best=Best("b", "", []),
+        pairs=[pair],
+        dataset="d",
+        split=None,
+        labels=False,
+        documents=1,
+        queries=0,
+        corpus_sha256="",
+        identical_ids="keep",
+        models=models,
+        labels_wanted=AnnotationCandidates("a", "b", [], ""),
+        seen={},
+        versions={},
+    )
     found = label_free_headline(comparison, {"a": "A", "b": "B"})
     assert found.verdict == expected
     assert found.pair == tuple(models)

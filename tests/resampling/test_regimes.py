@@ -63,8 +63,8 @@ def bucketed(folder, tiny_cosine, tmp_path_factory) -> Path:
 
 def by_query(dataset: Path, model: str, output: Path) -> dict[str, float]:
     """Query id to nDCG@10 by ir-measures, over a run of the command `evaluate`."""
-    found = evaluate(str(dataset), [model], output)["models"][model]
-    run = list(ir_measures.read_trec_run(str(output / found["run"])))
+    found = evaluate(str(dataset), [model], output).models[model]
+    run = list(ir_measures.read_trec_run(str(output / found.run)))
     qrels = load_collection(dataset, "test").qrels
     scores = dict.fromkeys(qrels, 0.0)
     scores |= {

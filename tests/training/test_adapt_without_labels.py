@@ -16,11 +16,19 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
-from beir_cocodr.evaluation.label_free.verdict import NOT_CALIBRATED, Calibration, recommend_label_free
+from beir_cocodr.evaluation.label_free.verdict import NOT_CALIBRATED, recommend_label_free
+from beir_cocodr.evaluation.records import (
+    AnnotationCandidates,
+    Best,
+    Calibration,
+    ComparisonRecord,
+    Estimate,
+    PairVerdict,
+    PseudoQueryFigures,
+)
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance, write_record
-from beir_cocodr.report.tables.evaluation import verdict_tables
-from beir_cocodr.report.terminal import print_adaptation
+from beir_cocodr.report.tables.evaluation import print_adaptation, verdict_tables
 from beir_cocodr.training.adapt import ADAPT_STAGES, adapt, adapt_options
 from beir_cocodr.training.options import PretrainOptions
 
@@ -136,7 +144,7 @@ def test_the_command_compare_picks_among_the_same_methods(adapted, capsys):
     assert len(told["pairs"]) == len(models) * (len(models) - 1) / 2
     assert told["best"]["model"] == told["ranking"][0]
     assert told["best"]["reason"] in " ".join(
-        table.caption for table in verdict_tables(told) if table.caption
+        table.caption for table in verdict_tables(ComparisonRecord.from_json(told, "stdout")) if table.caption
     )
 
 
@@ -219,7 +227,7 @@ def test_labels_of_another_split_are_refused_and_not_read(distinct, clean, tmp_p
         adapt(str(corpus), None, clean, tmp_path / "o", ["coco"])
     assert not (tmp_path / "o").exists()
     report = label_free_pick(corpus, clean, tmp_path / "p")
-    assert report["labels"] is False
+    assert report.labels is False
 
 
 def label_free_pick(corpus, encoder, output):
@@ -234,39 +242,45 @@ def test_no_samples_are_refused_before_anything_is_trained(distinct, clean, tmp_
     assert not (tmp_path / "o").exists()
 
 
-def comparison_of(verdicts, ranking, calibration=None):
+def comparison_of(verdicts, ranking, calibration=NOT_CALIBRATED):
     """A comparison by hand: verdict of b against a for pairs of labels, which are the models' names."""
-    known = {
-        "estimator": "held-out crops",
-        "a": 0.5,
-        "b": 0.6,
-        "difference": 0.1,
-        "interval": [0.05, 0.15],
-        "sign": 1,
-        "applies": True,
-        "remark": "",
-    }
+    known = Estimate("held-out crops", 0.5, 0.6, 0.1, (0.05, 0.15), 0.5, 9, 0, 1, 10, True, "")
+    calibrated = isinstance(calibration, Calibration)
     pairs = [
-        {
-            "a": a,
-            "b": b,
-            "verdict": verdict,
-            "estimates": [known],
-            "family": "models of one kind",
-            "trust": "told",
-            "rule": "calibrated" if calibration else "vote",
-            "probability": 0.93 if calibration else None,
-        }
+        PairVerdict(
+            a=a,
+            b=b,
+            family="models of one kind",
+            verdict=verdict,
+            probability=0.93 if calibrated else None,
+            rule="calibrated" if calibrated else "vote",
+            score=0.0,
+            reason="",
+            trust="told",
+            features={},
+            estimates=[known],
+        )
         for (a, b), verdict in verdicts.items()
     ]
-    return {
-        "pairs": pairs,
-        "ranking": ranking,
-        "calibration": calibration or NOT_CALIBRATED,
-        "pseudo_queries": {name: {"counts": {}} for name in ("held-out crops", "generated queries")},
-        "seed": 43,
-        "labels_wanted": {"a": "base", "b": "bm25", "pairs": [], "remark": "none"},
-    }
+    return ComparisonRecord(
+        ranking=ranking,
+        best=Best(ranking[0], "", []),
+        pseudo_queries={name: PseudoQueryFigures(0) for name in ("held-out crops", "generated queries")},
+        calibration=calibration,
+        seed=43,
+        pairs=pairs,
+        dataset="d",
+        split=None,
+        labels=False,
+        documents=1,
+        queries=0,
+        corpus_sha256="",
+        identical_ids="keep",
+        models=ranking,
+        labels_wanted=AnnotationCandidates("base", "bm25", [], "none"),
+        seen={},
+        versions={},
+    )
 
 
 LABELS = ["bm25", *(label + mode for label in ("base", "base + COCO") for mode in USES.values())]
@@ -292,23 +306,21 @@ def test_only_what_pays_is_recommended(better, chosen):
     verdicts = {pair: "better" if pair in better else "cannot tell" for pair in asked}
     candidates = {label: label for label in LABELS}
     found = recommend_label_free(comparison_of(verdicts, [*ranking, "base + COCO, feedback"]), candidates)
-    assert found["model"] == chosen
-    assert found["verdict"] == "cannot tell"
-    assert any(chosen in reason for reason in found["reasons"] if reason.startswith(("Use", "Of what")))
+    assert found.model == chosen
+    assert found.verdict == "cannot tell"
+    assert any(chosen in reason for reason in found.reasons if reason.startswith(("Use", "Of what")))
 
 
 def test_a_calibration_is_told_in_words():
     asked = [("base", label) for label in LABELS if label != "base"]
     asked += [(f"base{mode}", f"base + COCO{mode}") for mode in USES.values() if mode]
-    calibration = {"threshold": 0.8}
+    calibration = Calibration({}, 0.8, [], [], {}, "2026-01-01")
     report = comparison_of(dict.fromkeys(asked, "better"), LABELS, calibration)
     found = recommend_label_free(report, {label: label for label in LABELS})
-    assert (found["calibrated"], found["trust"], found["model"]) == (True, ["told"], "bm25")
-    told = next(
-        reason for reason in found["reasons"] if reason.startswith("base + COCO against base: better")
-    )
+    assert (found.calibrated, found.trust, found.model) == (True, ["told"], "bm25")
+    told = next(reason for reason in found.reasons if reason.startswith("base + COCO against base: better"))
     assert "put at 0.93, and it takes 0.80 to call it better, 0.20 to call it worse" in told
-    [told] = {reason for reason in found["reasons"] if "held-out crops: " in reason}
+    [told] = {reason for reason in found.reasons if "held-out crops: " in reason}
     assert told.endswith("crops: 0.500 to 0.600 (+0.100, 95% +0.050 to +0.150), speaks for it.")
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.evaluation.label_free.evidence import BM25, Evidence, overlap, reciprocal_rank_fusion
-from beir_cocodr.evaluation.significance import interval
+from beir_cocodr.evaluation.measures import interval
+from beir_cocodr.evaluation.records import Estimate
 from beir_cocodr.models.spec import ModelSpec
 
 CROPS, GENERATED = "held-out crops", "generated queries"
@@ -24,47 +23,6 @@ FEWEST_QUERIES = 10
 
 # Beyond two standard deviations a larger effect says no more; one without any variance is infinite.
 _LARGEST_EFFECT = 2.0
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """How model b differs from model a in one estimator, over the same queries.
-
-    Attributes:
-        estimator: one of :data:`ESTIMATORS`.
-        a, b: means; None without queries.
-        difference: mean of b − a.
-        interval: bootstrap 95% interval of the difference over queries.
-        effect: difference over the standard deviation of the per-query differences (Cohen's d for pairs),
-            within −2..2; 0 where the estimator does not apply.
-        wins, ties, losses: queries on which b is better, equal, worse.
-        queries: how many.
-        applies: whether it is evidence for this pair.
-        remark: why not, or "".
-    """
-
-    estimator: str
-    a: float | None
-    b: float | None
-    difference: float | None
-    interval: tuple[float, float] | None
-    effect: float
-    wins: int
-    ties: int
-    losses: int
-    queries: int
-    applies: bool
-    remark: str
-
-    @property
-    def sign(self) -> int:
-        """1 or −1 where the interval lies on one side of 0 and the estimator applies, else 0."""
-        if not self.applies or self.interval is None:
-            return 0
-        return int(self.interval[0] > 0) - int(self.interval[1] < 0)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"sign": self.sign}
 
 
 def kind(model: str) -> str:

@@ -27,6 +27,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     hold_out_crops,
     lexical_queries,
 )
+from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
 from beir_cocodr.provenance import CollectionProvenance, TrainingRecord, training_lineage
@@ -233,17 +234,12 @@ class Evidence:
     retrieval: dict[str, dict[str, Any]]
     contamination: Contamination = field(default_factory=Contamination)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, PseudoQueryFigures]:
         """The pseudo-queries: counts, the share of words taken verbatim, and what BM25 makes of them."""
-        told = {}
-        for name, made, scores in (
-            ("held-out crops", self.crop_queries, self.crops),
-            ("generated queries", self.generated_queries, self.generated),
-        ):
-            bm25 = scores[BM25]
-            told[name] = made.describe() | {"bm25_ndcg": float(bm25.mean()) if len(bm25) else None}
-        return told | {
-            "agreement": {"queries": len(self.queries), "of_the_collection": self.real},
+        return {
+            "held-out crops": self.crop_queries.describe(self.crops[BM25]),
+            "generated queries": self.generated_queries.describe(self.generated[BM25]),
+            "agreement": PseudoQueryFigures(len(self.queries), of_the_collection=self.real),
         }
 
 

@@ -1,8 +1,5 @@
-"""Queries whose answer is known because they were made from it.
-
-Spans cut out of documents, as queries for what is left of them.
-
-Queries generated without a model, as queries for the documents that they were made from.
+"""Queries whose answer is known because they were made from it: spans cut out of documents, as queries for
+what is left of them, and queries generated without a model, for the documents that they were made from.
 """
 
 from __future__ import annotations
@@ -10,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +16,7 @@ from beir_cocodr.data.documents import CorpusWriter, Documents, open_corpus
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.spans import Range, span_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
+from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.lexical import LexicalGenerator
 
 #: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its rank).
@@ -58,8 +55,10 @@ class PseudoQueries:
         scores: npt.NDArray[np.float64] = hits @ discounts
         return scores
 
-    def describe(self) -> dict[str, Any]:
-        return {"queries": len(self.texts), "verbatim": self.verbatim, "counts": self.counts}
+    def describe(self, scores: npt.NDArray[np.float64]) -> PseudoQueryFigures:
+        """For the record, with BM25's (S,) scores."""
+        bm25 = float(scores.mean()) if len(scores) else None
+        return PseudoQueryFigures(len(self.texts), self.verbatim, self.counts, bm25)
 
 
 def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | None:

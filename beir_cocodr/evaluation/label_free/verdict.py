@@ -1,10 +1,5 @@
-"""What labelled collections have taught about verdicts without labels.
-
-The rule that turns estimates into a verdict.
-
-Comparing models on a collection without looking at labels.
-
-Which of the models of an adaptation to use on a corpus without labels, and why.
+"""The rule that turns label-free estimates into a verdict, what labelled collections have taught about it,
+and what follows from it: a comparison of models without labels, and which model of an adaptation to use.
 """
 
 from __future__ import annotations
@@ -14,17 +9,15 @@ import json
 import logging
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.estimates import CROPS, WITH_FUSION, Estimate, estimate_pair, kind
-from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, gather_evidence
+from beir_cocodr.evaluation.label_free.estimates import CROPS, WITH_FUSION, estimate_pair, kind
+from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, gather_evidence
 from beir_cocodr.evaluation.label_free.pseudo_queries import TRAINED_ON
 from beir_cocodr.evaluation.recommendation import (
     BASE,
@@ -34,52 +27,27 @@ from beir_cocodr.evaluation.recommendation import (
     ablation_families,
     overall,
 )
+from beir_cocodr.evaluation.records import (
+    AnnotationCandidates,
+    Best,
+    Calibration,
+    ComparisonRecord,
+    Estimate,
+    Findings,
+    PairVerdict,
+    Recommendation,
+    indistinguishable,
+)
 from beir_cocodr.evaluation.runs import file_names, write_run
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.ranking import Results
+
+log = logging.getLogger(__name__)
 
 CALIBRATION_FILE = Path(__file__).with_name("calibration.json")
 
 #: Counts that a calibration carries for pairs of one kind and of different kinds of models.
 SAME_KIND, DIFFERENT_KINDS = "models of one kind", "models of different kinds"
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Weights and threshold, and how often the rule was right.
-
-    Attributes:
-        weights: feature to weight.
-        threshold: the least P for a verdict.
-        collections: names of the labelled collections.
-        corpora: content hashes of their documents.
-        trust: :data:`SAME_KIND` and :data:`DIFFERENT_KINDS` to counts of pairs: ``right``, ``wrong``,
-            ``cannot tell`` where labels tell a difference (paired t-test, p < 0.05), ``claimed``, ``silent``
-            where they tell none; each collection was judged by a rule fitted to the others.
-        date: of the measurement.
-    """
-
-    weights: dict[str, float]
-    threshold: float
-    collections: list[str]
-    corpora: list[str]
-    trust: dict[str, dict[str, int]]
-    date: str
-
-    def statement(self, family: str, corpus_sha256: str | None = None) -> str:
-        """How far to trust a verdict, for a person."""
-        found = self.trust.get(family, {})
-        right, wrong, silent = (found.get(name, 0) for name in ("right", "wrong", "cannot tell"))
-        claimed, rightly_silent = found.get("claimed", 0), found.get("silent", 0)
-        told = (
-            f"For {family}, on {len(self.collections)} labelled collections, each judged by a rule fitted "
-            f"to the others, the verdict was right in {right} of {right + wrong} pairs that it decided and "
-            f"labels can tell apart, and left {silent} such pairs open; of {claimed + rightly_silent} pairs "
-            f"that labels cannot tell apart it decided {claimed} ({self.date})."
-        )
-        if corpus_sha256 in self.corpora:
-            told += " This collection is one of them, so the verdict here is no independent test."
-        return told
 
 
 NOT_CALIBRATED = (
@@ -95,21 +63,12 @@ def load_calibration(path: Path = CALIBRATION_FILE) -> Calibration | None:
         InputError: the file is missing or not one of ours.
     """
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not content["calibrated"]:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and not content.get("calibrated", True):
             return None
-        return Calibration(
-            content["weights"],
-            content["threshold"],
-            content["collections"],
-            content["corpora"],
-            content["trust"],
-            content["date"],
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is no calibration ({error!r}); make it with benchmarks/verdict.py"
-        ) from error
+        return Calibration.from_json(content, path)
+    except (OSError, ValueError, InputError) as error:
+        raise InputError(f"{path} is no calibration ({error}); make it with benchmarks/verdict.py") from error
 
 
 #: Kinds of models whose usual advantage over a dense encoder a calibration learns.
@@ -137,7 +96,13 @@ def probability(values: Mapping[str, float], weights: Mapping[str, float]) -> fl
     return 1 / (1 + math.exp(-score)) if score > -700 else 0.0
 
 
-def decide(estimates: Sequence[Estimate], a: str, b: str, calibration: Calibration | None) -> dict[str, Any]:
+def decide(
+    estimates: Sequence[Estimate],
+    a: str,
+    b: str,
+    calibration: Calibration | None,
+    corpus_sha256: str | None = None,
+) -> PairVerdict:
     """The verdict on b against a.
 
     With a calibration: "better" from P(b is better) ≥ threshold, "worse" from P ≤ 1 − threshold, else "cannot
@@ -145,51 +110,61 @@ def decide(estimates: Sequence[Estimate], a: str, b: str, calibration: Calibrati
     none against them decide. Between models of different kinds only held-out crops and agreement with the
     fusion vote.
 
-    Returns:
-        ``verdict``, ``probability`` (None without a calibration), ``rule`` ("calibrated" or "vote"),
-        ``score`` (how far it speaks for b, −1..1), ``reason``.
+    Args:
+        estimates: of b against a.
+        a, b: model names.
+        calibration: of the rule.
+        corpus_sha256: content hash of the corpus, for what is said of how far to trust the verdict.
     """
+    alike, values = kind(a) == kind(b), features(estimates, a, b)
+    family = SAME_KIND if alike else DIFFERENT_KINDS
     if calibration is not None:
-        p = probability(features(estimates, a, b), calibration.weights)
-        threshold = calibration.threshold
-        return {
-            "verdict": "better" if p >= threshold else "worse" if p <= 1 - threshold else "cannot tell",
-            "probability": p,
-            "rule": "calibrated",
-            "score": 2 * p - 1,
-            "reason": f"P(b is better) = {p:.2f}; {threshold:.2f} is needed for a verdict",
-        }
-    voting = [found for found in estimates if kind(a) == kind(b) or found.estimator in _FAIR]
-    signs = {found.estimator: found.sign for found in voting}
-    for_b, for_a = (sum(sign == side for sign in signs.values()) for side in (1, -1))
-    verdict = "cannot tell"
-    if max(for_a, for_b) >= _VOTES_NEEDED and min(for_a, for_b) == 0:
-        verdict = "better" if for_b else "worse"
-    return {
-        "verdict": verdict,
-        "probability": None,
-        "rule": "vote",
-        "score": (for_b - for_a) / max(1, len(voting)),
-        "reason": f"{for_b} of {len(voting)} estimators speak for b, {for_a} for a; {_VOTES_NEEDED} and none "
+        p, threshold = probability(values, calibration.weights), calibration.threshold
+        return PairVerdict(
+            a=a,
+            b=b,
+            family=family,
+            verdict="better" if p >= threshold else "worse" if p <= 1 - threshold else "cannot tell",
+            probability=p,
+            rule="calibrated",
+            score=2 * p - 1,
+            reason=f"P(b is better) = {p:.2f}; {threshold:.2f} is needed for a verdict",
+            trust=calibration.statement(family, corpus_sha256),
+            features=values,
+            estimates=list(estimates),
+        )
+    signs = [found.sign for found in estimates if alike or found.estimator in _FAIR]
+    for_b, for_a = signs.count(1), signs.count(-1)
+    decided = max(for_a, for_b) >= _VOTES_NEEDED and min(for_a, for_b) == 0
+    return PairVerdict(
+        a=a,
+        b=b,
+        family=family,
+        verdict="cannot tell" if not decided else "better" if for_b else "worse",
+        probability=None,
+        rule="vote",
+        score=(for_b - for_a) / max(1, len(signs)),
+        reason=f"{for_b} of {len(signs)} estimators speak for b, {for_a} for a; {_VOTES_NEEDED} and none "
         "against are needed",
-    }
+        trust=NOT_CALIBRATED,
+        features=values,
+        estimates=list(estimates),
+    )
 
 
-def choose(models: Sequence[str], pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+def choose(models: Sequence[str], scores: Mapping[tuple[str, str], float]) -> list[str]:
     """Models from best to worst by their mean score against all others; ties keep the order given.
 
     Args:
         models: their names.
-        pairs: ``a``, ``b`` and the ``score`` of :func:`decide`, every pair once.
+        scores: of every pair (a, b) once: how far the verdict speaks for b.
     """
     total = dict.fromkeys(models, 0.0)
-    for pair in pairs:
-        total[pair["b"]] += pair["score"]
-        total[pair["a"]] -= pair["score"]
+    for (a, b), score in scores.items():
+        total[b] += score
+        total[a] -= score
     return sorted(models, key=lambda model: -round(total[model], 12))
 
-
-log = logging.getLogger(__name__)
 
 #: The most real queries that are searched for.
 MOST_QUERIES = 1_000
@@ -205,7 +180,7 @@ def compare_label_free(
     seed: int = 42,
     calibration: Calibration | None = None,
     search: SearchOptions = SearchOptions(),
-) -> tuple[dict[str, Any], dict[str, Results]]:
+) -> tuple[Findings, dict[str, Results]]:
     """Estimate how models differ, and say of each pair whether b is better than a.
 
     Args:
@@ -220,8 +195,7 @@ def compare_label_free(
         search: how models are loaded and search.
 
     Returns:
-        ``pairs``, ``ranking``, ``best``, ``pseudo_queries``, ``calibration``, ``retrieval``; and each model's
-        results for real queries.
+        What was found, and each model's results for real queries.
 
     Raises:
         InputError: a run file, which cannot be judged without labels, or a model that cannot be found.
@@ -239,65 +213,37 @@ def compare_label_free(
         evidence = gather_evidence(
             collection.documents, asked, models, Path(place), samples, seed, drop_identical_ids, search
         )
+    corpus = collection.documents.content_hash
     pairs = [
-        _pair(evidence, a, b, collection.documents.content_hash, calibration)
+        decide(estimate_pair(evidence, a, b), a, b, calibration, corpus)
         for a, b in itertools.combinations(models, 2)
     ]
-    ranking = choose(models, pairs)
+    ranking = choose(models, {(pair.a, pair.b): pair.score for pair in pairs})
     results: dict[str, Results] = {}
     for name, file_name in file_names(models).items() if evidence.real else ():
         found = evidence.rankings[name].results(collection.documents, drop_identical_ids, LIST_DEPTH)
         write_run(folder / f"{file_name}.run", found, file_name)
         results[name] = found
-    report = {
-        "pairs": pairs,
-        "ranking": ranking,
-        "best": _best(ranking, pairs, calibration),
-        "pseudo_queries": evidence.describe(),
-        "samples": samples,
-        "seed": seed,
-        "retrieval": {name: evidence.retrieval[name] for name in models},
-        "calibration": NOT_CALIBRATED if calibration is None else _describe_pair(calibration),
-    }
-    return report, results
+    findings = Findings(
+        ranking=ranking,
+        best=_best(ranking[0], pairs, calibration),
+        samples=samples,
+        seed=seed,
+        pseudo_queries=evidence.describe(),
+        calibration=calibration or NOT_CALIBRATED,
+        retrieval={name: evidence.retrieval[name] for name in models},
+        pairs=pairs,
+    )
+    return findings, results
 
 
-def _pair(evidence: Evidence, a: str, b: str, corpus: str, calibration: Calibration | None) -> dict[str, Any]:
-    estimates = estimate_pair(evidence, a, b)
-    family = SAME_KIND if kind(a) == kind(b) else DIFFERENT_KINDS
-    return {
-        "a": a,
-        "b": b,
-        "family": family,
-        **decide(estimates, a, b, calibration),
-        "trust": NOT_CALIBRATED if calibration is None else calibration.statement(family, corpus),
-        "features": features(estimates, a, b),
-        "estimates": [estimate.as_dict() for estimate in estimates],
-    }
-
-
-def _best(ranking: list[str], pairs: list[dict[str, Any]], calibration: Calibration | None) -> dict[str, Any]:
-    best = ranking[0]
-    open_pairs = [
-        pair["b"] if pair["a"] == best else pair["a"]
-        for pair in pairs
-        if best in (pair["a"], pair["b"]) and pair["verdict"] == "cannot tell"
-    ]
-    told = f"{best} has the best estimates"
-    told += f", but cannot be told from {', '.join(open_pairs)}." if open_pairs else "."
+def _best(best: str, pairs: list[PairVerdict], calibration: Calibration | None) -> Best:
+    open_pairs = indistinguishable(best, pairs)
+    reason = f"{best} has the best estimates"
+    reason += f", but cannot be told from {', '.join(open_pairs)}." if open_pairs else "."
     if calibration is None:
-        told += " The rule has not been calibrated."
-    return {"model": best, "reason": told, "indistinguishable": open_pairs}
-
-
-def _describe_pair(calibration: Calibration) -> dict[str, Any]:
-    return {
-        "weights": calibration.weights,
-        "threshold": calibration.threshold,
-        "collections": calibration.collections,
-        "trust": calibration.trust,
-        "date": calibration.date,
-    }
+        reason += " The rule has not been calibrated."
+    return Best(best, reason, open_pairs)
 
 
 def _spaced(queries: dict[str, str], most: int) -> dict[str, str]:
@@ -311,11 +257,11 @@ def _spaced(queries: dict[str, str], most: int) -> dict[str, str]:
 
 _USES = dict(zip(MODES, ("alone", "with feedback", "fused"), strict=True))
 
-#: (label of a, label of b) to the pair's entry in comparison.json.
-LabelPairs = Mapping[tuple[str, str], Mapping[str, Any]]
+#: (label of a, label of b) to the pair.
+LabelPairs = Mapping[tuple[str, str], PairVerdict]
 
 
-def recommend_label_free(comparison: Mapping[str, Any], candidates: Mapping[str, str]) -> dict[str, Any]:
+def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> Recommendation:
     """Name one model and the reasons, from estimates.
 
     As with labels, training has to pay, and so has everything else. A trained encoder may be chosen in a use
@@ -327,17 +273,11 @@ def recommend_label_free(comparison: Mapping[str, Any], candidates: Mapping[str,
         comparison: of :func:`~beir_cocodr.evaluation.compare.compare_models` over the candidates
             without labels, the uses of the base before everything that they are compared with.
         candidates: label ("bm25", "base", "base, fused", "base + COCO", ...) to model name.
-
-    Returns:
-        ``model``, ``measure`` (None), ``verdict``, ``verdicts`` and ``reasons`` as
-        :func:`~beir_cocodr.evaluation.recommendation.recommend`; also ``verdicts_by_use`` (trained encoder to
-        use to verdict), ``ranking`` (labels, best estimates first), ``calibrated`` and ``trust`` (what is
-        known of how often such verdicts are right).
     """
     pairs = label_pairs(comparison, candidates)
     trained = [label for label in candidates if label.startswith(f"{BASE} + ") and ", " not in label]
     by_use = {
-        label: {use: pairs[BASE + mode, label + mode]["verdict"] for mode, use in _USES.items()}
+        label: {use: pairs[BASE + mode, label + mode].verdict for mode, use in _USES.items()}
         for label in trained
     }
     verdicts = {label: found["alone"] for label, found in by_use.items()}
@@ -346,85 +286,84 @@ def recommend_label_free(comparison: Mapping[str, Any], candidates: Mapping[str,
         label + mode for label in trained for mode, use in _USES.items() if by_use[label][use] == "better"
     }
     labels = {name: label for label, name in candidates.items()}
-    ranking = [labels[name] for name in comparison["ranking"]]
-    winners = (label for label in ranking if label in allowed and pairs[BASE, label]["verdict"] == "better")
+    ranking = [labels[name] for name in comparison.ranking]
+    winners = (label for label in ranking if label in allowed and pairs[BASE, label].verdict == "better")
     chosen = next(winners, BASE)
-    trust = {pair["family"]: pair["trust"] for pair in comparison["pairs"]}
-    return {
-        "model": chosen,
-        "measure": None,
-        "verdict": overall(list(verdicts.values())),
-        "verdicts": verdicts,
-        "verdicts_by_use": by_use,
-        "ranking": ranking,
-        "reasons": [
+    trust = {pair.family: pair.trust for pair in pairs.values()}
+    return Recommendation(
+        model=chosen,
+        measure=None,
+        verdict=overall(list(verdicts.values())),
+        verdicts=verdicts,
+        reasons=[
             "The target has no labels, so these are estimates: from held-out crops, from generated queries, "
             "and from how far the lists of models agree.",
             *_describe_verdicts(comparison, pairs, by_use),
             _choice(chosen, pairs),
             f"{len(pairs)} pairs were judged, each for itself: with many, one may be wrong by chance alone.",
-            _fresh(comparison),
-            _to_label(comparison["labels_wanted"], labels),
+            _describe_samples(comparison),
+            _describe_candidates(comparison.labels_wanted, labels),
         ],
-        "calibrated": comparison["pairs"][0]["rule"] == "calibrated",
-        "trust": list(dict.fromkeys(trust[name] for name in (SAME_KIND, DIFFERENT_KINDS) if name in trust)),
-    }
+        verdicts_by_use=by_use,
+        ranking=ranking,
+        calibrated=comparison.estimated[0].rule == "calibrated",
+        trust=list(dict.fromkeys(trust[name] for name in (SAME_KIND, DIFFERENT_KINDS) if name in trust)),
+    )
 
 
-def label_pairs(comparison: Mapping[str, Any], candidates: Mapping[str, str]) -> LabelPairs:
+def label_pairs(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> LabelPairs:
     """The pairs of a comparison by the labels of its models."""
     labels = {name: label for label, name in candidates.items()}
-    return {(labels[pair["a"]], labels[pair["b"]]): pair for pair in comparison["pairs"]}
+    return {(labels[pair.a], labels[pair.b]): pair for pair in comparison.estimated}
 
 
-def training_pairs(candidates: Mapping[str, str]) -> list[tuple[str, str]]:
+def training_pairs(candidates: Iterable[str]) -> list[tuple[str, str]]:
     """(base, trained encoder), each in the same use."""
     encoders = [label for label in candidates if label != "bm25" and ", " not in label]
     return ablation_families(encoders)[TRAINING]
 
 
 def _describe_verdicts(
-    comparison: Mapping[str, Any], pairs: LabelPairs, by_use: Mapping[str, Mapping[str, str]]
+    comparison: ComparisonRecord, pairs: LabelPairs, by_use: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
     for label, uses in by_use.items():
         pair = pairs[BASE, label]
-        yield f"{label} against {BASE}: {uses['alone']}; {_weighed(pair, comparison)}."
-        for estimate in pair["estimates"]:
-            yield f"{label} against {BASE}, {estimate['estimator']}: {_describe_choice(estimate)}."
+        yield f"{label} against {BASE}: {uses['alone']}; {_describe_rule(pair, comparison.calibration)}."
+        for estimate in pair.estimates:
+            yield f"{label} against {BASE}, {estimate.estimator}: {_describe_estimate(estimate)}."
         others = ", ".join(f"{use} {found}" for use, found in uses.items() if use != "alone")
         yield f"{label} against {BASE} used in the same way: {others}."
 
 
-def _weighed(pair: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+def _describe_rule(pair: PairVerdict, calibration: Calibration | str | None) -> str:
     """What the verdict on a pair of models of one kind rests on."""
-    if pair["rule"] == "calibrated":
-        threshold = comparison["calibration"]["threshold"]
+    if isinstance(calibration, Calibration):
+        threshold = calibration.threshold
         return (
-            f"the chance that it is better is put at {pair['probability']:.2f}, and it takes {threshold:.2f} "
+            f"the chance that it is better is put at {pair.probability:.2f}, and it takes {threshold:.2f} "
             f"to call it better, {1 - threshold:.2f} to call it worse"
         )
-    signs = [found["sign"] for found in pair["estimates"]]
+    signs = [found.sign for found in pair.estimates]
     return (
         f"{signs.count(1)} of {len(signs)} estimates speak for it and {signs.count(-1)} against it, and it "
         "takes two and none on the other side"
     )
 
 
-def _describe_choice(estimate: Mapping[str, Any]) -> str:
-    if estimate["difference"] is None:
-        return f"not to be had ({estimate['remark']})"
-    span = ", 95% {:+.3f} to {:+.3f}".format(*estimate["interval"]) if estimate["interval"] else ""
-    if not estimate["applies"]:
-        meaning = f"does not count: {estimate['remark']}"
-    else:
-        meaning = {1: "speaks for it", -1: "speaks against it", 0: "speaks for neither"}[estimate["sign"]]
-    return f"{estimate['a']:.3f} to {estimate['b']:.3f} ({estimate['difference']:+.3f}{span}), {meaning}"
+def _describe_estimate(estimate: Estimate) -> str:
+    if estimate.difference is None:
+        return f"not to be had ({estimate.remark})"
+    span = ", 95% {:+.3f} to {:+.3f}".format(*estimate.interval) if estimate.interval else ""
+    meaning = {1: "speaks for it", -1: "speaks against it", 0: "speaks for neither"}[estimate.sign]
+    if not estimate.applies:
+        meaning = f"does not count: {estimate.remark}"
+    return f"{estimate.a:.3f} to {estimate.b:.3f} ({estimate.difference:+.3f}{span}), {meaning}"
 
 
 def _choice(chosen: str, pairs: LabelPairs) -> str:
     if chosen == BASE:
         return f"Of what may be chosen the rule finds nothing better than {BASE} alone, so keep it."
-    p = pairs[BASE, chosen]["probability"]
+    p = pairs[BASE, chosen].probability
     chance = "" if p is None else f" (the chance is put at {p:.2f})"
     same = ", and than the base used in the same way" if chosen.startswith(f"{BASE} + ") else ""
     return (
@@ -432,21 +371,20 @@ def _choice(chosen: str, pairs: LabelPairs) -> str:
     )
 
 
-def _fresh(comparison: Mapping[str, Any]) -> str:
-    """That nobody is asked what training has answered."""
-    told = comparison["pseudo_queries"]
-    known = sum(told[name]["counts"].get(TRAINED_ON, 0) for name in ("held-out crops", "generated queries"))
+def _describe_samples(comparison: ComparisonRecord) -> str:
+    """That no pseudo-query was trained on."""
+    known = sum(made.counts.get(TRAINED_ON, 0) for made in comparison.pseudo_queries.values())
     return (
-        f"Crops and generated queries were drawn anew with the seed {comparison['seed']}, which no training "
+        f"Crops and generated queries were drawn anew with the seed {comparison.seed}, which no training "
         f"used; {known} that a model was trained on were left out."
     )
 
 
-def _to_label(wanted: Mapping[str, Any], labels: Mapping[str, str]) -> str:
-    between = f"{labels[wanted['a']]} and {labels[wanted['b']]}"
-    if not wanted["pairs"]:
-        return f"There is nothing to label that would tell {between} apart: {wanted['remark']}."
+def _describe_candidates(wanted: AnnotationCandidates, labels: Mapping[str, str]) -> str:
+    between = f"{labels[wanted.a]} and {labels[wanted.b]}"
+    if not wanted.pairs:
+        return f"There is nothing to label that would tell {between} apart: {wanted.remark}."
     return (
-        f"Labels would tell more: the {len(wanted['pairs'])} pairs in {LABELS_FILE} are those that tell most "
+        f"Labels would tell more: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those that tell most "
         f"between {between}."
     )

@@ -1,33 +1,53 @@
-"""What a command has left in its output folder.
-
-Trained models below an output folder, with what their training has left.
-
-An evaluation with labels, whichever command made it.
-
-The scores of single queries.
-
-The first documents of every query of a run, without holding the whole run.
-
-The collection that was judged, for the texts and judgements of the drill-down.
+"""What a command has left in its output folder: records, trained models, scores of single queries, and the
+collection that was judged, where it is at hand.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.recommendation import BASE
+from beir_cocodr.evaluation.records import (
+    AdaptationRecord,
+    ComparisonRecord,
+    EvaluationRecord,
+    PairedTest,
+)
+from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
+from beir_cocodr.records import Record
 
-_RECORD, _CLUSTERS = "training.json", "cluster_weights.jsonl"
+R = TypeVar("R", bound=Record)
+
+_CLUSTERS = "cluster_weights.jsonl"
 
 #: Where rounds of one training lie.
 _ROUNDS = ("episodes", "stages")
+
+ADAPTATION, RESULTS, CURVES = "adapt.json", "results.json", "curves.json"
+
+
+@dataclass(frozen=True)
+class ClusterWeights:
+    """A line of cluster_weights.jsonl: the weight of every cluster at a step."""
+
+    step: int
+    weights: list[float]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What a target measures after a round."""
+
+    model: str
+    dataset: str
+    measures: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -39,36 +59,30 @@ class Trained:
         folder: where it is.
         record: its training.json.
         clusters: title to the lines of a cluster_weights.jsonl; one for each round that has one.
+        curves: after every round, if targets were named.
         files: what was read.
     """
 
     name: str
     folder: Path
-    record: dict[str, Any]
-    clusters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    files: list[Path] = field(default_factory=list)
+    record: TrainingRecord
+    clusters: dict[str, list[ClusterWeights]]
+    curves: list[CurvePoint]
+    files: list[Path]
 
 
 def trained_models(folder: Path) -> list[Trained]:
     """The model in ``folder`` itself and those in ``folder/models``, by name.
 
     Raises:
-        InputError: a training.json or cluster_weights.jsonl that cannot be read.
+        InputError: a training.json, cluster_weights.jsonl or curves.json that cannot be read.
     """
     places = [folder, *sorted(path for path in (folder / "models").glob("*") if path.is_dir())]
-    return [_trained(place) for place in places if (place / _RECORD).is_file()]
+    return [_trained(place) for place in places if (place / RECORD_FILE).is_file()]
 
 
 def _trained(place: Path) -> Trained:
-    try:
-        record = json.loads((place / _RECORD).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(
-            f"{place / _RECORD} cannot be read ({error}); train again, or take it away"
-        ) from error
-    if not isinstance(record, dict) or "stage" not in record:
-        raise InputError(f"{place / _RECORD} is no record of a training: it has no stage")
-    name = place.resolve().name
+    record, name = TrainingRecord.read(place / RECORD_FILE), place.resolve().name
     logs: dict[str, Path] = {}
     for rounds in _ROUNDS:
         numbered = [path for path in (place / rounds).glob("*") if (path / _CLUSTERS).is_file()]
@@ -77,33 +91,35 @@ def _trained(place: Path) -> Trained:
     if not logs and (place / _CLUSTERS).is_file():  # after rounds, this is a copy of the last one's
         logs[name] = place / _CLUSTERS
     clusters = {title: lines for title, file in logs.items() if (lines := _lines(file))}
-    return Trained(name, place, record, clusters, [place / _RECORD, *logs.values()])
+    curves = _curves(place / CURVES) if (place / CURVES).is_file() else []
+    files = [place / RECORD_FILE, *logs.values(), *([place / CURVES] if curves else [])]
+    return Trained(name, place, record, clusters, curves, files)
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
+def _lines(file: Path) -> list[ClusterWeights]:
+    lines: list[ClusterWeights] = []
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            line = json.loads(text)
-            if not line["weights"] or len(line["weights"]) != len((lines or [line])[0]["weights"]):
+            content = json.loads(text)
+            line = ClusterWeights(int(content["step"]), [float(w) for w in content["weights"]])
+            if not line.weights or len(line.weights) != len((lines or [line])[0].weights):
                 raise ValueError("another number of clusters than in the line before")
-            lines.append({"step": int(line["step"]), "weights": [float(w) for w in line["weights"]]})
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{file}:{number}: no line of cluster weights ({error}); take it away"
             ) from error
+        lines.append(line)
     return lines
 
 
-ADAPTATION, COMPARISON, RESULTS, CURVES = "adapt.json", "comparison.json", "results.json", "curves.json"
-
-_KEYS = {
-    ADAPTATION: ("recommendation", "models", "results"),
-    COMPARISON: ("dataset", "labels", "pairs", "ranking", "best", "models"),
-    RESULTS: ("dataset", "documents", "queries", "models", "comparisons"),
-}
-
-_COMMANDS = {ADAPTATION: "adapt", COMPARISON: "compare", RESULTS: "evaluate"}
+def _curves(file: Path) -> list[CurvePoint]:
+    points = read_json(file)
+    try:
+        if not isinstance(points, list):
+            raise TypeError("no list")
+        return [CurvePoint(point.pop("model"), point.pop("dataset"), point) for point in points]
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f"{file} is not what training in rounds writes: a list of points") from error
 
 
 @dataclass(frozen=True)
@@ -112,20 +128,23 @@ class Found:
 
     Attributes:
         folder: the output folder.
-        adaptation, comparison, results: content of adapt.json, comparison.json, results.json; None where
-            there is none. Of an adaptation without labels the comparison is its own.
+        adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there is none.
+            Of an adaptation without labels the comparison is its own.
         trained: models with a training.json, in the folder itself or in ``models/``.
-        curves: name of a model to the points of its curves.json.
         files: what was read, as paths below the folder.
     """
 
     folder: Path
-    adaptation: dict[str, Any] | None
-    comparison: dict[str, Any] | None
-    results: dict[str, Any] | None
+    adaptation: AdaptationRecord | None
+    comparison: ComparisonRecord | None
+    results: EvaluationRecord | None
     trained: list[Trained]
-    curves: dict[str, list[dict[str, Any]]]
     files: list[Path] = field(default_factory=list)
+
+    @property
+    def candidates(self) -> dict[str, str]:
+        """Label to model name, of an adaptation without labels; else nothing."""
+        return self.adaptation.candidates if self.adaptation and self.adaptation.comparison else {}
 
 
 def find_files(folder: Path) -> Found:
@@ -136,21 +155,21 @@ def find_files(folder: Path) -> Found:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; name the --output folder of a command")
-    contents = {name: _content(folder / name, keys) for name, keys in _KEYS.items()}
+    adaptation = _record(AdaptationRecord, folder / ADAPTATION)
+    comparison = _record(ComparisonRecord, folder / COMPARISON_FILE)
+    results = _record(EvaluationRecord, folder / RESULTS)
+    evaluated = [adaptation and adaptation.results, comparison and comparison.evaluation, results]
+    if any(record is not None and not record.models for record in evaluated):
+        raise InputError(f"{folder}: an evaluation has no model; run the command again")
     trained = trained_models(folder)
-    curves = {
-        model.name: points for model in trained if (points := _curves(model.folder / CURVES)) is not None
-    }
-    if not trained and not any(contents.values()):
+    records = {ADAPTATION: adaptation, COMPARISON_FILE: comparison, RESULTS: results}
+    files = [Path(name) for name, record in records.items() if record is not None]
+    if not trained and not files:
         raise InputError(f"{folder} {_lack(folder)}")
-    files = [Path(name) for name, content in contents.items() if content is not None]
-    # An adaptation to a corpus without labels holds a comparison of its own.
-    comparison = (contents[ADAPTATION] or {}).get("comparison") or contents[COMPARISON]
     for model in trained:
         files += [file.relative_to(folder) for file in model.files]
-        if model.name in curves:
-            files.append((model.folder / CURVES).relative_to(folder))
-    return Found(folder, contents[ADAPTATION], comparison, contents[RESULTS], trained, curves, files)
+    own = adaptation.comparison if adaptation is not None else None
+    return Found(folder, adaptation, own or comparison, results, trained, files)
 
 
 def read_json(path: Path) -> Any:
@@ -165,29 +184,8 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} cannot be read ({error}); write it again, or take it away") from error
 
 
-def _content(path: Path, keys: Sequence[str]) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    content = read_json(path)
-    lacking = [key for key in keys if key not in content] if isinstance(content, dict) else list(keys)
-    if lacking:
-        command = _COMMANDS[path.name]
-        raise InputError(f"{path} is not what {command} writes: it lacks {', '.join(lacking)}; run it again")
-    evaluated = content.get("evaluation") or content.get("results") or content
-    if path.name != ADAPTATION and isinstance(evaluated.get("models"), dict) and not evaluated["models"]:
-        raise InputError(f"{path} has no model; run {_COMMANDS[path.name]} again")
-    found: dict[str, Any] = content
-    return found
-
-
-def _curves(path: Path) -> list[dict[str, Any]] | None:
-    """The points, or None where no target was named."""
-    points = read_json(path) if path.is_file() else None
-    if points is not None and not (
-        isinstance(points, list) and all(isinstance(point, dict) and "model" in point for point in points)
-    ):
-        raise InputError(f"{path} is not what training in rounds writes: a list of points")
-    return points or None
+def _record(kind: type[R], path: Path) -> R | None:
+    return kind.read(path) if path.is_file() else None
 
 
 def _lack(folder: Path) -> str:
@@ -203,25 +201,21 @@ def _lack(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What models were measured to be worth.
+class LabelledEvaluation:
+    """What models were measured to be worth, whichever command did it.
 
     Attributes:
-        dataset, split: the collection.
-        models: label to its record in results.json.
-        tests: the paired tests, b against a.
+        results: the figures.
         reference: the label that the others are held against: the base of an adaptation, else the first.
-        measures: their names; the first one decides.
-        results: the content of results.json.
     """
 
-    dataset: str
-    split: str | None
-    models: dict[str, dict[str, Any]]
-    tests: list[dict[str, Any]]
+    results: EvaluationRecord
     reference: str
-    measures: list[str]
-    results: dict[str, Any]
+
+    @property
+    def measures(self) -> list[str]:
+        """Names of the measures."""
+        return self.results.measures
 
     @property
     def measure(self) -> str:
@@ -230,66 +224,46 @@ class Judgement:
 
     def test(
         self, a: str, b: str, measure: str | None = None, family: str | None = None
-    ) -> dict[str, Any] | None:
+    ) -> PairedTest | None:
         """The paired test of b against a, turned round where it was made of a against b.
 
         Where several families have one, that of ``family`` is taken, else the first.
         """
-        measure = measure or self.measure
         found = [
-            test if test["b"] == b else _turned(test)
-            for test in self.tests
-            if test["measure"] == measure and {test["a"], test["b"]} == {a, b}
+            test if test.b == b else test.turned()
+            for test in self.results.comparisons
+            if test.measure == (measure or self.measure) and {test.a, test.b} == {a, b}
         ]
-        preferred = [test for test in found if test["family"] == family]
+        preferred = [test for test in found if test.family == family]
         return next(iter(preferred or found), None)
 
     def value(self, label: str) -> float:
         """A model's figure in the measure that decides."""
-        return float(self.models[label]["measures"][self.measure])
+        return self.results.models[label].measures[self.measure]
 
 
-def judgement(found: Found) -> Judgement | None:
+def labelled_evaluation(found: Found) -> LabelledEvaluation | None:
     """The evaluation of an output folder: adapt's, else compare's, else evaluate's; None without labels."""
-    results = (found.adaptation or {}).get("results") or (found.comparison or {}).get("evaluation")
-    if results is None and found.adaptation is None and found.comparison is None:
-        results = found.results
+    results = found.results if found.adaptation is None and found.comparison is None else None
+    if found.adaptation is not None and found.adaptation.results is not None:
+        results = found.adaptation.results
+    elif found.comparison is not None:
+        results = found.comparison.evaluation
     if results is None:
         return None
-    models = results["models"]
-    reference = BASE if found.adaptation is not None and BASE in models else next(iter(models))
-    return Judgement(
-        results["dataset"],
-        results.get("split"),
-        models,
-        results["comparisons"],
-        reference,
-        list(models[reference]["measures"]),
-        results,
-    )
-
-
-def _turned(test: dict[str, Any]) -> dict[str, Any]:
-    interval = test["interval"]
-    return test | {
-        "a": test["b"],
-        "b": test["a"],
-        "difference": -test["difference"],
-        "interval": None if interval is None else [-interval[1], -interval[0]],
-        "wins": test["losses"],
-        "losses": test["wins"],
-    }
+    adapted = found.adaptation is not None and BASE in results.models
+    return LabelledEvaluation(results, BASE if adapted else next(iter(results.models)))
 
 
 #: Label to query id to its scores, in the order of the measures.
 Scores = dict[str, dict[str, list[float]]]
 
 
-def per_query_scores(judged: Judgement, folder: Path, queries: Sequence[str] | None) -> Scores:
+def per_query_scores(evaluation: LabelledEvaluation, folder: Path, queries: Sequence[str] | None) -> Scores:
     """Read the scores of all models that have some left.
 
     Args:
-        judged: the evaluation.
+        evaluation: whose.
         folder: where its files are.
         queries: ids of the judged queries, in the order of the collection, where that is at hand; scores of
             run files are kept in this order.
@@ -298,13 +272,13 @@ def per_query_scores(judged: Judgement, folder: Path, queries: Sequence[str] | N
         InputError: a file that is none of evaluate's, or two of different query sets.
     """
     scores: Scores = {}
-    for label, record in judged.models.items():
-        if record.get("per_query"):
-            file = folder / record["per_query"]
+    for label, result in evaluation.results.models.items():
+        if result.per_query is not None:
+            file = folder / result.per_query
             if file.is_file():
-                scores[label] = _read(file, judged.measures)
-        elif record.get("scores") and queries is not None:
-            found = _listed(record["scores"], judged.measures, queries)
+                scores[label] = _read(file, evaluation.measures)
+        elif result.scores is not None and queries is not None:
+            found = _listed(result.scores, evaluation.measures, queries)
             if found is not None:
                 scores[label] = found
     for (label, first), (other, second) in zip(scores.items(), list(scores.items())[1:], strict=False):
@@ -334,55 +308,13 @@ def _read(file: Path, measures: Sequence[str]) -> dict[str, list[float]]:
 
 
 def _listed(
-    scores: dict[str, list[Any]], measures: Sequence[str], queries: Sequence[str]
+    scores: dict[str, list[float]], measures: Sequence[str], queries: Sequence[str]
 ) -> dict[str, list[float]] | None:
     """By query id; None where the collection has another number of queries than then."""
     values = [scores[measure] for measure in measures]
     if any(len(column) != len(queries) for column in values):
         return None
-    return dict(zip(queries, ([float(v) for v in row] for row in zip(*values, strict=True)), strict=True))
-
-
-#: How far down the place of a document is known.
-KNOWN = 100
-
-
-def run_tops(path: Path, queries: Container[str] | None = None, depth: int = KNOWN) -> dict[str, list[str]]:
-    """Query id to its best documents, by descending score and then id as in trec_eval.
-
-    Args:
-        path: a TREC run.
-        queries: the only ones that matter; all by default.
-        depth: documents a query.
-
-    Raises:
-        InputError: a line that is none of a run.
-    """
-    found: dict[str, list[tuple[float, str]]] = {}
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            columns = line.split()
-            if not columns or (queries is not None and columns[0] not in queries):
-                continue
-            hits = found.setdefault(columns[0], [])
-            hits.append(_hit(columns, path, number))
-            if len(hits) > 4 * depth:
-                hits.sort(reverse=True)
-                del hits[depth:]
-    return {
-        query: [document for _, document in sorted(hits, reverse=True)[:depth]]
-        for query, hits in found.items()
-    }
-
-
-def _hit(columns: list[str], path: Path, number: int) -> tuple[float, str]:
-    try:
-        score = float(columns[4])
-    except (IndexError, ValueError):
-        score = math.nan
-    if len(columns) != 6 or not math.isfinite(score):
-        raise InputError(f"{path}:{number}: no line of a TREC run, query Q0 document rank score tag")
-    return score, columns[2]
+    return dict(zip(queries, map(list, zip(*values, strict=True)), strict=True))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""One self-contained page about the output of a command.
-
-The page itself, from its parts.
-
-Where the page goes.
-"""
+"""One self-contained page about the output of a command: where it goes, its parts, and the page from them."""
 
 from __future__ import annotations
 
@@ -14,32 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.report.html.outputs import (
     Found,
-    Judgement,
-    Scores,
+    LabelledEvaluation,
     Texts,
     collection_texts,
     find_files,
-    judgement,
+    labelled_evaluation,
     per_query_scores,
 )
 from beir_cocodr.report.html.sections import (
-    DrillDown,
     comparison_parts,
     contamination_section,
     drill_down,
     facts,
     training_parts,
 )
-from beir_cocodr.report.html.text import allowed_text, collection_name, short_names
 from beir_cocodr.report.html.verdict import (
     Headline,
     label_free_headline,
     labelled_headline,
     unjudged_headline,
 )
+from beir_cocodr.report.text import allowed_text, collection_name, short_names
 
 _FOLDER = "beir_cocodr.report.html"
 
@@ -136,24 +130,31 @@ def write_report(
         raise InputError(f"queries is {queries}: show none or more")
     found = find_files(folder)
     path = output_file(folder / "report.html" if output is None else output)
-    judged = judgement(found)
-    labels = _labels(found, judged)
-    names = _names(found, judged, labels)
-    headline = _headline(found, judged, names)
-    texts = _texts(found, judged, dataset, split)
-    scores = _scores(judged, folder, texts)
-    shown = _drill_down(found, judged, scores, headline, names, texts, queries)
+    evaluation = labelled_evaluation(found)
+    models = _models(found, evaluation)
+    labels = {name: label for label, name in found.candidates.items()}
+    names = labels if labels and evaluation is None else short_names(models)
+    headline = _headline(found, evaluation, names)
+    texts = _texts(found, evaluation, dataset, split)
+    qrels = texts.collection.qrels if texts.collection is not None else None
+    scores = (
+        {} if evaluation is None else per_query_scores(evaluation, folder, list(qrels) if qrels else None)
+    )
+    shown = None
+    if headline.pair is not None and queries:
+        measures = evaluation.measures if evaluation is not None else []
+        runs = _runs(found, evaluation)
+        shown = drill_down(runs, scores, measures, headline.pair, names, texts.collection, queries)
+    judged = evaluation.results.queries if evaluation is not None else None
     parts = {
-        "title": _title(found, judged),
+        "title": _title(found, evaluation),
         "headline": headline,
-        "facts": facts(found, judged),
+        "facts": list(facts(found, evaluation)),
         "texts_remark": texts.remark,
         "drill_down": shown,
-        "seen": contamination_section(
-            found, labels, texts.collection, judged.results["queries"] if judged is not None else None
-        ),
+        "seen": contamination_section(found, models, texts.collection, judged),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **comparison_parts(found, judged, scores, headline, names, published),
+        **comparison_parts(found, evaluation, scores, headline, names, published),
         **training_parts(found),
     }
     write_text(path, page(parts))
@@ -166,82 +167,49 @@ def write_report(
     }
 
 
-def _labels(found: Found, judged: Judgement | None) -> dict[str, str]:
+def _models(found: Found, evaluation: LabelledEvaluation | None) -> dict[str, str]:
     """Label to model name, of everything that was compared."""
-    if judged is not None:
-        return {label: record["model"] for label, record in judged.models.items()}
-    return {model: model for model in (found.comparison or {}).get("models", [])}
+    if evaluation is not None:
+        return {label: result.model for label, result in evaluation.results.models.items()}
+    return {model: model for model in found.comparison.models} if found.comparison else {}
 
 
-def _headline(found: Found, judged: Judgement | None, names: Mapping[str, str]) -> Headline:
-    if judged is not None:
-        return labelled_headline(judged, names, (found.adaptation or {}).get("recommendation"))
+def _headline(found: Found, evaluation: LabelledEvaluation | None, names: Mapping[str, str]) -> Headline:
+    recommendation = found.adaptation.recommendation if found.adaptation is not None else None
+    if evaluation is not None:
+        return labelled_headline(evaluation, names, recommendation)
     if found.comparison is not None:
-        return label_free_headline(found.comparison, names, _own_adaptation(found))
+        return label_free_headline(found.comparison, names, found.candidates, recommendation)
     return unjudged_headline(found)
 
 
-def _own_adaptation(found: Found) -> dict[str, Any] | None:
-    """The adaptation that the comparison stands in, if it does."""
-    return found.adaptation if (found.adaptation or {}).get("comparison") else None
+def _title(found: Found, evaluation: LabelledEvaluation | None) -> str:
+    record = evaluation.results if evaluation is not None else found.comparison
+    if record is not None:
+        return collection_name(record.dataset)
+    return collection_name(found.adaptation.corpus) if found.adaptation else found.folder.resolve().name
 
 
-def _names(found: Found, judged: Judgement | None, labels: Mapping[str, str]) -> dict[str, str]:
-    """What is shown of each label; an adaptation without labels has labels of its own for model names."""
-    adaptation = _own_adaptation(found)
-    if judged is None and adaptation is not None:
-        return {name: label for label, name in adaptation["candidates"].items()}
-    return short_names(labels)
+def _texts(
+    found: Found, evaluation: LabelledEvaluation | None, dataset: str | None, split: str | None
+) -> Texts:
+    record = found.comparison or (evaluation.results if evaluation is not None else None)
+    if record is not None:
+        return collection_texts(record.dataset, record.split, record.corpus_sha256, dataset, split)
+    if found.adaptation is not None:
+        return collection_texts(found.adaptation.corpus, None, None, dataset, split)
+    return Texts(None, "")
 
 
-def _title(found: Found, judged: Judgement | None) -> str:
-    told = judged.dataset if judged is not None else None
-    told = told or (found.comparison or {}).get("dataset") or (found.adaptation or {}).get("corpus")
-    return collection_name(str(told)) if told else found.folder.resolve().name
-
-
-def _texts(found: Found, judged: Judgement | None, dataset: str | None, split: str | None) -> Texts:
-    told: dict[str, Any] = dict(found.comparison or {}) or dict(judged.results if judged else {})
-    name = told.get("dataset") or (found.adaptation or {}).get("corpus")
-    if name is None:
-        return Texts(None, "")
-    return collection_texts(name, told.get("split"), told.get("corpus_sha256"), dataset, split)
-
-
-def _scores(judged: Judgement | None, folder: Path, texts: Texts) -> Scores:
-    if judged is None:
-        return {}
-    qrels = texts.collection.qrels if texts.collection is not None else None
-    return per_query_scores(judged, folder, list(qrels) if qrels else None)
-
-
-def _drill_down(
-    found: Found,
-    judged: Judgement | None,
-    scores: Scores,
-    headline: Headline,
-    names: Mapping[str, str],
-    texts: Texts,
-    most: int,
-) -> DrillDown | None:
-    if headline.pair is None or not most:
-        return None
-    measures = judged.measures if judged is not None else []
-    return drill_down(_runs(found, judged), scores, measures, headline.pair, names, texts.collection, most)
-
-
-def _runs(found: Found, judged: Judgement | None) -> dict[str, Path]:
+def _runs(found: Found, evaluation: LabelledEvaluation | None) -> dict[str, Path]:
     """Label to its run file, of those that are there."""
-    if judged is not None:
-        named = {label: record.get("run") for label, record in judged.models.items()}
+    if evaluation is not None:
+        named = {label: result.run for label, result in evaluation.results.models.items()}
     else:
-        from beir_cocodr.evaluation.runs import file_names
-
-        labels = (found.comparison or {}).get("models", [])
-        named = {label: f"{name}.run" for label, name in file_names(labels).items()}
+        models = found.comparison.models if found.comparison else []
+        named = {label: f"{name}.run" for label, name in file_names(models).items()}
     places = {
         label: next((path for path in (found.folder / run, Path(run)) if path.is_file()), None)
         for label, run in named.items()
-        if run
     }
     return {label: path for label, path in places.items() if path is not None}

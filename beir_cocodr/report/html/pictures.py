@@ -1,10 +1,5 @@
-"""Pictures that stand in the page and follow its colours.
-
-Cluster weights over time as pictures.
-
-Measures after each round of training as a picture.
-
-Differences between models as pictures: over models, and over queries.
+"""Pictures that stand in the page and follow its colours: cluster weights over time, measures after each
+round of training, and differences between models, over models and over queries.
 """
 
 from __future__ import annotations
@@ -19,10 +14,10 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.evaluation.recommendation import USE, verdict
-from beir_cocodr.report.html.outputs import Judgement
-from beir_cocodr.report.html.text import allowed_text, short_names
+from beir_cocodr.evaluation.recommendation import USE
+from beir_cocodr.report.html.outputs import ClusterWeights, CurvePoint, LabelledEvaluation
 from beir_cocodr.report.pictures import has_matplotlib
+from beir_cocodr.report.text import allowed_text, short_names
 
 #: Colours that are drawn, and the variables of the style sheet that take their place.
 INK, MUTED, LINE, BETTER, WORSE, ACCENT = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
@@ -145,18 +140,18 @@ def _attribute(key: str, value: str, name: str) -> str:
 _ABOVE, _BELOW = (0.87, 0.45, 0.13), (0.20, 0.52, 0.85)
 
 
-def cluster_pictures(name: str, title: str, lines: Sequence[Mapping[str, Any]]) -> list[Picture]:
+def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> list[Picture]:
     """Weights of all clusters with the largest named, and, of several log lines, all of them as a heat map.
 
     Args:
         name: unique on the page.
         title: whose clusters.
-        lines: of cluster_weights.jsonl, each with ``step`` and ``weights``.
+        lines: of cluster_weights.jsonl.
     """
     if not has_matplotlib():
         return []
-    steps = np.array([line["step"] for line in lines])
-    weights = np.array([line["weights"] for line in lines])  # (T, K)
+    steps = np.array([line.step for line in lines])
+    weights = np.array([line.weights for line in lines])  # (T, K)
     drawn = [_lines(name, title, steps, weights)]
     if len(steps) > 1 and weights.shape[1] > len(SERIES):
         drawn.append(_heat_map(name, title, steps, weights))
@@ -218,34 +213,34 @@ def _strongest(ratio: float) -> str:
     if ratio < 1e-9:
         return "All weights are equal all the time."
     factor = float(np.exp(ratio))
-    told = f"{factor:.3g} times the equal weight, or 1 / {factor:.3g} of it"
+    strongest = f"{factor:.3g} times the equal weight, or 1 / {factor:.3g} of it"
     if factor < 1.1:
-        told = f"{factor - 1:.2%} above or below the equal weight"
-    return f"Orange: above the equal weight, blue: below, blank: equal; the strongest colour is {told}."
+        strongest = f"{factor - 1:.2%} above or below the equal weight"
+    return f"Orange: above the equal weight, blue: below, blank: equal; the strongest colour is {strongest}."
 
 
 _STYLES = ("-", "--", ":")
 
 
-def curve_picture(name: str, title: str, points: Sequence[Mapping[str, Any]]) -> Picture | None:
+def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Picture | None:
     """One panel a measure, one line a target, from the points of curves.json.
 
     Args:
         name: unique on the page.
         title: whose rounds.
-        points: each with ``model`` (the round), ``dataset``, and measures.
+        points: their models are the rounds.
     """
-    rounds = list(dict.fromkeys(point["model"] for point in points))
-    datasets = list(dict.fromkeys(point["dataset"] for point in points))
+    rounds = list(dict.fromkeys(point.model for point in points))
+    datasets = list(dict.fromkeys(point.dataset for point in points))
     short = short_names(datasets)
-    measures = [key for key in points[0] if key not in ("model", "dataset")]
+    measures = list(points[0].measures)
 
     def panel(axis: Any, measure: str) -> None:
         for number, dataset in enumerate(datasets):
             values = {
-                point["model"]: point[measure]
+                point.model: point.measures[measure]
                 for point in points
-                if point["dataset"] == dataset and measure in point
+                if point.dataset == dataset and measure in point.measures
             }
             places = [place for place, found in enumerate(rounds) if found in values]
             axis.plot(
@@ -291,33 +286,32 @@ _MOST_BARS = 600
 _COLOURS = {"better": BETTER, "worse": WORSE, "cannot tell": MUTED}
 
 
-def interval_picture(judged: Judgement, names: Mapping[str, str]) -> Picture | None:
+def interval_picture(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Picture | None:
     """Every model's difference to the reference with its interval; None where there are fewer than two."""
-    found = [
-        (label, judged.test(judged.reference, label, family=USE))
-        for label in judged.models
-        if label != judged.reference
+    tests = [
+        (label, test)
+        for label in evaluation.results.models
+        if (test := evaluation.test(evaluation.reference, label, family=USE)) is not None
     ]
-    tests = [(label, test) for label, test in found if test is not None]
     if len(tests) < 2:
         return None
 
     def draw(axis: Any) -> None:
         axis.axvline(0, color=LINE, lw=1)
         for place, (_, test) in enumerate(tests):
-            colour = _COLOURS[verdict(test)]
-            low, high = test["interval"] or (test["difference"],) * 2
+            colour = _COLOURS[test.verdict]
+            low, high = test.interval or (test.difference, test.difference)
             axis.plot([low, high], [place, place], color=colour, lw=2.2, solid_capstyle="round")
-            axis.plot([test["difference"]], [place], "o", color=colour, ms=5)
+            axis.plot([test.difference], [place], "o", color=colour, ms=5)
         axis.set_yticks(range(len(tests)), [plain(names[label]) for label, _ in tests])
         axis.tick_params(axis="y", length=0, labelcolor=INK)
         axis.set_ylim(len(tests) - 0.5, -0.5)
         axis.spines["left"].set_visible(False)
-        axis.set_xlabel(f"difference in {judged.measure}")
+        axis.set_xlabel(f"difference in {evaluation.measure}")
 
     return picture(
         "intervals",
-        f"Differences to {names[judged.reference]}, {judged.measure}",
+        f"Differences to {names[evaluation.reference]}, {evaluation.measure}",
         "Mean of the paired differences and bootstrap 95% interval; green and red where p < 0.05 after Holm.",
         0.75 + 0.27 * len(tests),
         draw,
@@ -325,7 +319,7 @@ def interval_picture(judged: Judgement, names: Mapping[str, str]) -> Picture | N
 
 
 def query_picture(
-    judged: Judgement,
+    evaluation: LabelledEvaluation,
     scores: Mapping[str, Mapping[str, Sequence[float]]],
     pair: tuple[str, str],
     names: Mapping[str, str],
@@ -348,7 +342,7 @@ def query_picture(
         axis.margins(y=0.08)
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_xlabel("queries, by difference")
-        axis.set_ylabel(f"difference in {judged.measure}")
+        axis.set_ylabel(f"difference in {evaluation.measure}")
         axis.spines["bottom"].set_visible(False)
         if not values.any():
             axis.set_ylim(-1, 1)
@@ -361,4 +355,4 @@ def query_picture(
     )
     if count > _MOST_BARS:
         caption += f" {_MOST_BARS} evenly spaced ones of {count:,} are drawn."
-    return picture("queries", f"Difference on every query, {judged.measure}", caption, 2.5, draw)
+    return picture("queries", f"Difference on every query, {evaluation.measure}", caption, 2.5, draw)

@@ -1,19 +1,12 @@
-"""Tables and pictures of the page's sections.
-
-What was compared on what.
-
-What models have seen in training of the collection that they are judged on.
-
-Single queries with the rankings of all models, as the page's script takes them.
-
-Which queries a page of bounded size shows.
+"""The page's sections: tables and pictures of a comparison and of trainings, what was compared on what, what
+models have seen in training, and single queries with the rankings of all models.
 """
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +14,11 @@ import numpy as np
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.runs import run_tops
 from beir_cocodr.models.spec import ModelSpec
-from beir_cocodr.provenance import contamination_statement
-from beir_cocodr.report.html.outputs import KNOWN, Found, Judgement, Scores, run_tops
+from beir_cocodr.provenance import ContaminationStatement, contamination_statement
+from beir_cocodr.report.html.outputs import Found, LabelledEvaluation, Scores
 from beir_cocodr.report.html.pictures import cluster_pictures, curve_picture, interval_picture, query_picture
 from beir_cocodr.report.html.tables import (
     Column,
@@ -40,9 +35,9 @@ from beir_cocodr.report.html.tables import (
     training_table,
     verdict_table,
 )
-from beir_cocodr.report.html.text import short_names
 from beir_cocodr.report.html.verdict import Headline, label_free_reference
 from beir_cocodr.report.pictures import has_matplotlib
+from beir_cocodr.report.text import format_number, short_names
 
 #: Tests that are shown without being asked for.
 _SHOWN_TESTS = 3
@@ -50,7 +45,7 @@ _SHOWN_TESTS = 3
 
 def comparison_parts(
     found: Found,
-    judged: Judgement | None,
+    evaluation: LabelledEvaluation | None,
     scores: Scores,
     headline: Headline,
     names: Mapping[str, str],
@@ -58,133 +53,96 @@ def comparison_parts(
 ) -> dict[str, Any]:
     """Of models on a collection, with labels or without."""
     parts: dict[str, Any] = {"models": None, "tests": None, "published": None, "wanted": None, "pictures": []}
-    wanted = (found.comparison or {}).get("labels_wanted")
-    if wanted and wanted["pairs"]:
-        parts["wanted"] = annotation_table(wanted, names)
-    if judged is None:
-        if found.comparison is not None:
-            parts |= _label_free(found, names)
-        return parts
-    parts["models"] = model_table(judged, names)
-    if len(judged.tests) > _SHOWN_TESTS:
-        parts["tests"] = test_table(judged, names)
-    parts["published"] = published_table(judged, names, published)
-    pictures = [interval_picture(judged, names)]
-    if headline.pair is not None:
-        pictures.append(query_picture(judged, scores, headline.pair, names))
-    parts["pictures"] = [drawn for drawn in pictures if drawn is not None]
-    return parts
-
-
-def _label_free(found: Found, names: Mapping[str, str]) -> dict[str, Any]:
-    comparison = found.comparison or {}
-    adaptation = found.adaptation if (found.adaptation or {}).get("comparison") else None
-    pairs = comparison["pairs"]
-    shown = shown_pairs(comparison, label_free_reference(comparison, adaptation), names)
-    parts = {"models": verdict_table(comparison, names, shown, "Verdicts and estimates without labels")}
-    if len(shown) < len(pairs):
-        parts["tests"] = verdict_table(comparison, names, pairs, "All pairs of models")
+    comparison = found.comparison
+    if comparison is not None and comparison.labels_wanted.pairs:
+        parts["wanted"] = annotation_table(comparison.labels_wanted, names)
+    if evaluation is not None:
+        parts["models"] = model_table(evaluation, names)
+        if len(evaluation.results.comparisons) > _SHOWN_TESTS:
+            parts["tests"] = test_table(evaluation, names)
+        parts["published"] = published_table(evaluation.results, names, published)
+        pictures = [interval_picture(evaluation, names)]
+        if headline.pair is not None:
+            pictures.append(query_picture(evaluation, scores, headline.pair, names))
+        parts["pictures"] = [drawn for drawn in pictures if drawn is not None]
+    elif comparison is not None:
+        shown = shown_pairs(comparison, label_free_reference(comparison, found.candidates), names)
+        title = "Verdicts and estimates without labels"
+        parts["models"] = verdict_table(comparison, names, shown, title)
+        if len(shown) < len(comparison.estimated):
+            parts["tests"] = verdict_table(comparison, names, comparison.estimated, "All pairs of models")
     return parts
 
 
 def training_parts(found: Found) -> dict[str, Any]:
     """Of trained models: how they were trained, their rounds and their clusters."""
-    clusters = [
-        drawn
-        for number, (title, lines) in enumerate(
-            (title, lines) for model in found.trained for title, lines in model.clusters.items()
-        )
-        for drawn in cluster_pictures(f"clusters-{number}", title, lines)
-    ]
-    curves = [
-        curve_picture(f"curves-{number}", name, points)
-        for number, (name, points) in enumerate(found.curves.items())
-    ]
+    logs = [log for model in found.trained for log in model.clusters.items()]
+    curves = [(model.name, model.curves) for model in found.trained if model.curves]
+    drawn = [curve_picture(f"curves-{number}", *named) for number, named in enumerate(curves)]
     return {
         "trainings": training_table(found.trained) if found.trained else None,
         "settings": [settings_table(model) for model in found.trained],
-        "cluster_pictures": clusters,
-        "clusters_logged": any(model.clusters for model in found.trained),
-        "curve_pictures": [drawn for drawn in curves if drawn is not None],
-        "curve_tables": [curve_table(name, points) for name, points in found.curves.items()],
+        "cluster_pictures": [
+            picture
+            for number, log in enumerate(logs)
+            for picture in cluster_pictures(f"clusters-{number}", *log)
+        ],
+        "curve_pictures": [picture for picture in drawn if picture is not None],
+        "curve_tables": [curve_table(*named) for named in curves],
         "can_draw": has_matplotlib(),
     }
 
 
-def facts(found: Found, judged: Judgement | None) -> list[tuple[str, str]]:
-    """Term and value: collection, hashes, counts, policies, seeds, machine, versions, date, files.
+def facts(found: Found, evaluation: LabelledEvaluation | None) -> Iterator[tuple[str, str]]:
+    """Term and value: collection, hashes, counts, policies, seeds, versions, date, files.
 
     Only what is on record; nothing is said of the machine that the report is made on.
     """
-    return list(_facts(found, judged))
-
-
-def _facts(found: Found, judged: Judgement | None) -> Iterator[tuple[str, str]]:
-    results = dict(judged.results) if judged else {}
-    told = {**results, **{k: v for k, v in (found.comparison or {}).items() if k not in results}}
-    adaptation = found.adaptation or {}
-    dataset = told.get("dataset") or adaptation.get("corpus")
-    if dataset:
-        split = told.get("split")
-        yield "Collection", f"{dataset} (split {split})" if split else str(dataset)
-    for key, term in (("source", "Source"), ("base", "Base")):
-        if adaptation.get(key):
-            yield term, str(adaptation[key])
-    if adaptation.get("stages"):
-        yield "Stages", ", ".join(adaptation["stages"])
-    if told.get("documents") is not None:
-        yield "Documents", f"{told['documents']:,}"
-    if told.get("queries") is not None:
-        yield ("Judged queries" if judged else "Queries"), f"{told['queries']:,}"
-    if told.get("corpus_sha256"):
-        yield "Corpus, sha256", told["corpus_sha256"]
-    if told.get("identical_ids"):
-        yield (
-            "Document with the query's id",
-            {"keep": "kept", "drop": "dropped"}.get(told["identical_ids"], told["identical_ids"]),
-        )
-    if told.get("top_k"):
-        yield "Documents a query", f"{told['top_k']:,}"
-    if told.get("counts"):
-        yield "Counted on loading", ", ".join(f"{kind}: {n:,}" for kind, n in told["counts"].items())
-    seeds = _seeds(found)
-    if seeds:
+    results, adaptation = evaluation.results if evaluation is not None else None, found.adaptation
+    record = results or found.comparison
+    if record is not None:
+        yield "Collection", f"{record.dataset} (split {record.split})" if record.split else record.dataset
+    elif adaptation is not None:
+        yield "Collection", adaptation.corpus
+    if adaptation is not None:
+        if adaptation.source:
+            yield "Source", adaptation.source
+        yield "Base", adaptation.base
+        yield "Stages", ", ".join(adaptation.stages)
+    if record is not None:
+        yield "Documents", f"{record.documents:,}"
+        yield ("Judged queries" if results else "Queries"), f"{record.queries:,}"
+        if sha256 := record.corpus_sha256 or (found.comparison and found.comparison.corpus_sha256):
+            yield "Corpus, sha256", sha256
+        if record.identical_ids:
+            policies = {"keep": "kept", "drop": "dropped"}
+            yield "Document with the query's id", policies.get(record.identical_ids, record.identical_ids)
+    if results is not None and results.top_k:
+        yield "Documents a query", f"{results.top_k:,}"
+    if results is not None and results.counts:
+        yield "Counted on loading", ", ".join(f"{kind}: {n:,}" for kind, n in results.counts.items())
+    if seeds := _seeds(found):
         yield "Seeds", ", ".join(map(str, seeds))
-    if machine := told.get("machine"):
-        yield (
-            "Machine",
-            ", ".join(f"{k} {v}" for k, v in machine.items())
-            if isinstance(machine, Mapping)
-            else str(machine),
-        )
-    if versions := _versions(found, judged):
+    if versions := _versions(found, results):
         yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
-    yield "Written", _written(found)
+    # The date of the youngest file: the commands put none into their files.
+    newest = max((found.folder / file).stat().st_mtime for file in found.files)
+    yield "Written", f"{datetime.datetime.fromtimestamp(newest, datetime.UTC):%Y-%m-%d %H:%M} UTC"
     yield "Made from", ", ".join(str(file) for file in found.files)
 
 
 def _seeds(found: Found) -> list[int]:
-    seeds = []
-    for model in found.trained:
-        record: dict[str, Any] | None = model.record
-        while record is not None:
-            seeds.append(record.get("options", {}).get("seed"))
-            record = record.get("parent")
-    seeds.append((found.comparison or {}).get("seed"))
+    records = [record for model in found.trained for record in model.record.lineage()]
+    seeds = [found.comparison.seed] if found.comparison is not None else []
+    seeds += [seed for record in records if isinstance(seed := record.options.get("seed"), int)]
     return sorted({seed for seed in seeds if seed is not None})
 
 
-def _versions(found: Found, judged: Judgement | None) -> dict[str, str]:
-    records = [found.comparison or {}]
-    records += list(judged.models.values()) if judged else []
-    records += [model.record for model in found.trained]
-    return next((record["versions"] for record in records if record.get("versions")), {})
-
-
-def _written(found: Found) -> str:
-    """The date of the youngest file: the commands put none into their files."""
-    newest = max((found.folder / Path(file)).stat().st_mtime for file in found.files)
-    return f"{datetime.datetime.fromtimestamp(newest, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+def _versions(found: Found, results: EvaluationRecord | None) -> dict[str, str]:
+    recorded = [found.comparison.versions] if found.comparison is not None else []
+    recorded += [result.versions for result in results.models.values()] if results is not None else []
+    recorded += [model.record.versions for model in found.trained]
+    return next(filter(None, recorded), {})
 
 
 _UNTRAINED = "bm25"
@@ -192,7 +150,7 @@ _UNTRAINED = "bm25"
 
 @dataclass(frozen=True)
 class ContaminationSection:
-    """Attributes: statements: name of a model to its sentences; table: what training was given; remark."""
+    """Name of a model to its sentences, a table of what training was given, and a remark."""
 
     statements: dict[str, list[str]]
     table: HtmlTable | None
@@ -210,8 +168,8 @@ def contamination_section(
         collection: what was judged on, where it is at hand.
         count: how many queries were judged, where labels did.
     """
-    if (found.comparison or {}).get("seen"):
-        return _describe_statement(_by_encoder(found.comparison["seen"]))  # type: ignore[index]
+    if found.comparison is not None and found.comparison.seen:
+        return _describe_statements(found.comparison.seen)
     models = {label: _here(str(name), found.folder) for label, name in judged.items()}
     models |= {model.name: str(model.folder) for model in found.trained if not judged}
     encoders = [ModelSpec.parse(name).encoder for name in models.values()]
@@ -221,17 +179,14 @@ def contamination_section(
     if collection is None:
         return _unjoined(found)
     try:
-        statement = contamination_statement(encoders, collection)
+        statements = contamination_statement(encoders, collection)
     except InputError as error:
         return ContaminationSection({}, None, f"What was seen cannot be told: {error}.")
-    told, asked = (
-        _describe_statement(_by_encoder({n: asdict(s) for n, s in statement.items()})),
-        len(collection.queries),
-    )
+    section, asked = _describe_statements(statements), len(collection.queries)
     if count is None or count >= asked:
-        return told
+        return section
     part = f"Queries are counted over all {asked:,} of the split; {count:,} of them were judged here."
-    return replace(told, remark=part)
+    return replace(section, remark=part)
 
 
 def _here(name: str, folder: Path) -> str:
@@ -245,15 +200,8 @@ def _here(name: str, folder: Path) -> str:
     )
 
 
-def _by_encoder(statement: Mapping[str, Any]) -> dict[str, Any]:
-    """One entry an encoder, by a short name: one that is used in several ways has one history."""
-    told = {ModelSpec.parse(model).encoder: found for model, found in statement.items()}
-    told.pop(_UNTRAINED, None)
-    names = short_names(told)
-    return {names[encoder]: found for encoder, found in told.items()}
-
-
-def _describe_statement(statement: Mapping[str, Any]) -> ContaminationSection:
+def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> ContaminationSection:
+    """By encoder, under a short name: one that is used in several ways has one history."""
     columns = [
         Column("Model", number=False),
         Column("Given", number=False),
@@ -263,44 +211,41 @@ def _describe_statement(statement: Mapping[str, Any]) -> ContaminationSection:
         Column("Queries"),
         Column("Shared", meaning="evaluated queries that training was given"),
     ]
+    by_encoder = {ModelSpec.parse(model).encoder: found for model, found in statements.items()}
+    by_encoder.pop(_UNTRAINED, None)
+    names = short_names(by_encoder)
     rows = []
-    for model, told in statement.items():
-        for shown in told["collections"]:
-            numbers = [shown[key] for key in ("documents", "documents_shared", "queries", "queries_shared")]
-            given = f"corpus {_short(shown.get('corpus_sha256'))}"
-            if shown.get("queries_sha256"):
-                given += f", queries {_short(shown['queries_sha256'])}"
+    for encoder, statement in by_encoder.items():
+        for shown in statement.collections:
+            given = f"corpus {_short(shown.corpus_sha256)}"
+            if shown.queries_sha256:
+                given += f", queries {_short(shown.queries_sha256)}"
+            counts = shown.documents, shown.documents_shared, shown.queries, shown.queries_shared
             rows.append(
                 [
-                    text_cell(model),
-                    text_cell(str(shown["dataset"]), given),
-                    text_cell(", ".join(shown["stages"])),
-                    *(
-                        number_cell(value, f"{value:,}") if value is not None else number_cell(None, "")
-                        for value in numbers
-                    ),
+                    text_cell(names[encoder]),
+                    text_cell(shown.dataset, given),
+                    text_cell(", ".join(shown.stages)),
+                    *(number_cell(count, format_number(count, ",")) for count in counts),
                 ]
             )
     table = HtmlTable("Collections that training was given, by hash", columns, rows) if rows else None
-    return ContaminationSection({model: list(told["sentences"]) for model, told in statement.items()}, table)
+    sentences = {names[encoder]: list(found.sentences) for encoder, found in by_encoder.items()}
+    return ContaminationSection(sentences, table)
 
 
 def _unjoined(found: Found) -> ContaminationSection | None:
     """What the records name, without looking at the judged collection."""
     statements = {}
     for model in found.trained:
-        record: dict[str, Any] | None = model.record
-        told = []
-        while record is not None:
-            for shown in record.get("seen", []):
-                corpus = _short(shown.get("corpus_sha256"))
-                queries = f", {shown['queries']:,} queries" if shown.get("queries") is not None else ""
-                told.append(
-                    f"{record['stage']}: {shown.get('dataset')}, corpus {corpus}, "
-                    f"{shown.get('documents', 0):,} documents{queries}."
-                )
-            record = record.get("parent")
-        statements[model.name] = told[::-1] or ["There is nothing on record."]
+        sentences = [
+            f"{record.stage}: {shown.dataset}, corpus {_short(shown.corpus_sha256)}, "
+            f"{format_number(shown.documents, ',')} documents"
+            + (f", {shown.queries:,} queries." if shown.queries is not None else ".")
+            for record in model.record.lineage()
+            for shown in record.seen
+        ]
+        statements[model.name] = sentences or ["There is nothing on record."]
     if not statements:
         return None
     judged = found.results or found.adaptation or found.comparison
@@ -351,15 +296,15 @@ def list_spread(tops: Sequence[Mapping[str, Sequence[str]]], depth: int) -> dict
     return spread
 
 
-#: Documents that are shown of a ranking.
-SHOWN = 10
+#: Documents that are shown of a ranking, and how far down the place of a document is known.
+SHOWN, KNOWN = 10, 100
 
 _TEXT, _TITLE, _QUERY = 180, 140, 400
 
 
 @dataclass(frozen=True)
 class DrillDown:
-    """Attributes: data: for the script; shown, queries: how many of how many queries."""
+    """What the script takes, and how many of how many queries are shown."""
 
     data: dict[str, Any]
     shown: int
@@ -395,15 +340,13 @@ def drill_down(
     ordered = [pair[0], *(label for label in labels if label != pair[0])]
     if all(label in scores for label in ordered):
         spread = score_spread([scores[label] for label in ordered])
-        chosen = chosen_queries(spread, most)
-        tops = {label: run_tops(runs[label], set(chosen)) for label in labels}
     else:
-        whole = {label: run_tops(runs[label], depth=SHOWN) for label in ordered}
+        whole = {label: run_tops(runs[label], SHOWN) for label in ordered}
         spread = list_spread([whole[label] for label in ordered], SHOWN)
-        chosen = chosen_queries(spread, most)
-        tops = {label: run_tops(runs[label], set(chosen)) for label in labels}
+    chosen = chosen_queries(spread, most)
     if not chosen:
         return None
+    tops = {label: run_tops(runs[label], KNOWN, set(chosen)) for label in labels}
     documents: dict[str, int] = {}
     queries = [_query(query, labels, tops, scores, documents, collection) for query in chosen]
     data = {

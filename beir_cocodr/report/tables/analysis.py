@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from beir_cocodr.analysis.shift import QUERY_TYPES, Shift
-from beir_cocodr.report.terminal import format_number, make_table
+from beir_cocodr.report.terminal import make_table
+from beir_cocodr.report.text import format_number
 
 if TYPE_CHECKING:  # their modules import torch or scipy
     from beir_cocodr.analysis.qpp import QPP, Coefficients

@@ -1,17 +1,9 @@
-"""Results as tables in a terminal.
-
-The estimates of an adaptation without labels as a table in a terminal.
-
-A comparison of models as tables in a terminal.
-
-One run under three tools, and why their numbers differ, as tables in a terminal.
-"""
+"""Evaluations, comparisons, adaptations and parity as tables in a terminal, and defects as lines."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -19,68 +11,67 @@ from rich.table import Table
 from beir_cocodr.data.defects import Defect
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import label_pairs, training_pairs
+from beir_cocodr.evaluation.parity import Difference, ParityRecord
 from beir_cocodr.evaluation.recommendation import BASE, MODES
+from beir_cocodr.evaluation.records import (
+    AdaptationRecord,
+    AnnotationCandidates,
+    ComparisonRecord,
+    Estimate,
+    EvaluationRecord,
+    PairedTest,
+)
+from beir_cocodr.records import Json
+from beir_cocodr.report.terminal import make_table, print_json, print_tables
+from beir_cocodr.report.text import describe_pseudo_queries, format_number, p_value, signed, span
 
 
-def evaluation_table(report: dict[str, Any]) -> Table:
-    """Models by measures, with bootstrap 95% intervals, from the content of results.json."""
-    sizes = f"{report['documents']:,} documents, {report['queries']:,} queries"
-    table = Table(title=f"{report['dataset']} ({report['split']}): {sizes}")
-    table.add_column("model")
-    measures = list(next(iter(report["models"].values()))["measures"])
-    for measure in measures:
-        table.add_column(measure, justify="right")
-        table.add_column("95%", justify="right", style="dim")
-    table.add_column("seconds", justify="right")
-    for label, record in report["models"].items():
+def evaluation_table(record: EvaluationRecord) -> Table:
+    """Models by measures, with bootstrap 95% intervals."""
+    sizes = f"{record.documents:,} documents, {record.queries:,} queries"
+    columns = [title for measure in record.measures for title in (measure, "95%")]
+    table = make_table(
+        f"{record.dataset} ({record.split}): {sizes}", ["model"], [*columns, "seconds"], _remarks(record)
+    )
+    for label, result in record.models.items():
         cells = []
-        for measure in measures:
-            interval = record["intervals"][measure]
+        for measure, interval in result.intervals.items():
             cells += [
-                f"{record['measures'][measure]:.4f}",
+                f"{result.measures[measure]:.4f}",
                 "" if interval is None else "{:.3f}–{:.3f}".format(*interval),
             ]
-        table.add_row(label, *cells, f"{record['seconds']:.1f}")
-    table.caption = "\n".join(_remarks(report["models"])) or None
-    table.caption_justify = "left"
+        table.add_row(label, *cells, f"{result.seconds:.1f}")
     return table
 
 
-def _remarks(models: dict[str, Any]) -> Iterator[str]:
+def _remarks(record: EvaluationRecord) -> Iterator[str]:
     """What a reader of the figures has to know: truncated documents, queries without results."""
-    for label, record in models.items():
-        retrieval = record["retrieval"]
-        if retrieval.get("truncated_documents"):
-            length = retrieval["text_format"]["document_length"]
-            yield f"{label}: {retrieval['truncated_documents']:.0%} of documents cut at {length} tokens"
-        if record["queries_without_results"]:
-            yield f"{label}: {record['queries_without_results']} queries without results, scored 0"
+    for label, result in record.models.items():
+        if result.truncation:
+            yield f"{label}: {result.truncation}"
+        if result.queries_without_results:
+            yield f"{label}: {result.queries_without_results} queries without results, scored 0"
 
 
-def comparison_table(report: dict[str, Any]) -> Table:
-    """Paired tests between models, from the content of results.json."""
-    table = Table(title="paired tests (difference of b to a; p after Holm's correction)")
-    for column in ("measure", "a", "b"):
-        table.add_column(column)
-    for column in ("b − a", "95%", "t-test p", "randomisation p", "win/tie/loss"):
-        table.add_column(column, justify="right")
-    for test in report["comparisons"]:
-        interval = "" if test["interval"] is None else "{:+.3f} to {:+.3f}".format(*test["interval"])
-        table.add_row(
-            test["measure"],
-            test["a"],
-            test["b"],
-            f"{test['difference']:+.4f}",
-            interval,
-            _p(test["t_p_holm"]),
-            _p(test["randomization_p_holm"]),
-            f"{test['wins']}/{test['ties']}/{test['losses']}",
-        )
+_TEST_COLUMNS = ("b − a", "95%", "t-test p", "randomisation p", "win/tie/loss")
+
+
+def comparison_table(record: EvaluationRecord) -> Table:
+    """Paired tests between models."""
+    title = "paired tests (difference of b to a; p after Holm's correction)"
+    table = make_table(title, ["measure", "a", "b"], _TEST_COLUMNS)
+    for test in record.comparisons:
+        table.add_row(test.measure, test.a, test.b, *_test_cells(test))
     return table
 
 
-def _p(value: float | None) -> str:
-    return "–" if value is None else "<0.0001" if value < 1e-4 else f"{value:.4f}"
+def _test_cells(test: PairedTest) -> list[str]:
+    ps = (p_value(p, 4) for p in (test.t_p_holm, test.randomization_p_holm))
+    return [signed(test.difference, 4), span(test.interval), *ps, _counts(test)]
+
+
+def _counts(found: PairedTest | Estimate) -> str:
+    return f"{found.wins}/{found.ties}/{found.losses}"
 
 
 def defect_lines(defects: Sequence[Defect], most: int) -> Iterator[str]:
@@ -96,218 +87,180 @@ def defect_lines(defects: Sequence[Defect], most: int) -> Iterator[str]:
             yield f"... and {count - most} more: {kind}"
 
 
-def adaptation_table(comparison: Mapping[str, Any], candidates: Mapping[str, str]) -> Table:
+def adaptation_table(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> Table:
     """Trained encoders against the base in the same use, and the untrained methods against the base alone."""
     pairs = label_pairs(comparison, candidates)
-    size = f"{comparison['documents']:,} documents, {comparison['queries']:,} queries"
-    table = Table(title=f"{comparison['dataset']}: {size}, estimates without labels")
-    for column in ("model", "against", "verdict"):
-        table.add_column(column)
-    table.add_column("P(better)", justify="right")
-    for name in ESTIMATORS:
-        table.add_column(name, justify="right")
+    size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
+    table = make_table(
+        f"{comparison.dataset}: {size}, estimates without labels",
+        ["model", "against", "verdict"],
+        ["P(better)", *ESTIMATORS],
+        ["difference and its 95% interval; in brackets: does not count for this pair"],
+    )
     for a, b in [*training_pairs(candidates), *((BASE, BASE + mode) for mode in MODES[1:]), (BASE, "bm25")]:
         pair = pairs[a, b]
-        chance = "–" if pair["probability"] is None else f"{pair['probability']:.2f}"
-        table.add_row(b, a, pair["verdict"], chance, *map(_cell, pair["estimates"]))
-    table.caption = "difference and its 95% interval; in brackets: does not count for this pair"
-    table.caption_justify = "left"
+        table.add_row(b, a, pair.verdict, format_number(pair.probability), *map(_estimate, pair.estimates))
     return table
 
 
-def _cell(estimate: Mapping[str, Any]) -> str:
-    if estimate["difference"] is None:
+def _estimate(estimate: Estimate) -> str:
+    if estimate.difference is None:
         return "–"
-    told = f"{estimate['difference']:+.3f}"
-    if estimate["interval"] is not None:
-        told += "\n{:+.3f} to {:+.3f}".format(*estimate["interval"])
-    return told if estimate["applies"] else f"({told})"
+    text = signed(estimate.difference)
+    text += "" if estimate.interval is None else f"\n{span(estimate.interval)}"
+    return text if estimate.applies else f"({text})"
+
+
+def print_adaptation(report: Json | AdaptationRecord, as_json: bool) -> None:
+    """Print an adaptation: the ablation's table, the verdict, and the recommendation.
+
+    Without labels: the table of estimates, and how far to trust the verdict.
+    """
+    record = report
+    if not isinstance(record, AdaptationRecord):
+        record = AdaptationRecord.from_json(record, "adapt.json")
+    if as_json:
+        print_json(record.to_json())
+        return
+    if record.results is not None:
+        print_tables(evaluation_table(record.results))
+    elif record.comparison is not None:
+        print_tables(adaptation_table(record.comparison, record.candidates))
+    recommendation = record.recommendation
+    print(f"Did training make the encoder better? {recommendation.verdict}.")
+    for reason in recommendation.reasons:
+        print(f"- {reason}")
+    for trust in recommendation.trust:
+        print(f"How far to trust this: {trust}")
+    print(f"Recommended: {recommendation.model} ({record.path})")
 
 
 _LISTED = 10
 
 
-def verdict_tables(report: dict[str, Any]) -> list[Table]:
-    """Verdicts, what they rest on, pairs to label, and what was seen, from the content of comparison.json."""
-    tables = [evaluation_table(report["evaluation"])] if report["labels"] else [_estimates(report)]
-    tables.append(_verdicts(report))
-    if report["labels_wanted"]["pairs"]:
-        tables.append(_wanted(report["labels_wanted"]))
-    if report["seen"]:
-        tables.append(_seen(report["seen"]))
+def verdict_tables(record: ComparisonRecord) -> list[Table]:
+    """Verdicts, what they rest on, pairs to label, and what was seen in training."""
+    tables = [_estimates(record) if record.evaluation is None else evaluation_table(record.evaluation)]
+    tables.append(_verdicts(record))
+    if record.labels_wanted.pairs:
+        tables.append(_candidates(record.labels_wanted))
+    if record.seen:
+        tables.append(make_table("what was seen in training", ["model", "statement"]))
+        for model, statement in record.seen.items():
+            tables[-1].add_row(model, "\n".join(statement.sentences))
     return tables
 
 
-def _verdicts(report: dict[str, Any]) -> Table:
-    basis = "paired tests" if report["labels"] else "without labels"
-    table = Table(title=f"verdicts on {report['dataset']}, b against a ({basis})")
-    for column in ("a", "b", "verdict"):
-        table.add_column(column)
-    if report["labels"]:
-        _add_tests(table, report)
-    else:
-        table.add_column("P(b better)", justify="right")
-        table.add_column("reason")
-        for pair in report["pairs"]:
-            chance = "–" if pair["probability"] is None else f"{pair['probability']:.2f}"
-            table.add_row(pair["a"], pair["b"], pair["verdict"], chance, pair["reason"])
-    table.caption = "\n".join(_comparison_remarks(report))
-    table.caption_justify = "left"
+def _verdicts(record: ComparisonRecord) -> Table:
+    title = f"verdicts on {record.dataset}, b against a"
+    if record.labels:
+        columns = ["measure", *_TEST_COLUMNS]
+        table = make_table(f"{title} (paired tests)", ["a", "b", "verdict"], columns, [record.best.reason])
+        for test in record.tests:
+            table.add_row(test.a, test.b, test.verdict, test.measure, *_test_cells(test))
+        return table
+    remarks = [record.best.reason, *dict.fromkeys(pair.trust for pair in record.estimated)]
+    table = make_table(f"{title} (without labels)", ["a", "b", "verdict"], ["P(b better)"], remarks)
+    table.add_column("reason")
+    for pair in record.estimated:
+        table.add_row(pair.a, pair.b, pair.verdict, format_number(pair.probability), pair.reason)
     return table
 
 
-def _add_tests(table: Table, report: dict[str, Any]) -> None:
-    for column in ("measure", "b − a", "95%", "p (Holm)", "win/tie/loss"):
-        table.add_column(column, justify="right")
-    for pair in report["pairs"]:
-        span = "" if pair["interval"] is None else "{:+.3f} to {:+.3f}".format(*pair["interval"])
-        p = pair["t_p_holm"]
-        table.add_row(
-            pair["a"],
-            pair["b"],
-            pair["verdict"],
-            pair["measure"],
-            f"{pair['difference']:+.4f}",
-            span,
-            "–" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}",
-            f"{pair['wins']}/{pair['ties']}/{pair['losses']}",
-        )
-
-
-def _comparison_remarks(report: dict[str, Any]) -> Iterator[str]:
-    yield report["best"]["reason"]
-    if not report["labels"]:
-        yield from dict.fromkeys(pair["trust"] for pair in report["pairs"])
-
-
-def _estimates(report: dict[str, Any]) -> Table:
-    table = Table(title=f"{report['dataset']}: {report['documents']:,} documents, estimates without labels")
-    for column in ("a", "b", "estimator"):
-        table.add_column(column)
-    for column in ("a", "b", "b − a", "95%", "win/tie/loss"):
-        table.add_column(column, justify="right")
-    for pair in report["pairs"]:
-        for found in pair["estimates"]:
-            span = "" if found["interval"] is None else "{:+.3f} to {:+.3f}".format(*found["interval"])
+def _estimates(record: ComparisonRecord) -> Table:
+    asked = record.pseudo_queries["agreement"]
+    whose = "the collection's own" if asked.of_the_collection else "generated"
+    table = make_table(
+        f"{record.dataset}: {record.documents:,} documents, estimates without labels",
+        ["a", "b", "estimator"],
+        ["a", "b", "b − a", "95%", "win/tie/loss"],
+        [
+            *describe_pseudo_queries(record.pseudo_queries),
+            f"agreement: share of the other list's ten best documents, {asked.queries:,} {whose} queries",
+        ],
+    )
+    for pair in record.estimated:
+        for found in pair.estimates:
             table.add_row(
-                pair["a"],
-                pair["b"],
-                found["estimator"] + (f" ({found['remark']})" if found["remark"] else ""),
-                _number(found["a"], ".4f"),
-                _number(found["b"], ".4f"),
-                _number(found["difference"], "+.4f"),
-                span,
-                f"{found['wins']}/{found['ties']}/{found['losses']}",
+                pair.a,
+                pair.b,
+                found.estimator + (f" ({found.remark})" if found.remark else ""),
+                format_number(found.a, ".4f"),
+                format_number(found.b, ".4f"),
+                "–" if found.difference is None else signed(found.difference, 4),
+                span(found.interval),
+                _counts(found),
             )
-    table.caption = "\n".join(_leakage(report["pseudo_queries"]))
-    table.caption_justify = "left"
     return table
 
 
-def _leakage(told: dict[str, Any]) -> Iterator[str]:
-    for name in ("held-out crops", "generated queries"):
-        found = told[name]
-        if found["verbatim"] is not None:
-            yield (
-                f"{name}: {found['queries']:,}; {found['verbatim']:.0%} of their words stand in the document "
-                f"that they have to find, and BM25 alone has nDCG@10 {found['bm25_ndcg']:.3f}"
-            )
-        if known := found["counts"].get("queries_trained_on"):
-            yield f"{name}: {known:,} left out because a model was trained on them"
-    agreement = told["agreement"]
-    whose = "the collection's own" if agreement["of_the_collection"] else "generated"
-    yield f"agreement: share of the other list's ten best documents, {agreement['queries']:,} {whose} queries"
-
-
-def _wanted(wanted: dict[str, Any]) -> Table:
-    table = Table(title=f"labels that would tell most between a = {wanted['a']} and b = {wanted['b']}")
-    for column in ("query", "document"):
-        table.add_column(column)
-    for column in ("weight", "rank a", "rank b"):
-        table.add_column(column, justify="right")
-    for row in wanted["pairs"][:_LISTED]:
-        ranks = [_number(row[name], "d") for name in ("rank_a", "rank_b")]
-        table.add_row(
-            f"{row['query_id']}: {row['query'][:60]}", row["document_id"], f"{row['weight']:.3f}", *ranks
-        )
-    if len(wanted["pairs"]) > _LISTED:
-        table.caption = f"and {len(wanted['pairs']) - _LISTED} more"
-        table.caption_justify = "left"
+def _candidates(wanted: AnnotationCandidates) -> Table:
+    more = len(wanted.pairs) - _LISTED
+    table = make_table(
+        f"labels that would tell most between a = {wanted.a} and b = {wanted.b}",
+        ["query", "document"],
+        ["weight", "rank a", "rank b"],
+        [f"and {more} more"] if more > 0 else [],
+    )
+    for pair in wanted.pairs[:_LISTED]:
+        ranks = [format_number(rank, "d") for rank in (pair.rank_a, pair.rank_b)]
+        query = f"{pair.query_id}: {pair.query[:60]}"
+        table.add_row(query, pair.document_id, f"{pair.weight:.3f}", *ranks)
     return table
-
-
-def _seen(seen: dict[str, Any]) -> Table:
-    table = Table(title="what was seen in training")
-    table.add_column("model")
-    table.add_column("statement")
-    for model, found in seen.items():
-        table.add_row(model, "\n".join(found["sentences"]))
-    return table
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
 
 
 _TOOLS = {"ir_measures": "ir-measures", "beir": "BEIR", "pytrec_eval": "pytrec_eval"}
 
 
-def parity_tables(report: dict[str, Any]) -> list[Table]:
-    """Measures by tools, then each difference with its causes, from what ``parity`` returns."""
-    return [_values(report), _differences(report)]
+def parity_tables(record: ParityRecord) -> list[Table]:
+    """Measures by tools, then each difference with its causes."""
+    return [_values(record), _differences(record)]
 
 
-def _values(report: dict[str, Any]) -> Table:
-    queries = report["queries"]
-    table = Table(
-        title=f"{escape(report['run'])} on {escape(report['dataset'])} ({report['split']}): "
-        f"{queries['judged']:,} judged queries, {queries['judged_with_results']:,} with results"
+def _values(record: ParityRecord) -> Table:
+    queries = record.queries
+    table = make_table(
+        f"{escape(record.run)} on {escape(record.dataset)} ({record.split}): "
+        f"{queries['judged']:,} judged queries, {queries['judged_with_results']:,} with results",
+        ["measure"],
+        [column for title in _TOOLS.values() for column in (title, "its name")],
+        map(escape, record.notes),
     )
-    table.add_column("measure")
-    for title in _TOOLS.values():
-        table.add_column(title, justify="right")
-        table.add_column("its name", style="dim")
-    for row in report["measures"]:
-        cells: list[str] = []
-        for tool in _TOOLS:
-            cells += [f"{row['tools'][tool]['value']:.6f}", row["tools"][tool]["name"]]
-        table.add_row(row["measure"], *cells)
-    table.caption = "\n".join(escape(note) for note in report["notes"]) or None
-    table.caption_justify = "left"
+    for row in record.measures:
+        found = [row.tools[tool] for tool in _TOOLS]
+        table.add_row(row.measure, *(cell for tool in found for cell in (f"{tool.value:.6f}", tool.name)))
     return table
 
 
-def _differences(report: dict[str, Any]) -> Table:
-    table = Table(title="differences to ir-measures, each cause applied after those above it")
-    for column in ("measure", "tool", "cause"):
-        table.add_column(column)
-    for column in ("queries", "changed", "before", "after", "effect"):
-        table.add_column(column, justify="right")
+def _differences(record: ParityRecord) -> Table:
+    table = make_table(
+        "differences to ir-measures, each cause applied after those above it",
+        ["measure", "tool", "cause"],
+        ["queries", "changed", "before", "after", "effect"],
+        [
+            f"every difference is explained, to {record.tolerance:g}"
+            if record.explained
+            else "not every difference is explained: see 'unexplained'"
+        ],
+    )
     table.add_column("reason", overflow="fold")
-    for row in report["measures"]:
-        for found in row["differences"]:
-            head = [row["measure"], _TOOLS[found["tool"]]]
-            for cause in found["causes"]:
-                figures = [f"{cause['queries']:,}", f"{cause['queries_changed']:,}"]
-                figures += [f"{cause['before']:.6f}", f"{cause['after']:.6f}", f"{cause['effect']:+.6f}"]
-                table.add_row(*head, cause["cause"], *figures, cause["reason"])
+    for row in record.measures:
+        for found in row.differences:
+            head = [row.measure, _TOOLS[found.tool]]
+            for cause in found.causes:
+                figures = [f"{cause.queries:,}", f"{cause.queries_changed:,}"]
+                figures += [f"{cause.before:.6f}", f"{cause.after:.6f}", f"{cause.effect:+.6f}"]
+                table.add_row(*head, cause.cause, *figures, cause.reason)
                 head = ["", ""]
-            table.add_row(*head, *_conclusion(found), end_section=True)
-    table.caption = (
-        f"every difference is explained, to {report['tolerance']:g}"
-        if report["explained"]
-        else "not every difference is explained: see 'unexplained'"
-    )
-    table.caption_justify = "left"
+            conclusion, effect, reason = _conclusion(found)
+            table.add_row(*head, conclusion, *[""] * 4, f"{effect:+.6f}", reason, end_section=True)
     return table
 
 
-def _conclusion(found: dict[str, Any]) -> list[str]:
-    total = f"{found['difference']:+.6f}"
-    if not found["explained"]:
-        reason = f"{found['remaining']:+.2e} remains after all known causes"
-        return ["unexplained", "", "", "", "", f"{found['remaining']:+.6f}", reason]
-    if not found["causes"]:
-        return ["none", "", "", "", "", total, "the same number"]
-    reason = "recomputed with these causes, the numbers agree"
-    return ["all", "", "", "", "", total, reason]
+def _conclusion(found: Difference) -> tuple[str, float, str]:
+    if not found.explained:
+        reason = f"{found.remaining:+.2e} remains after all known causes"
+        return "unexplained", found.remaining, reason
+    if not found.causes:
+        return "none", found.difference, "the same number"
+    return "all", found.difference, "recomputed with these causes, the numbers agree"

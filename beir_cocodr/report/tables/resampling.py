@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from beir_cocodr.report.terminal import format_number, make_table
+from beir_cocodr.report.terminal import make_table
+from beir_cocodr.report.text import format_number
 from beir_cocodr.resampling.manifest import LabelOverlap, Manifest, OverlapSummary, RestrainParameters
 
 if TYPE_CHECKING:  # their modules import torch or scipy

@@ -31,13 +31,13 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.evaluation.label_free.verdict import (
     DIFFERENT_KINDS,
     SAME_KIND,
-    Calibration,
     choose,
     decide,
     features,
     load_calibration,
     probability,
 )
+from beir_cocodr.evaluation.records import Calibration
 
 NOTHING = PseudoQueries([], np.zeros(0, np.int64), None, {})
 OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}
@@ -74,8 +74,9 @@ def test_exchanging_the_models_turns_the_verdict_round(seed, pair, calibration):
         assert one.interval == pytest.approx((-other.interval[1], -other.interval[0]))
         assert one.sign == -other.sign
     first, second = decide(forth, a, b, calibration), decide(back, b, a, calibration)
-    assert first["verdict"] == OPPOSITE[second["verdict"]]
-    assert first["score"] == pytest.approx(-second["score"])
+    assert first.verdict == OPPOSITE[second.verdict]
+    assert first.turned().verdict == second.verdict
+    assert first.score == pytest.approx(-second.score)
 
 
 @pytest.mark.parametrize("calibration", [None, calibrated(WEIGHTS, 0.55)])
@@ -90,8 +91,8 @@ def test_models_that_are_the_same_cannot_be_told_apart(calibration):
     estimates = estimate_pair(seen, "x", "y")
     assert all(found.ties == found.queries and found.effect == 0 for found in estimates)
     found = decide(estimates, "x", "y", calibration)
-    assert found["verdict"] == "cannot tell"
-    assert found["score"] == 0
+    assert found.verdict == "cannot tell"
+    assert found.score == 0
 
 
 def with_scores(crops, generated):
@@ -126,7 +127,7 @@ def test_votes_need_two_and_none_against():
     zeros, ones = np.zeros(12), np.ones(12)
 
     def vote(crops, generated):
-        return decide(with_scores((zeros, crops), (zeros, generated)), "x", "y", None)["verdict"]
+        return decide(with_scores((zeros, crops), (zeros, generated)), "x", "y", None).verdict
 
     assert vote(ones, ones) == "better"
     assert vote(-ones, -ones) == "worse"
@@ -162,8 +163,7 @@ def test_probability_is_logistic_and_does_not_overflow():
 
 def test_choose_sorts_by_wins_and_keeps_the_order_of_ties():
     def pairs(*scores):
-        names = [("x", "y"), ("x", "z"), ("y", "z")]
-        return [{"a": a, "b": b, "score": score} for (a, b), score in zip(names, scores, strict=True)]
+        return dict(zip([("x", "y"), ("x", "z"), ("y", "z")], scores, strict=True))
 
     assert choose("xyz", pairs(0.5, 0.3, -0.9)) == ["y", "z", "x"]
     assert choose("xyz", pairs(0, 0, 0)) == ["x", "y", "z"]

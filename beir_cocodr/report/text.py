@@ -1,19 +1,14 @@
-"""Text that a document may hold.
-
-What a collection is called on the page.
-
-How numbers are written on the page.
-
-Names of models that fit into a table.
-"""
+"""Words and figures as reports show them: names of models and collections, signed numbers, intervals."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from beir_cocodr.evaluation.label_free.pseudo_queries import TRAINED_ON
+from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.models.spec import ModelSpec
 
 # What neither HTML nor XML may hold, even as a reference.
@@ -49,13 +44,35 @@ def span(interval: Sequence[float] | None, digits: int = 3) -> str:
     return f"{signed(interval[0], digits)} to {signed(interval[1], digits)}"
 
 
-def p_value(p: float | None, name: bool = False) -> str:
+def p_value(p: float | None, digits: int = 3, name: bool = False) -> str:
     """A p value; with ``name``, as in a sentence."""
     if p is None:
         return "one query, no test" if name else "–"
-    if p < 0.001:
-        return "p < 0.001" if name else "< 0.001"
-    return f"p = {p:.3f}" if name else f"{p:.3f}"
+    least = 10**-digits
+    text = f"< {least:.{digits}f}" if p < least else f"{p:.{digits}f}"
+    return text if not name else f"p {text}" if p < least else f"p = {text}"
+
+
+def format_number(value: float | None, form: str = ".2f") -> str:
+    """A number in Python's format language; a dash where there is none."""
+    return "–" if value is None else format(value, form)
+
+
+def capitalized(text: str) -> str:
+    """With a capital letter in front, and the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def describe_pseudo_queries(pseudo_queries: Mapping[str, PseudoQueryFigures]) -> Iterator[str]:
+    """How easy pseudo-queries are, and which of them were left out."""
+    for name, made in pseudo_queries.items():
+        if made.verbatim is not None:
+            yield (
+                f"{name}: {made.queries:,}; {made.verbatim:.0%} of their words stand in the document that "
+                f"they have to find, and BM25 alone has nDCG@10 {format_number(made.bm25_ndcg, '.3f')}"
+            )
+        if known := made.counts.get(TRAINED_ON):
+            yield f"{name}: {known:,} left out, as a model was trained on them"
 
 
 _MOST = 40

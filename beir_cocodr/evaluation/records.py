@@ -1,0 +1,449 @@
+"""What evaluations, comparisons and adaptations find: results.json, comparison.json, adapt.json, their parts.
+
+Tests and estimates are of model ``b`` against model ``a``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from beir_cocodr.provenance import ContaminationStatement
+from beir_cocodr.records import Json, Record
+
+#: The largest p value, after Holm's correction, that is not called significant.
+LEVEL = 0.05
+
+#: Ends of an interval.
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """How model ``b`` differs from model ``a`` in one measure, over the same queries.
+
+    Attributes:
+        family: the question that the test belongs to.
+        difference: mean of b − a.
+        interval: bootstrap 95% interval of the difference; None with one query.
+        t_p: two-tailed paired t-test; None with one query, which has no variance to test against.
+        randomization_p: two-tailed paired randomisation test of the mean; None like ``t_p``.
+        wins, ties, losses: queries on which b is better, equal, worse.
+        t_p_holm, randomization_p_holm: the same, by Holm's correction over its family, within a measure.
+        verdict: follows from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else
+            "cannot tell".
+    """
+
+    family: str
+    measure: str
+    a: str
+    b: str
+    difference: float
+    interval: Interval | None
+    t_p: float | None
+    randomization_p: float | None
+    wins: int
+    ties: int
+    losses: int
+    t_p_holm: float | None = None
+    randomization_p_holm: float | None = None
+    verdict: str = ""
+
+    def __post_init__(self) -> None:
+        significant = self.t_p_holm is not None and self.t_p_holm < LEVEL and self.difference != 0
+        found = "cannot tell" if not significant else "better" if self.difference > 0 else "worse"
+        object.__setattr__(self, "verdict", found)
+
+    def turned(self) -> PairedTest:
+        """The test of a against b."""
+        return replace(
+            self,
+            a=self.b,
+            b=self.a,
+            difference=-self.difference,
+            interval=turned_interval(self.interval),
+            wins=self.losses,
+            losses=self.wins,
+        )
+
+
+def turned_interval(interval: Interval | None) -> Interval | None:
+    """The interval of a − b, from that of b − a."""
+    return None if interval is None else (-interval[1], -interval[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelResult:
+    """One model's figures on a collection.
+
+    Attributes:
+        model: its name as for ``evaluate``, or a run file.
+        measures, intervals: mean over queries of each measure, and its bootstrap 95% interval.
+        queries_without_results: how many queries scored 0 for want of results.
+        retrieval: what the retriever says of itself; empty for a run file.
+        index_seconds, search_seconds, seconds: 0 for a run file. What an earlier model has made, such as the
+            same encoder's embeddings, costs nothing.
+        run, per_query: files in the folder of results.json; a run file has no file of scores.
+        scores: measure to (Q,) scores in the order of the qrels, for run files only.
+    """
+
+    model: str
+    measures: dict[str, float]
+    intervals: dict[str, Interval | None]
+    queries: int
+    queries_without_results: int
+    documents: int | None = None
+    identical_ids: str | None = None
+    retrieval: Json = field(default_factory=dict)
+    index_seconds: float = 0.0
+    search_seconds: float = 0.0
+    seconds: float = 0.0
+    run: str
+    per_query: str | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, list[float]] | None = None
+
+    @property
+    def truncation(self) -> str:
+        """ "12% of documents cut at 128 tokens", or "" where none was."""
+        share, text_format = self.retrieval.get("truncated_documents"), self.retrieval.get("text_format")
+        if not isinstance(share, float) or not share or not isinstance(text_format, dict):
+            return ""
+        return f"{share:.0%} of documents cut at {text_format['document_length']} tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRecord(Record):
+    """results.json: models on a collection with labels.
+
+    Attributes:
+        models: label to figures, in the order in which they were named.
+        comparisons: the paired tests.
+        counts: what was counted on loading.
+    """
+
+    dataset: str
+    split: str | None
+    documents: int
+    queries: int
+    corpus_sha256: str | None = None
+    identical_ids: str | None = None
+    top_k: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    models: dict[str, ModelResult]
+    comparisons: list[PairedTest]
+
+    @property
+    def measures(self) -> list[str]:
+        """Names of the measures; the first one decides."""
+        return list(next(iter(self.models.values())).measures)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How model b differs from model a in one label-free estimator, over the same queries.
+
+    Attributes:
+        estimator: one of :data:`~beir_cocodr.evaluation.label_free.estimates.ESTIMATORS`.
+        a, b: means; None without queries.
+        difference: mean of b − a.
+        interval: bootstrap 95% interval of the difference over queries.
+        effect: difference over the standard deviation of the per-query differences (Cohen's d for pairs),
+            within −2..2; 0 where the estimator does not apply.
+        wins, ties, losses: queries on which b is better, equal, worse.
+        queries: how many.
+        applies: whether it is evidence for this pair.
+        remark: why not, or "".
+        sign: follows from the rest: 1 or −1 where the interval lies on one side of 0 and the estimator
+            applies, else 0.
+    """
+
+    estimator: str
+    a: float | None
+    b: float | None
+    difference: float | None
+    interval: Interval | None
+    effect: float
+    wins: int
+    ties: int
+    losses: int
+    queries: int
+    applies: bool
+    remark: str
+    sign: int = 0
+
+    def __post_init__(self) -> None:
+        low, high = self.interval if self.applies and self.interval else (0.0, 0.0)
+        object.__setattr__(self, "sign", int(low > 0) - int(high < 0))
+
+    def turned(self) -> Estimate:
+        """The estimate of a against b."""
+        return replace(
+            self,
+            a=self.b,
+            b=self.a,
+            difference=None if self.difference is None else -self.difference,
+            interval=turned_interval(self.interval),
+            effect=-self.effect,
+            wins=self.losses,
+            losses=self.wins,
+        )
+
+
+@dataclass(frozen=True)
+class PairVerdict:
+    """The verdict on b against a by the label-free rule.
+
+    Attributes:
+        family: whether the two are models of one kind.
+        verdict: "better", "worse" or "cannot tell".
+        probability: P(b is better than a); None without a calibration.
+        rule: "calibrated" or "vote".
+        score: how far it speaks for b, −1..1.
+        reason: for a person.
+        trust: how often such verdicts are right.
+        features, estimates: what it rests on.
+    """
+
+    a: str
+    b: str
+    family: str
+    verdict: str
+    probability: float | None
+    rule: str
+    score: float
+    reason: str
+    trust: str
+    features: dict[str, float]
+    estimates: list[Estimate]
+
+    def turned(self) -> PairVerdict:
+        """The verdict on a against b."""
+        return replace(
+            self,
+            a=self.b,
+            b=self.a,
+            verdict={"better": "worse", "worse": "better"}.get(self.verdict, self.verdict),
+            probability=None if self.probability is None else 1 - self.probability,
+            score=-self.score,
+            features={name: -value for name, value in self.features.items()},
+            estimates=[estimate.turned() for estimate in self.estimates],
+        )
+
+
+@dataclass(frozen=True)
+class Calibration(Record):
+    """Weights and threshold of the label-free rule, and how often it was right.
+
+    Attributes:
+        weights: feature to weight.
+        threshold: the least P for a verdict.
+        collections: names of the labelled collections.
+        corpora: content hashes of their documents.
+        trust: family of pairs to counts of pairs: ``right``, ``wrong``, ``cannot tell`` where labels tell a
+            difference (paired t-test, p < 0.05), ``claimed``, ``silent`` where they tell none; each
+            collection was judged by a rule fitted to the others.
+        date: of the measurement.
+    """
+
+    weights: dict[str, float]
+    threshold: float
+    collections: list[str]
+    corpora: list[str]
+    trust: dict[str, dict[str, int]]
+    date: str
+
+    def statement(self, family: str, corpus_sha256: str | None = None) -> str:
+        """How far to trust a verdict, for a person."""
+        found = self.trust.get(family, {})
+        right, wrong, silent = (found.get(name, 0) for name in ("right", "wrong", "cannot tell"))
+        claimed, rightly_silent = found.get("claimed", 0), found.get("silent", 0)
+        text = (
+            f"For {family}, on {len(self.collections)} labelled collections, each judged by a rule fitted "
+            f"to the others, the verdict was right in {right} of {right + wrong} pairs that it decided and "
+            f"labels can tell apart, and left {silent} such pairs open; of {claimed + rightly_silent} pairs "
+            f"that labels cannot tell apart it decided {claimed} ({self.date})."
+        )
+        if corpus_sha256 in self.corpora:
+            text += " This collection is one of them, so the verdict here is no independent test."
+        return text
+
+
+def indistinguishable(best: str, pairs: Sequence[PairedTest] | Sequence[PairVerdict]) -> list[str]:
+    """The models that no verdict sets apart from the best one."""
+    others = [(pair.b if pair.a == best else pair.a, pair) for pair in pairs if best in (pair.a, pair.b)]
+    return [other for other, pair in others if pair.verdict == "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Best:
+    """The model to prefer, why, and the models that may be as good."""
+
+    model: str
+    reason: str
+    indistinguishable: list[str]
+
+
+@dataclass(frozen=True)
+class AnnotationCandidate:
+    """A query-document pair to label.
+
+    Attributes:
+        weight: by how much the difference of the two models' DCG@10 changes if the document is relevant.
+        rank_a, rank_b: its ranks, None beyond rank 10.
+        query, document: text of the query, and the beginning of the document's.
+    """
+
+    query_id: str
+    document_id: str
+    weight: float
+    rank_a: int | None
+    rank_b: int | None
+    query: str = ""
+    document: str = ""
+
+
+@dataclass(frozen=True)
+class AnnotationCandidates:
+    """The pairs whose labels would tell most between models a and b; without any, ``remark`` says why."""
+
+    a: str
+    b: str
+    pairs: list[AnnotationCandidate]
+    remark: str
+
+
+@dataclass(frozen=True)
+class PseudoQueryFigures:
+    """Queries that stand in for judged ones.
+
+    Attributes:
+        verbatim: mean share of a query's words that stand in its document; None without queries.
+        counts: what was looked at and left out.
+        bm25_ndcg: nDCG@10 of BM25 alone.
+        of_the_collection: of the queries on which lists are compared: whether they are the collection's own.
+    """
+
+    queries: int
+    verbatim: float | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    bm25_ndcg: float | None = None
+    of_the_collection: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What was found about several models, with labels or without.
+
+    Attributes:
+        ranking: models, best first.
+        best: the first of them.
+        measure, evaluation: with labels: the measure that decides, and what ``evaluate`` found.
+        samples, seed: without labels: of the pseudo-queries.
+        pseudo_queries: without labels: "held-out crops", "generated queries", and those of the "agreement".
+        calibration: without labels: of the rule, or why there is none.
+        retrieval: without labels: model to what its retriever says of itself.
+        pairs: all pairs, b against a: paired tests with labels, else the rule's verdicts.
+    """
+
+    ranking: list[str]
+    best: Best
+    measure: str | None = None
+    evaluation: EvaluationRecord | None = None
+    samples: int | None = None
+    seed: int | None = None
+    pseudo_queries: dict[str, PseudoQueryFigures] = field(default_factory=dict)
+    calibration: Calibration | str | None = None
+    retrieval: dict[str, Json] = field(default_factory=dict)
+    pairs: list[PairedTest] | list[PairVerdict]
+
+    @property
+    def tests(self) -> list[PairedTest]:
+        """The pairs, if labels judged; else none."""
+        return [pair for pair in self.pairs if isinstance(pair, PairedTest)]
+
+    @property
+    def estimated(self) -> list[PairVerdict]:
+        """The pairs, if there were no labels; else none."""
+        return [pair for pair in self.pairs if isinstance(pair, PairVerdict)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonRecord(Findings, Record):
+    """comparison.json.
+
+    Attributes:
+        labels: whether labels judged.
+        queries: of the collection.
+        labels_wanted: what to label next.
+        seen: model to what is known of its training.
+    """
+
+    dataset: str
+    split: str | None
+    labels: bool
+    documents: int
+    queries: int
+    corpus_sha256: str
+    identical_ids: str
+    models: list[str]
+    labels_wanted: AnnotationCandidates
+    seen: dict[str, ContaminationStatement]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Which model of an adaptation to use, and why.
+
+    Attributes:
+        model: its label, such as "base + COCO, fused".
+        measure: that decided; None without labels.
+        verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot tell".
+        verdicts: trained encoder to the verdict against the base.
+        reasons: for a person.
+        verdicts_by_use: without labels: trained encoder to use ("alone", "with feedback", "fused") to
+            verdict, against the base in the same use.
+        ranking: without labels: labels, best estimates first.
+        calibrated: without labels: whether the rule is.
+        trust: without labels: how often such verdicts are right.
+    """
+
+    model: str
+    measure: str | None
+    verdict: str
+    verdicts: dict[str, str]
+    reasons: list[str]
+    verdicts_by_use: dict[str, dict[str, str]] | None = None
+    ranking: list[str] | None = None
+    calibrated: bool | None = None
+    trust: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptationRecord(Record):
+    """adapt.json: the models that an adaptation made, and which one to use.
+
+    Attributes:
+        corpus, source, base, stages: what was adapted to what.
+        models: name of a model's folder to where it is; the base too.
+        generated_queries: their folder.
+        seconds: of each training.
+        results: with labels: the ablation.
+        candidates: without labels: label ("base + COCO, fused") to model name.
+        comparison: without labels: of the candidates.
+        path: name of the recommended model.
+    """
+
+    corpus: str
+    source: str | None = None
+    base: str
+    stages: list[str]
+    models: dict[str, str]
+    generated_queries: str | None = None
+    seconds: dict[str, float | None] = field(default_factory=dict)
+    results: EvaluationRecord | None = None
+    candidates: dict[str, str] = field(default_factory=dict)
+    comparison: ComparisonRecord | None = None
+    recommendation: Recommendation
+    path: str
