@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats
@@ -26,10 +26,12 @@ from beir_cocodr.records import Report, versions
 
 log = logging.getLogger(__name__)
 
+C = TypeVar("C", bound="Coefficients")
+
 #: Values by query id.
 Values = Mapping[str, float]
 
-#: Two points always lie on a line: a correlation says something from three on.
+#: Two points always lie on a line: a correlation means something from three on.
 _FEWEST_QUERIES = 3
 
 #: What only the rounding of sums sets apart is a tie to Kendall's tau.
@@ -62,10 +64,9 @@ class Correlation(Coefficients):
     predictor: str
     queries: int
 
-    @property
-    def coefficients(self) -> dict[str, Any]:
-        """Without what is correlated, for records that name it in another way."""
-        return {name: value for name, value in vars(self).items() if name not in ("predictor", "queries")}
+    def named(self, kind: Callable[..., C], **names: object) -> C:
+        """The same coefficients as a record that names in another way what is correlated, and over what."""
+        return kind(**{field.name: getattr(self, field.name) for field in fields(Coefficients)}, **names)
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ def _check(quality: Values, extra: Mapping[str, Values], queries: Mapping[str, s
         raise InputError("the quality of no query is given; nothing can be predicted")
     for query, value in quality.items():
         if query not in queries:
-            raise InputError(f"query {query!r} is not in {dataset}; give the split that it was judged in")
+            raise InputError(f"query {query!r} is not in {dataset}; give the split that it was evaluated in")
         if not math.isfinite(value):
             raise InputError(f"the quality of query {query!r} is {value}, not a finite number")
     for name, values in extra.items():

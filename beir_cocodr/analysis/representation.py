@@ -20,7 +20,7 @@ from beir_cocodr.analysis.spans import (
     sample_span_pairs,
 )
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_at_least
 from beir_cocodr.losses.coco import COCOLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
@@ -50,9 +50,8 @@ class RepresentationOptions:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        for name, least in (("sample", 2), ("batch_size", 2), ("span_tokens", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        check_at_least(self, 2, "sample", "batch_size")
+        check_at_least(self, 1, "span_tokens")
         if not 0 < self.temperature < math.inf:
             raise InputError(f"temperature must be positive, not {self.temperature}")
 
@@ -244,7 +243,7 @@ def _correlated(changes: dict[str, SpanChange]) -> ReductionAgainstGain:
         if change.contrastive_loss_reduction is not None
     }
     [row] = correlations({"reduction of the contrastive loss": reductions}, gains)
-    return ReductionAgainstGain(**row.coefficients, of=row.predictor, datasets=row.queries)
+    return row.named(ReductionAgainstGain, of=row.predictor, datasets=row.queries)
 
 
 def _check(datasets: Sequence[str], models: Sequence[str], results: Sequence[Path]) -> None:

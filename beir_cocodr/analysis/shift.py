@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 def weighted_jaccard(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> float:
     """Σ_k min(S_k, T_k) / Σ_k max(S_k, T_k) over relative frequencies: 1 for equals, 0 for nothing in common.
 
-    Counts are divided by their sum first. The paper says "frequency" and does not say of which kind; but with
+    Counts are divided by their sum first. The paper writes "frequency" without its kind; but with
     raw counts two collections of different size could not be alike (of 8.8 million passages against 5,183
     abstracts hardly anything is shared), and the paper's value for that pair is 0.23.
 
@@ -111,7 +111,7 @@ class Unigrams:
 
     A word is a run of letters, digits and underscores of title or text, in lower case. Nothing is stemmed
     and no word is left out, since the paper names neither. Scripts that put no space between words are not
-    cut into words: there this says little.
+    cut into words: there this means little.
 
     Attributes:
         words: (V,) Arrow strings, each once.
@@ -359,7 +359,7 @@ def _correlated(
         for name, found in values.items()
     }
     return [
-        SimilarityCorrelation(**row.coefficients, similarity=row.predictor, targets=row.queries)
+        row.named(SimilarityCorrelation, similarity=row.predictor, targets=row.queries)
         for row in correlations(finite, scores)
     ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from beir_cocodr.data.clusters import Clusters, cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_at_least
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import SearchOptions
@@ -212,9 +212,7 @@ class SourceClusterOptions:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if name != "seed" and value < 1:
-                raise InputError(f"{name} must be at least 1, not {value}")
+        check_at_least(self, 1, "clusters", "sample", "negatives", "cases", "nearest")
 
 
 @dataclass(frozen=True)
@@ -457,7 +455,7 @@ def _correlated(targets: dict[str, TargetRecord]) -> ReductionAgainstGain:
     gains = {name: record.gain for name, record in targets.items() if record.gain is not None}
     reductions = {name: record.reduction for name, record in targets.items()}
     [row] = correlations({"reduction of the nearest cluster's loss": reductions}, gains)
-    return ReductionAgainstGain(**row.coefficients, of=row.predictor, targets=row.queries)
+    return row.named(ReductionAgainstGain, of=row.predictor, targets=row.queries)
 
 
 def _check(targets: list[str], before: str, after: str) -> None:

@@ -7,7 +7,6 @@ the sphere; and the contrastive loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,13 +72,25 @@ def sample_span_pairs(
     first: list[str] = []
     second: list[str] = []
     too_short = 0
-    for id, pair in _drawn(documents, tokenizer, text_format, seed, span_tokens, flush_probability):
-        if pair is None:
-            too_short += 1
-            continue
-        ids.append(id)
-        first.append(pair[0])
-        second.append(pair[1])
+    order = np.random.default_rng(seed).permutation(len(documents))
+    for start in range(0, len(order), _BLOCK):
+        rows = order[start : start + _BLOCK]
+        block = documents.take(rows)
+        texts = [text_format.document(document) for document in block]
+        tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        places = tokens["offset_mapping"]
+        for row, document, text, offsets in zip(rows.tolist(), block, texts, places, strict=True):
+            if len(ids) == size:
+                break
+            if len(offsets) <= span_tokens:  # what is longer has two spans
+                too_short += 1
+                continue
+            rng = np.random.default_rng((seed, row))
+            ranges = span_ranges(text, offsets, span_tokens, flush_probability, rng)
+            pair = span_pair(SpannedText(text, offsets, ranges, span_tokens), rng)
+            ids.append(document["_id"])
+            first.append(pair[0])
+            second.append(pair[1])
         if len(ids) == size:
             break
     if len(ids) < 2:
@@ -88,32 +99,6 @@ def sample_span_pairs(
             "spans; lower --span-tokens, or give a corpus of longer texts"
         )
     return SpanPairs(ids, first, second, too_short)
-
-
-def _drawn(
-    documents: Documents,
-    tokenizer: Any,
-    text_format: TextFormat,
-    seed: int,
-    span_tokens: int,
-    flush_probability: float,
-) -> Iterator[tuple[str, tuple[str, str] | None]]:
-    """All documents in random order, each with a pair of its spans, None where it has no two."""
-    order = np.random.default_rng(seed).permutation(len(documents))
-    for start in range(0, len(order), _BLOCK):
-        rows = order[start : start + _BLOCK]
-        block = documents.take(rows)
-        texts = [text_format.document(document) for document in block]
-        tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        for row, document, text, offsets in zip(
-            rows.tolist(), block, texts, tokens["offset_mapping"], strict=True
-        ):
-            if len(offsets) <= span_tokens:  # what is longer has two spans
-                yield document["_id"], None
-                continue
-            rng = np.random.default_rng((seed, row))
-            ranges = span_ranges(text, offsets, span_tokens, flush_probability, rng)
-            yield document["_id"], span_pair(SpannedText(text, offsets, ranges, span_tokens), rng)
 
 
 def alignment(first: Tensor, second: Tensor) -> Tensor:

@@ -165,7 +165,7 @@ class Panel:
         x_label, y_label: of the axes.
         caption: over the panel.
         names: name of a point -> what stands beside it; by default the name itself.
-        groups: name of a point -> its group; groups differ in colour, and a legend tells them.
+        groups: name of a point -> its group; groups differ in colour, and a legend names them.
     """
 
     x: Mapping[str, float | None]

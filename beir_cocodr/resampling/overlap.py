@@ -1,7 +1,7 @@
 """What a training set gives away of a test set: shared labels, repeated queries, similar queries.
 
-:func:`overlap` says how biased a benchmark is. The same few numbers are taken of every set that is resampled.
-Queries are compared as sets of words, or by an encoder; only the latter needs torch.
+:func:`overlap` measures how biased a benchmark is. The same few numbers are taken of every set that is
+resampled. Queries are compared as sets of words, or by an encoder; only the latter needs torch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TrainTest:
 
     @classmethod
     def load(cls, train: str, test: str, train_split: str = "train", test_split: str = "test") -> TrainTest:
-        """Load both; it is said where their corpora differ.
+        """Load both; a warning is logged where their corpora differ.
 
         Args:
             train, test: datasets as the command line names them.
@@ -89,7 +89,7 @@ class TrainTest:
         return train, test
 
     def check_usable(self) -> None:
-        """Refuse what cannot be resampled.
+        """Check that the sets can be resampled.
 
         Raises:
             InputError: more test than training queries; or, where both go into one folder, an id that has two

@@ -71,7 +71,7 @@ def restrain(
 
     Args:
         ranks: (N,) best ranks, from `best_ranks`.
-        depth: length of the lists that they come from; larger ranks are not told apart.
+        depth: length of the lists that they come from; larger ranks are not distinguished.
         sizes: target sizes; for each the k is taken whose union is nearest in size, the smaller of two.
         ks: instead of sizes, the k themselves.
         exclude_top: L, at least the largest k; by default the k of the largest set.
@@ -109,7 +109,7 @@ def restrain(
 
 
 def check_targets(sizes: Sequence[int], ks: Sequence[int], exclude_top: int | None, queries: int) -> None:
-    """Refuse what no neighbour list can satisfy, before there are any.
+    """Check early for what no neighbour list can satisfy.
 
     Raises:
         InputError: as for `restrain`.

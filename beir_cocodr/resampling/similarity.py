@@ -77,7 +77,7 @@ def nearest(
 
 
 def check_method(method: str) -> None:
-    """Refuse a search that there is not.
+    """Check that there is such a search.
 
     Raises:
         InputError: its name is unknown, or it needs what is not installed.

@@ -275,7 +275,7 @@ def test_bad_input_is_one_line(restrained, other, folder, tiny_cosine, tmp_path,
         "measure 'nDCG@'": ["--architecture", "bm25", "--measures", "nDCG@"],
         "named twice in --ood": ["--model", "b=bm25", "--ood", str(other), "--ood", str(other)],
         "--ood": ["--model", "b=bm25", "--picture"],
-        "batch_size 1": ["--architecture", "dense", "--batch-size", "1"],
+        "batch_size must be at least 2": ["--architecture", "dense", "--batch-size", "1"],
         "max_steps": ["--architecture", "dense", "--max-steps", "0"],
         "--set rerank=x": ["--architecture", "cross-encoder", "--set", "rerank=x"],
     }

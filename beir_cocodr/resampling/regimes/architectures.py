@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from datasets import Dataset
@@ -62,6 +62,8 @@ from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.trainer import GuardedTrainer
 
 log = logging.getLogger(__name__)
+
+Options = TypeVar("Options", DistillOptions, FinetuneOptions)
 
 #: Of a token's vector in late interaction.
 _DIMENSIONS = 128
@@ -112,17 +114,11 @@ class DenseArchitecture:
         self.name = name
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        budget: dict[str, Any] = {
-            "max_steps": recipe.max_steps,
-            "epochs": recipe.epochs,
-            "batch_size": recipe.batch_size,
-            "learning_rate": recipe.learning_rate,
-            "warmup": recipe.warmup,
-            "seed": seed,
-        }
         if self.name == "dense-distilled":
-            lists = DistillOptions(
-                **budget,
+            lists = _budgeted(
+                DistillOptions,
+                recipe,
+                seed,
                 # Equal budgets: no early stopping, and no search of the student's own candidates.
                 held_out=0.0,
                 positives=1,
@@ -132,14 +128,22 @@ class DenseArchitecture:
             distill(dataset, recipe.start, recipe.teacher, output, lists, resume=True, encoder=recipe.encoder)
             return output
         hard = self.name == "dense-hard"
-        options = FinetuneOptions(
-            **budget,
+        options = _budgeted(
+            FinetuneOptions,
+            recipe,
+            seed,
             negatives=recipe.negatives if hard else 0,
             negative_depth=recipe.negative_depth,
             stages=2 if hard and recipe.hard_negatives == "mined" else 1,
         )
         finetune(dataset, recipe.start, output, options, resume=True, encoder=recipe.encoder)
         return output
+
+
+def _budgeted(kind: Callable[..., Options], recipe: Recipe, seed: int, **own: object) -> Options:
+    """Options of a stage with the recipe's budget."""
+    names = ("max_steps", "epochs", "batch_size", "learning_rate", "warmup")
+    return kind(**{name: getattr(recipe, name) for name in names}, seed=seed, **own)
 
 
 class HostArchitecture:

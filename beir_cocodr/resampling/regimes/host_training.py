@@ -31,7 +31,7 @@ from transformers import (
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_at_least
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.loading import load_encoder, model_source
@@ -111,17 +111,9 @@ class Recipe:
         for name in ("epochs", "learning_rate", "mlm_learning_rate"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name} must be positive, not {getattr(self, name)}")
-        for name in ("negatives", "negative_depth", "rerank", "encode_batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("warmup", "mlm_steps", "document_flops", "query_flops"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative, it is {getattr(self, name)}")
-        if self.batch_size < 2 or self.list_size < 2:
-            raise InputError(
-                f"batch_size {self.batch_size} and list_size {self.list_size} must be at least 2, as a "
-                "document is learned against others"
-            )
+        check_at_least(self, 0, "warmup", "mlm_steps", "document_flops", "query_flops")
+        check_at_least(self, 1, "negatives", "negative_depth", "rerank", "encode_batch_size")
+        check_at_least(self, 2, "batch_size", "list_size")  # a document is learned against others
         if self.hard_negatives not in ("bm25", "mined"):
             raise InputError(f"hard_negatives is bm25 or mined, not {self.hard_negatives!r}")
 
@@ -183,7 +175,7 @@ class HostRun:
         arguments: the host's class of training arguments.
         model, loss, dataset: as the trainer takes them.
         plan: stage and data, for training.json.
-        clock: told the epoch by the trainer.
+        clock: of the dataset; the trainer sets its epoch.
         batch_keys: rows of the dataset as mappings to texts; two rows that share one do not meet in a batch.
         column_tasks: column name to "query" or "document".
         names: ids of examples by row number, for messages.
@@ -327,9 +319,9 @@ def _train(
     set_seed(seed)
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(bare), AutoTokenizer.from_pretrained(bare)
 
-    def tokens(batch: dict[str, list[int]]) -> dict[str, Any]:
+    def tokens(batch: dict[str, list[int]]) -> dict[str, object]:
         texts = [text_format.document(found) for found in collection.documents.take(batch["row"])]
-        encoded: dict[str, Any] = tokenizer(texts, truncation=True, max_length=text_format.document_length)
+        encoded = tokenizer(texts, truncation=True, max_length=text_format.document_length)
         return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
 
     with draft_folder(folder) as draft:

@@ -57,7 +57,7 @@ class Cell(Record):
     Attributes:
         given: the path of a given model, None for a trained one.
         scores: regime to measure to query id to score.
-        retrieval: what the retriever says of itself.
+        retrieval: the retriever's description of itself.
         training_seconds, search_seconds: the first is next to nothing for what was there already.
         ood: collection outside the distribution to measure to mean.
     """
@@ -242,7 +242,7 @@ class Cells:
     def _scores(
         self, model: str, tests: Mapping[str, Collection], policy: str
     ) -> tuple[dict[str, Scores], Json]:
-        """Scores of test sets over one corpus, searched at once, and what the retriever says of itself."""
+        """Scores of test sets over one corpus, searched at once, and the retriever's description."""
         wanted = parse_measures(self.measures)
         top_k, drop = depth(wanted), policy == "drop"
         documents = next(iter(tests.values())).documents

@@ -30,14 +30,17 @@ from beir_cocodr.retrieval.retrievers import Retrievers
 
 _CONFIG = "config_sentence_transformers.json"
 
-#: What stands before a hub name that is no dense encoder, and the host's name for it.
-KINDS = {"splade": "SparseEncoder", "late-interaction": "MultiVectorEncoder", "cross-encoder": "CrossEncoder"}
+#: What stands before a hub name that is no dense encoder, and the host's class for it.
+KINDS = {"splade": SparseEncoder, "late-interaction": MultiVectorEncoder, "cross-encoder": CrossEncoder}
+
+#: Joins titles and texts.
+_TEXT_FORMAT = TextFormat()
 
 
 def load_retriever(
     model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False
 ) -> Retriever:
-    """A retriever over one corpus; what kind it is, its folder tells.
+    """A retriever over one corpus, of the kind that its folder has.
 
     Args:
         model: a folder that an architecture saved; any folder of sentence-transformers; ``splade:``,
@@ -63,31 +66,27 @@ def load_retriever(
     return _host(kind, name if prefix in KINDS else model, retrievers, recipe, progress)
 
 
-def _kind(model: str) -> str | None:
-    """The host's name for what is not dense; None for everything else."""
+def _kind(model: str) -> type | None:
+    """The host's class for what is not dense; None for everything else."""
     file = Path(model) / _CONFIG
     if not file.is_file():
         return None
-    kind = json.loads(file.read_text()).get("model_type")
-    return kind if kind in KINDS.values() else None
+    name = json.loads(file.read_text()).get("model_type")
+    return next((kind for kind in KINDS.values() if kind.__name__ == name), None)
 
 
-def _host(kind: str, name: str, retrievers: Retrievers, recipe: Recipe, progress: bool) -> Retriever:
-    # Imported here because a run of BM25 alone must not pay six seconds for torch.
-    import sentence_transformers
-
+def _host(kind: Any, name: str, retrievers: Retrievers, recipe: Recipe, progress: bool) -> Retriever:
     try:
-        model: Any = getattr(sentence_transformers, kind)(name, device=recipe.device)
+        model = kind(name, device=recipe.device)
     except (OSError, ValueError) as error:
-        raise InputError(f"model {name!r} cannot be loaded as a {kind}: {error}") from error
-    documents, text_format = retrievers.documents, TextFormat()
-    options: dict[str, Any] = {"batch_size": recipe.encode_batch_size, "progress": progress}
-    if kind == "SparseEncoder":
-        return SparseRetriever(model, documents, text_format, **options)
-    if kind == "MultiVectorEncoder":
-        return LateInteractionRetriever(model, documents, text_format, **options)
+        raise InputError(f"model {name!r} cannot be loaded as a {kind.__name__}: {error}") from error
+    corpus = (retrievers.documents, recipe.encode_batch_size, progress)
+    if kind is SparseEncoder:
+        return SparseRetriever(model, *corpus)
+    if kind is MultiVectorEncoder:
+        return LateInteractionRetriever(model, *corpus)
     first = retrievers.get(recipe.first_stage)
-    return RerankRetriever(model, first, recipe.rerank, documents, text_format, **options)
+    return RerankRetriever(model, first, recipe.rerank, *corpus)
 
 
 class TopDocuments:
@@ -135,20 +134,12 @@ class _HostRetriever:
     Args:
         model: the host's.
         documents: the corpus.
-        text_format: joins titles and texts.
         batch_size: texts, or pairs of a query and a document, encoded at a time.
         progress: show a bar on stderr.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        documents: Documents,
-        text_format: TextFormat,
-        batch_size: int = 64,
-        progress: bool = False,
-    ) -> None:
-        self.model, self.documents, self.text_format = model, documents, text_format
+    def __init__(self, model: Any, documents: Documents, batch_size: int, progress: bool) -> None:
+        self.model, self.documents = model, documents
         self.batch_size, self.progress = batch_size, progress
 
     def prepare(self) -> None:
@@ -156,10 +147,10 @@ class _HostRetriever:
 
     def texts(self, documents: Iterable[dict[str, str]]) -> list[str]:
         """What the model reads of documents."""
-        return [self.text_format.document(document) for document in documents]
+        return [_TEXT_FORMAT.document(document) for document in documents]
 
-    def described(self, **own: object) -> dict[str, Any]:
-        return {**own, "text_format": {"title_separator": self.text_format.title_separator}}
+    def described(self, **own: object) -> Json:
+        return {**own, "text_format": {"title_separator": _TEXT_FORMAT.title_separator}}
 
 
 #: Documents that are encoded and scored at a time.
@@ -210,8 +201,8 @@ class RerankRetriever(_HostRetriever):
 
     model: CrossEncoder
 
-    def __init__(self, model: CrossEncoder, first: Retriever, depth: int, *host: Any, **options: Any) -> None:
-        super().__init__(model, *host, **options)
+    def __init__(self, model: CrossEncoder, first: Retriever, depth: int, *corpus: Any) -> None:
+        super().__init__(model, *corpus)
         if model.num_labels != 1:
             raise InputError(f"the cross-encoder gives {model.num_labels} scores a pair; one is needed")
         self.first, self.depth = first, depth
@@ -259,8 +250,8 @@ class SparseRetriever(_HostRetriever):
 
     model: SparseEncoder
 
-    def __init__(self, model: SparseEncoder, *host: Any, **options: Any) -> None:
-        super().__init__(model, *host, **options)
+    def __init__(self, model: SparseEncoder, *corpus: Any) -> None:
+        super().__init__(model, *corpus)
         if model.similarity_fn_name not in (None, "dot"):
             raise InputError(
                 f"the sparse encoder compares by {model.similarity_fn_name}; save it with "
