@@ -7,10 +7,9 @@ The main job on a collection that every installation can make for itself.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.recommendation import BASE, MODES, ablation_families, recommend
+from beir_cocodr.evaluation.records import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.training.distill import distill
@@ -213,7 +213,7 @@ def adapt(
     queries: int | None = None,
     samples: int = 300,
     search: SearchOptions = SearchOptions(),
-) -> dict[str, Any]:
+) -> AdaptationRecord:
     """Adapt ``base`` to ``corpus`` with labels from ``source``, and tell whether it got better.
 
     Each stage is trained from the base alone, and all of them one after the other: with the stages ``coco``
@@ -247,15 +247,146 @@ def adapt(
             training, too.
 
     Returns:
-        The content of adapt.json: among others ``results`` (None without labels), ``comparison`` and
-        ``candidates`` (label to model name; both without labels only), ``recommendation``, and ``path``, the
-        name of the recommended model.
+        The record that adapt.json holds.
 
     Raises:
         InputError: an unknown stage, no source, no samples, a bad collection or model.
     """
     chosen = chosen_stages(stages)
-    if "finetune" in chosen and source is None:
+    target = _check(chosen, corpus, source, split, measures, samples)
+    output_folder(output)
+    if any(output.iterdir()) and not resume:
+        raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
+    folder = None
+    if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
+        folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
+    settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
+    data = Data(corpus, source, source_split, folder, teacher)
+    plan = AdaptationPlan(base, chosen, data, settings, output)
+    models = train_models(plan, resume, search.encoder)
+    record = judge_models(plan, models, target, split, measures, queries, samples, search)
+    record.write(output / "adapt.json")
+    return record
+
+
+@dataclass(frozen=True)
+class AdaptationPlan:
+    """What an adaptation trains.
+
+    Attributes:
+        base: what every stage alone starts from.
+        stages: in their right order.
+        data: what they learn from.
+        settings: stage to its options.
+        output: the output folder.
+    """
+
+    base: str
+    stages: list[str]
+    data: Data
+    settings: Mapping[str, TrainingOptions]
+    output: Path
+
+    def chains(self) -> list[list[str]]:
+        """Each stage alone, the source first, then all of them one after the other."""
+        alone = sorted(self.stages, key=lambda stage: stage != "finetune")
+        together = [self.stages[:length] for length in range(2, len(self.stages) + 1)]
+        return [[stage] for stage in alone] + together
+
+    def unused_seed(self) -> int:
+        """A seed that neither the stages nor the generation of queries used."""
+        seeds = [options.seed for options in self.settings.values()]
+        if self.data.queries is not None:
+            settings = read_generation(Path(self.data.queries)).settings
+            seeds.append(int(str(settings.get("seed", 0))))
+        return 1 + max(seeds)
+
+
+@dataclass(frozen=True)
+class AdaptedModel:
+    """A model that an adaptation trained: its label in tables, its folder, and how long it took."""
+
+    label: str
+    path: str
+    seconds: float | None
+
+
+def train_models(plan: AdaptationPlan, resume: bool, encoder: EncoderOptions) -> dict[str, AdaptedModel]:
+    """Train every stage alone and all in their order; name of a model's folder to the model."""
+    models: dict[str, AdaptedModel] = {}
+    for chain in plan.chains():
+        stages = [ADAPT_STAGES[stage] for stage in chain]
+        *before, name = ("+".join(stage.name for stage in stages[:n]) for n in range(1, len(chain) + 1))
+        start = models[before[-1]].path if before else plan.base
+        folder, options = plan.output / "models" / name, plan.settings[chain[-1]]
+        record = stages[-1].train(plan.data, start, folder, options, resume, encoder)
+        label = " + ".join([BASE, *(stage.label for stage in stages)])
+        models[name] = AdaptedModel(label, str(folder), record.seconds)
+    return models
+
+
+def judge_models(
+    plan: AdaptationPlan,
+    models: Mapping[str, AdaptedModel],
+    target: Collection,
+    split: str,
+    measures: str,
+    queries: int | None,
+    samples: int,
+    search: SearchOptions,
+) -> AdaptationRecord:
+    """Base and trained models, each in every use, by the target's labels, or without any by estimates."""
+    corpus, output = plan.data.corpus, plan.output
+    encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}
+    candidates = _candidates(encoders)
+    results = comparison = None
+    if target.qrels:
+        families = ablation_families(list(encoders))
+        results = evaluate(
+            corpus, candidates, output, measures, split, queries=queries, families=families, search=search
+        )
+        recommendation = recommend(results)
+    else:
+        # BM25 last: what is asked of a pair is then b against a for all of them.
+        names = [candidates[label] for label in sorted(candidates, key=lambda label: label == "bm25")]
+        comparison = compare_models(
+            names,
+            corpus,
+            output,
+            split,
+            labels=False,
+            against=candidates[BASE],
+            queries=queries,
+            samples=samples,
+            seed=plan.unused_seed(),
+            search=search,
+        )
+        recommendation = recommend_label_free(comparison, candidates)
+    return AdaptationRecord(
+        corpus=corpus,
+        source=plan.data.source,
+        base=plan.base,
+        stages=plan.stages,
+        models={BASE: plan.base} | {name: model.path for name, model in models.items()},
+        generated_queries=plan.data.queries,
+        seconds={name: model.seconds for name, model in models.items()},
+        results=results,
+        candidates={} if results is not None else candidates,
+        comparison=comparison,
+        recommendation=recommendation,
+        path=candidates[recommendation.model],
+    )
+
+
+def _check(
+    stages: Sequence[str], corpus: str, source: str | None, split: str, measures: str, samples: int
+) -> Collection:
+    """The target, once everything that can be checked before training is.
+
+    Raises:
+        InputError: no source for the stage finetune, no samples, a bad measure or target.
+    """
+    if "finetune" in stages and source is None:
         raise InputError(
             "the stage finetune needs a labelled collection: name it with --source, or leave the stage out"
         )
@@ -265,68 +396,7 @@ def adapt(
     target = load_collection(corpus, split, labels="optional")
     if not target.qrels and any((Path(corpus) / "qrels").glob("*")):
         load_collection(corpus, split)  # it has labels, but not these: say which there are
-    output_folder(output)
-    if any(output.iterdir()) and not resume:
-        raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
-    encoder = search.encoder
-    folder = None
-    if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
-        folder = _queries(target, corpus, generated, generator, generation, output, encoder)
-    data = Data(corpus, source, source_split, folder, teacher)
-    settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
-    labels: dict[str, str] = {}
-    trained: dict[str, str] = {}
-    seconds: dict[str, Any] = {}
-    for chain in _chains(chosen):
-        before = "+".join(ADAPT_STAGES[stage].name for stage in chain[:-1])
-        last = ADAPT_STAGES[chain[-1]]
-        name = f"{before}+{last.name}" if before else last.name
-        start, place = trained.get(before, base), output / "models" / name
-        seconds[name] = last.train(data, start, place, settings[chain[-1]], resume, encoder).seconds
-        trained[name] = str(place)
-        labels[name] = " + ".join([BASE, *(ADAPT_STAGES[stage].label for stage in chain)])
-    report: dict[str, Any] = {
-        "corpus": corpus,
-        "source": source,
-        "base": base,
-        "stages": chosen,
-        "models": {BASE: base, **trained},
-        "generated_queries": folder,
-        "seconds": seconds,
-    }
-    encoders = {BASE: base} | {labels[name]: path for name, path in trained.items()}
-    candidates = _candidates(encoders)
-    judging: dict[str, Any] = {"queries": queries, "search": search}
-    if target.qrels:
-        families = ablation_families(list(encoders))
-        results = evaluate(corpus, candidates, output, measures, split, families=families, **judging)
-        report |= {"results": results.to_json(), "recommendation": asdict(recommend(results))}
-    else:
-        judging |= {"samples": samples, "seed": _unused_seed(settings, folder)}
-        report |= _label_free(corpus, candidates, output, split, **judging)
-    report["path"] = candidates[report["recommendation"]["model"]]
-    write_text(output / "adapt.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
-
-
-def chosen_stages(stages: Sequence[str]) -> list[str]:
-    """The stages in the order that is right.
-
-    Raises:
-        InputError: there is none, or one is unknown.
-    """
-    unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
-    if unknown or not stages:
-        raise InputError(
-            f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}"
-        )
-    return [stage for stage in ADAPT_STAGES if stage in stages]
-
-
-def _chains(chosen: list[str]) -> list[list[str]]:
-    """Each stage alone, the source first, then all of them one after the other."""
-    alone = sorted(chosen, key=lambda stage: stage != "finetune")
-    return [[stage] for stage in alone] + [chosen[:length] for length in range(2, len(chosen) + 1)]
+    return target
 
 
 def _queries(
@@ -351,32 +421,6 @@ def _queries(
     return str(generated)
 
 
-def _label_free(
-    corpus: str, candidates: dict[str, str], output: Path, split: str, **judging: Any
-) -> dict[str, Any]:
-    """The part of adapt.json that estimates give."""
-    # BM25 last: what is asked of a pair is then b against a for all of them.
-    names = [candidates[label] for label in sorted(candidates, key=lambda label: label == "bm25")]
-    comparison = compare_models(
-        names, corpus, output, split, labels=False, against=candidates[BASE], **judging
-    )
-    recommendation = recommend_label_free(comparison, candidates)
-    return {
-        "results": None,
-        "candidates": candidates,
-        "comparison": comparison.to_json(),
-        "recommendation": asdict(recommendation),
-    }
-
-
-def _unused_seed(settings: Mapping[str, TrainingOptions], folder: str | None) -> int:
-    """A seed that neither the stages nor the generation of queries used."""
-    seeds = [options.seed for options in settings.values()]
-    if folder is not None:
-        seeds.append(int(str(read_generation(Path(folder)).settings.get("seed", 0))))
-    return 1 + max(seeds)
-
-
 def _candidates(encoders: dict[str, str]) -> dict[str, str]:
     """Label to model name: BM25, and each encoder alone, with feedback, and fused."""
     kinds = dict(zip(MODES, ("", "feedback:", "hybrid:"), strict=True))
@@ -385,12 +429,26 @@ def _candidates(encoders: dict[str, str]) -> dict[str, str]:
     }
 
 
+def chosen_stages(stages: Sequence[str]) -> list[str]:
+    """The stages in the order that is right.
+
+    Raises:
+        InputError: there is none, or one is unknown.
+    """
+    unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
+    if unknown or not stages:
+        raise InputError(
+            f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}"
+        )
+    return [stage for stage in ADAPT_STAGES if stage in stages]
+
+
 CORPUS, FAST_CORPUS = "apidocs/scipy+sklearn", "apidocs/sklearn"
 
 SOURCE, FAST_SOURCE = "apidocs/stdlib+numpy+pandas+torch", "apidocs/pandas"
 
 
-def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = False) -> dict[str, Any]:
+def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = False) -> AdaptationRecord:
     """Adapt the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and torch, targets
     scipy and scikit-learn.
 
@@ -401,7 +459,7 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
         resume: keep what is finished in ``output``.
 
     Returns:
-        The content of adapt.json.
+        The record that adapt.json holds.
     """
     corpus, source = (FAST_CORPUS, FAST_SOURCE) if fast else (CORPUS, SOURCE)
     steps, batch = (5, 16) if fast else (40, 32)

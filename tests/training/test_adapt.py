@@ -42,22 +42,22 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
 
 def test_ablation_is_trained_in_order_and_evaluated(adapted):
     report, output = adapted
-    rows = list(report["results"]["models"])
+    rows = list(report.results.models)
     encoders = ["base", "base + source", "base + COCO", "base + COCO + source"]
     assert rows == ["bm25", *(label + mode for label in encoders for mode in ("", ", feedback", ", fused"))]
     record = json.loads((output / "models" / "coco+source" / "training.json").read_text())
     assert record["stage"] == "finetune"
     assert record["parent"]["stage"] == "coco"
     assert json.loads((output / "models" / "source" / "training.json").read_text())["parent"] is None
-    assert json.loads((output / "adapt.json").read_text())["recommendation"] == report["recommendation"]
+    assert json.loads((output / "adapt.json").read_text()) == json.loads(json.dumps(report.to_json()))
 
 
 def test_lengths_hold_in_training_and_evaluation(adapted):
     report, output = adapted
     assert COCODR(str(output / "models" / "coco")).text_format.document_length == 40
-    for label, record in report["results"]["models"].items():
+    for label, record in report.results.models.items():
         if label != "bm25":
-            assert record["retrieval"]["text_format"]["document_length"] == 40
+            assert record.retrieval["text_format"]["document_length"] == 40
 
 
 def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, beir_folder, tiny_mlm):
@@ -78,7 +78,7 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
     )
     assert (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns == stamp
     figures = [
-        {label: record["measures"] for label, record in found["results"]["models"].items()}
+        {label: record.measures for label, record in found.results.models.items()}
         for found in (report, again)
     ]
     assert figures[0] == figures[1]
@@ -103,10 +103,10 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
         for stage in stages
     }
     report = adapt(data, None, str(tiny_mlm), output, stages, options=settings, teacher=cross_encoder)
-    assert report["stages"] == ["cotmae", "qc", "qgen", "gpl", "hybrid-distill"]
+    assert report.stages == ["cotmae", "qc", "qgen", "gpl", "hybrid-distill"]
     names = ["cotmae", "qc", "qgen", "gpl", "hybrid-distill"]
     chains = ["+".join(names[:length]) for length in range(2, 6)]
-    assert list(report["models"]) == ["base", *names, *chains]
+    assert list(report.models) == ["base", *names, *chains]
     record = json.loads((output / "models" / chains[-1] / "training.json").read_text())
     found = []
     while record:
@@ -119,11 +119,11 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
     assert [gpl["options"][name] for name in ("loss", "positives", "m_hard")] == ["margin_mse", 1, 1]
     assert [qgen["options"][name] for name in ("loss", "negatives")] == ["infonce", 0]
     assert (output / "queries" / "generation.json").is_file()
-    assert "base + CoT-MAE + QC + QGen + GPL + hybrid-distill, fused" in report["results"]["models"]
+    assert "base + CoT-MAE + QC + QGen + GPL + hybrid-distill, fused" in report.results.models
     again = adapt(
         data, None, str(tiny_mlm), tmp_path / "p", ["qgen"], options=settings, generated=output / "queries"
     )
-    assert again["generated_queries"] == str(output / "queries")
+    assert again.generated_queries == str(output / "queries")
     other = write_beir(tmp_path / "other", seed=5)
     with pytest.raises(InputError, match="another corpus"):
         adapt(str(other), None, str(tiny_mlm), tmp_path / "q", ["qgen"], generated=output / "queries")

@@ -67,7 +67,7 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
             options=settings,
             generation=GenerationOptions(per_passage=2, seed=50),
             samples=20,
-        )
+        ).to_json()
     return report, place / "o"
 
 
@@ -179,7 +179,7 @@ def stage_that_makes(encoder, spans=False):
 
 def adapt_to(corpus, base, made, output, monkeypatch, **options):
     monkeypatch.setitem(ADAPT_STAGES, "coco", stage_that_makes(made, **options))
-    return adapt(corpus, None, base, output, ["coco"], samples=40)
+    return adapt(corpus, None, base, output, ["coco"], samples=40).to_json()
 
 
 @pytest.mark.parametrize("names", [("corpus", "queries"), ("corpus",)])
