@@ -18,6 +18,7 @@ from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import NOT_CALIBRATED, recommend_label_free
 from beir_cocodr.evaluation.records import (
+    AdaptationRecord,
     AnnotationCandidates,
     Best,
     Calibration,
@@ -126,7 +127,7 @@ def test_training_and_estimates_share_no_query_and_no_seed(adapted, capsys):
             a, b = (stage in pair[side].rsplit("/", 1)[-1].split("+") for side in "ab")
             ahead = estimate["difference"] > 0 if b else estimate["difference"] < 0
             assert estimate["applies"] == (a == b or not ahead)
-    print_adaptation(report, as_json=False)
+    print_adaptation(AdaptationRecord.from_json(report, "adapt.json"), as_json=False)
     printed = capsys.readouterr().out
     assert NOT_CALIBRATED in printed
     assert f"Recommended: {report['recommendation']['model']} ({report['path']})" in printed
@@ -331,7 +332,7 @@ def test_the_statement_of_a_calibration_is_printed(distinct, clean, damaged, tmp
     corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
     report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
     assert report["recommendation"]["verdicts"] == {"base + COCO": "worse"}
-    print_adaptation(report, as_json=False)
+    print_adaptation(AdaptationRecord.from_json(report, "adapt.json"), as_json=False)
     printed = capsys.readouterr().out
     assert "right in 8 of 9 pairs" in printed
     assert "estimates without labels" in printed

@@ -21,7 +21,6 @@ from beir_cocodr.evaluation.records import (
     EvaluationRecord,
     PairedTest,
 )
-from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
 from beir_cocodr.report.text import describe_pseudo_queries, format_number, p_value, signed, span
 
@@ -111,14 +110,11 @@ def _estimate(estimate: Estimate) -> str:
     return text if estimate.applies else f"({text})"
 
 
-def print_adaptation(report: Json | AdaptationRecord, as_json: bool) -> None:
+def print_adaptation(record: AdaptationRecord, as_json: bool) -> None:
     """Print an adaptation: the ablation's table, the verdict, and the recommendation.
 
     Without labels: the table of estimates, and how far to trust the verdict.
     """
-    record = report
-    if not isinstance(record, AdaptationRecord):
-        record = AdaptationRecord.from_json(record, "adapt.json")
     if as_json:
         print_json(record.to_json())
         return
