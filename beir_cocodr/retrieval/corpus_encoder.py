@@ -1,7 +1,5 @@
-"""Documents to vectors: batches by token budget, halved where memory runs out, checked for NaN.
-
-Batches of texts of like length, as many as a budget of tokens holds.
-"""
+"""Documents to vectors: batches of texts of like length, as many as a budget of tokens holds, halved where
+memory runs out; vectors are checked for NaN."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def z_normalize(scores: np.ndarray) -> np.ndarray:
     return normal
 
 
-class Hybrid:
-    """Mean of the z-normalised scores of BM25 and a dense encoder, over all documents."""
+class _Fusion:
+    """What two fusions of a dense encoder with BM25 share."""
 
     def __init__(self, dense: Dense, bm25: Lexical) -> None:
         self.dense, self.bm25 = dense, bm25
@@ -32,6 +32,10 @@ class Hybrid:
     def prepare(self) -> None:
         self.dense.prepare()
         self.bm25.prepare()
+
+
+class Hybrid(_Fusion):
+    """Mean of the z-normalised scores of BM25 and a dense encoder, over all documents."""
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.rank(queries, self.dense.encode_queries(list(queries.values())), top_k)
@@ -59,18 +63,11 @@ class Hybrid:
         return {"model": "mean of z-normalised scores", **_parts(self.dense, self.bm25)}
 
 
-class ReciprocalRank:
+class ReciprocalRank(_Fusion):
     """Reciprocal rank fusion of the best 1,000 of BM25 and of a dense encoder: sum of 1 / (60 + rank).
 
     Source: Cormack et al., 2009.
     """
-
-    def __init__(self, dense: Dense, bm25: Lexical) -> None:
-        self.dense, self.bm25 = dense, bm25
-
-    def prepare(self) -> None:
-        self.dense.prepare()
-        self.bm25.prepare()
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         lists = [part.search(queries, _RRF_DEPTH) for part in (self.dense, self.bm25)]

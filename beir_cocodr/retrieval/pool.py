@@ -1,11 +1,5 @@
-"""Work shared out to processes that may die.
-
-CPU cores, and how many threads want them.
-
-Where processes compute.
-
-The CPU threads of a computation.
-"""
+"""Work shared out to processes that may die: how tasks reach them, on which devices they compute, and how
+many CPU threads they want."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Exact top-k over a stream of document embeddings.
 
-Scores and tie ranks as one integer each, so that every ranking has exactly one right order.
-
-The error of embeddings that give NaN or infinite scores.
+Scores and tie ranks are put into one integer each (:func:`to_keys`), so that every ranking has exactly one
+right order; embeddings that give NaN or infinite scores raise :class:`NonFiniteScores`.
 """
 
 from __future__ import annotations

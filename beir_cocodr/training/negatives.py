@@ -1,9 +1,5 @@
-"""Hard negatives by the current model.
-
-Filters that take likely false negatives out of mined candidates.
-
-Hard negatives for labelled queries.
-"""
+"""Hard negatives for labelled queries: the best documents of the current model or of BM25, without the
+known positives, and filters that take likely false negatives out."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""What can be seen of models on a collection without looking at its labels.
+"""What can be seen of models on a collection without looking at its labels: how they find held-out crops
+and generated queries, how far their ranked lists agree, and what they were trained on of the corpus.
 
-What models were trained on of the corpus that they are judged on without labels.
-
-Retrievers over a corpus of which a few documents were changed.
-
-How far ranked lists agree.
+A corpus of which crops are held out is searched with the embeddings of the whole; only changed documents
+are encoded anew (:class:`HeldOutRetrievers`).
 """
 
 from __future__ import annotations

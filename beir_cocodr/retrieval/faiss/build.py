@@ -1,9 +1,5 @@
-"""A FAISS index filled with the vectors of a corpus.
-
-FAISS's own indexes, made and trained.
-
-A corpus of vectors, read from the beginning as often as an index needs.
-"""
+"""A FAISS index of each kind, made, trained and filled with the vectors of a corpus, which is read from
+the beginning as often as the index needs."""
 
 from __future__ import annotations
 

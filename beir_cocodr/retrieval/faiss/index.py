@@ -1,7 +1,5 @@
-"""Approximate search by FAISS over the vectors of a corpus, those of MRL included.
-
-How much of exact search an approximate index finds.
-"""
+"""Approximate search by FAISS over the vectors of a corpus, those of MRL included, and how much of exact
+search it finds."""
 
 from __future__ import annotations
 

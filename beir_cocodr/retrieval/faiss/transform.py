@@ -1,10 +1,8 @@
-"""What is done to vectors before an index sees them, and undone in its scores.
+"""What kind of FAISS index is built, and what is done to vectors before it sees them and undone in its
+scores.
 
-Folding and centring: flattened MRL vectors made small, so that approximate indexes lose less of them.
-
-Where the dimensions of a vector go in an index of each kind.
-
-What kind of FAISS index is built over a corpus, and how it is searched.
+Flattened MRL vectors are folded and centred, which makes them small, so that approximate indexes lose less
+of them; and the dimensions of a vector are laid out as each kind of index wants them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Encoding a corpus to a store.
-
-The unit of work of encoding: one shard, from texts to a file.
-
-Opening the store that is wanted, or beginning it.
-"""
+"""Encoding a corpus to a store: the store that is wanted is opened or begun, and its missing shards are
+encoded, each from texts to a file, in this process or in several."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Exact search over a store, shard by shard, in one process or in several.
-
-A FAISS index over a store, kept in its folder.
-"""
+"""Search over a store: exact, shard by shard, in one process or in several; or by a FAISS index that is
+kept in the store's folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""One shard of a store: a safetensors file with the vectors of consecutive documents.
-
-How vectors lie on disk: float32, float16, bfloat16 values, or int8 with a scale for each vector.
-"""
+"""One shard of a store: a safetensors file with the vectors of consecutive documents, as float32, float16
+or bfloat16 values, or as int8 with a scale for each vector."""
 
 from __future__ import annotations
 

@@ -1,0 +1,150 @@
+"""Files and folders that appear when they are complete, locks and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import (
+    atomic_path,
+    atomic_writer,
+    cache_folder,
+    draft_folder,
+    file_sha256,
+    json_sha256,
+    locked,
+    remove_unfinished,
+    save_array,
+    sole_writer,
+    text_sha256,
+    write_text,
+)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_when_it_is_complete(tmp_path):
+    write_text(tmp_path / "deep" / "a.txt", "old\n")
+
+    def die_writing_text() -> None:
+        with atomic_writer(tmp_path / "deep" / "a.txt") as file:
+            file.write("half")
+            assert (tmp_path / "deep" / "a.txt").read_text() == "old\n"
+            raise ZeroDivisionError
+
+    def die_in_a_library() -> None:
+        with atomic_path(tmp_path / "b.bin") as temporary:
+            temporary.write_bytes(b"half")
+            temporary.with_name("beside").write_bytes(b"what a library writes for itself")
+            raise ZeroDivisionError
+
+    for die in (die_writing_text, die_in_a_library):
+        with pytest.raises(ZeroDivisionError):
+            die()
+    assert names(tmp_path) == ["deep"]
+    assert names(tmp_path / "deep") == ["a.txt"]
+    assert (tmp_path / "deep" / "a.txt").read_bytes() == b"old\n"
+    save_array(tmp_path / "c.npy", np.arange(3))
+    assert np.load(tmp_path / "c.npy").tolist() == [0, 1, 2]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (tmp_path / "c.npy").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_draft_takes_its_name_at_the_end(tmp_path):
+    output = tmp_path / "o"
+    with draft_folder(output) as draft:
+        (draft / "file").write_text("1")
+        assert not output.exists()
+    assert names(tmp_path) == ["o"]
+    with pytest.raises(InputError, match="there already"), draft_folder(output):
+        pass
+    with pytest.raises(ZeroDivisionError), draft_folder(output, replace=True) as draft:
+        raise ZeroDivisionError
+    assert (output / "file").read_text() == "1"
+    with draft_folder(output, replace=True) as draft:
+        (draft / "other").write_text("2")
+    assert names(output) == ["other"]
+    assert names(tmp_path) == ["o"]
+    (tmp_path / "empty").mkdir()
+    with draft_folder(tmp_path / "empty") as draft:
+        (draft / "file").write_text("3")
+    assert names(tmp_path / "empty") == ["file"]
+    with pytest.raises(InputError, match="cannot be made"), draft_folder(output / "other" / "below"):
+        pass
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from beir_cocodr.io import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def hold(folder: Path, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _HOLD, str(folder), str(seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_lock_holds_against_others_until_its_process_ends(tmp_path):
+    process = hold(tmp_path, 60)
+    with pytest.raises(InputError, match="another process writes"), locked(tmp_path, wait=False):
+        pass
+    process.kill()
+    process.wait()
+    with locked(tmp_path, wait=False):
+        pass
+    process = hold(tmp_path, 1)
+    with locked(tmp_path):
+        process.wait(timeout=30)
+    assert names(tmp_path) == []
+
+
+def test_the_sole_writer_removes_what_another_left(tmp_path):
+    (tmp_path / ".unfinished-1").mkdir()
+    (tmp_path / ".unfinished-1" / "half").write_text("x")
+    (tmp_path / ".unfinished-2").write_text("x")
+    (tmp_path / "mine").write_text("x")
+    with sole_writer(tmp_path):
+        assert names(tmp_path) == [".lock", "mine"]
+    assert names(tmp_path) == ["mine"]
+
+
+def test_only_old_unfinished_work_is_removed_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path))
+    folder = cache_folder("x")
+    for name, age in (("new", 0), ("old", 2 * 86_400)):
+        (folder / f".unfinished-{name}").mkdir()
+        os.utime(folder / f".unfinished-{name}", (time.time() - age,) * 2)
+    assert names(cache_folder("x")) == [".unfinished-new"]
+    remove_unfinished(folder)
+    assert names(folder) == []
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(folder / "none"))
+    (folder / "none").write_text("a file")
+    with pytest.raises(InputError, match="BEIR_COCODR_CACHE"):
+        cache_folder("x")
+
+
+def test_hashes(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    assert file_sha256(tmp_path / "f") == text_sha256("abc") == hashlib.sha256(b"abc").hexdigest()
+    assert text_sha256("a", "b") == hashlib.sha256(b"a\0b").hexdigest()
+    assert json_sha256({"a": 1, "b": [2]}) == json_sha256({"b": [2], "a": 1})
+    assert json_sha256("ä") == hashlib.sha256(b'"\\u00e4"').hexdigest()
+    assert json_sha256("ä", ensure_ascii=False) == hashlib.sha256('"ä"'.encode()).hexdigest()
