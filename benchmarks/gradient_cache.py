@@ -54,18 +54,17 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.losses.coco import COCOLoss, infonce
     from beir_cocodr.models.loading import load_encoder
-    from beir_cocodr.training.objectives import attach_head, find_objective
+    from beir_cocodr.training.objectives import attach_head
     from beir_cocodr.training.options import PretrainOptions
     from beir_cocodr.training.pretrain_data import DocumentViews
 
     settings = PretrainOptions(mlm_weight=float(kind == "coco_mlm"))
-    model, objective = load_encoder("minilm", EncoderOptions(device="cpu")), find_objective(settings)
+    model = load_encoder("minilm", EncoderOptions(device="cpu"))
     collections = [load_collection(name, labels="none") for name in CORPORA]
-    masked = kind == "coco_mlm"
-    views = DocumentViews(collections, model, settings, objective.columns, objective.view, True, masked)
+    views = DocumentViews(collections, model, settings)
     if len(views.rows) < options.documents:
         raise SystemExit(f"only {len(views.rows)} documents have two spans, not {options.documents}")
-    if masked:
+    if settings.masked:
         attach_head(model, "minilm", settings)
     model.eval()
     rows = views.dataset().shuffle(seed=0)

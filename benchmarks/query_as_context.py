@@ -30,10 +30,10 @@ from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
-from beir_cocodr.training.adapt import adapt_options
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretrain import pretrain
 from beir_cocodr.training.pretrain_data import ContextViews
 

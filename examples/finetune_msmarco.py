@@ -15,7 +15,8 @@ from pathlib import Path
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.report.terminal import print_training
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.options import FinetuneOptions, stage_options
+from beir_cocodr.training.options import FinetuneOptions
+from beir_cocodr.training.presets import stage_options
 
 
 def main() -> None:

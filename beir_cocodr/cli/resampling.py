@@ -77,7 +77,7 @@ def evaluate(
     from beir_cocodr.report.tables.resampling import regime_tables
     from beir_cocodr.resampling.regimes.host_training import Recipe
     from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
-    from beir_cocodr.training.options import stage_options
+    from beir_cocodr.training.presets import stage_options
 
     kind: Any = Recipe  # options of no single stage
     settings: Recipe = stage_options(

@@ -71,7 +71,8 @@ def pretrain(
     device: options.Device = None,
 ) -> None:
     """Pre-train an encoder on corpora without labels: COCO, one of its rivals, or queries as context."""
-    from beir_cocodr.training.options import PretrainOptions, stage_options
+    from beir_cocodr.training.options import PretrainOptions
+    from beir_cocodr.training.presets import stage_options
 
     settings = stage_options(
         PretrainOptions,
@@ -153,7 +154,8 @@ def finetune(
     """Fine-tune an encoder on labelled queries: plainly or by iDRO, on BM25's negatives, in episodes or in
     two stages.
     """
-    from beir_cocodr.training.options import FinetuneOptions, stage_options
+    from beir_cocodr.training.options import FinetuneOptions
+    from beir_cocodr.training.presets import stage_options
 
     settings = stage_options(
         FinetuneOptions,
@@ -210,7 +212,8 @@ def distill(
     device: options.Device = None,
 ) -> None:
     """Teach an encoder to rank as a teacher does, by listwise distillation."""
-    from beir_cocodr.training.options import DistillOptions, stage_options
+    from beir_cocodr.training.options import DistillOptions
+    from beir_cocodr.training.presets import stage_options
 
     settings = stage_options(
         DistillOptions,
@@ -285,8 +288,8 @@ def adapt(
     right is said; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
     from beir_cocodr.report.tables.evaluation import print_adaptation
-    from beir_cocodr.training.adapt import GPL_TEACHER, adapt_options, chosen_stages
     from beir_cocodr.training.adapt import adapt as run
+    from beir_cocodr.training.presets import GPL_TEACHER, adapt_options, chosen_stages
 
     shared: dict[str, Any] = {
         "max_steps": max_steps,

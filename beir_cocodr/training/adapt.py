@@ -1,15 +1,13 @@
 """Adapt a base to a corpus: the stages in their right order, the ablation, and a recommendation.
 
-The stages of an adaptation: what each is called, learns from, and takes as settings.
-
-The main job on a collection that every installation can make for itself.
+Also the quickstart: the same on a collection that every installation can make for itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +27,13 @@ from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.options import (
-    DistillOptions,
-    FinetuneOptions,
-    PretrainOptions,
-    TrainingOptions,
-    stage_options,
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
+from beir_cocodr.training.presets import (
+    ADAPT_STAGES,
+    DEFAULT_STAGES,
+    GPL_TEACHER,
+    adapt_options,
+    chosen_stages,
 )
 from beir_cocodr.training.pretrain import pretrain
 
@@ -57,142 +56,43 @@ class Data:
     teacher: str
 
 
-#: (data, start, output, options, resume, encoder) to the record of the training.
-Train = Callable[[Data, str, Path, Any, bool, EncoderOptions], TrainingRecord]
-
-
-@dataclass(frozen=True)
-class AdaptStage:
-    """One stage.
-
-    Args:
-        name: in folders.
-        label: in tables.
-        train: trains it.
-        kind: class of its options.
-        settings: what differs from that class's defaults.
-        needs_source, needs_queries: what it cannot do without.
-    """
-
-    name: str
-    label: str
-    train: Train
-    kind: type[TrainingOptions]
-    settings: dict[str, Any] = field(default_factory=dict)
-    needs_source: bool = False
-    needs_queries: bool = False
-
-
-def _coco(
+def coco_stage(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
 ) -> TrainingRecord:
     return pretrain([data.corpus], start, output, options, resume, encoder=encoder)
 
 
-def _contexts(
+def context_stage(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
 ) -> TrainingRecord:
     return pretrain([data.corpus], start, output, options, resume, [str(data.queries)], encoder=encoder)
 
 
-def _source(
+def source_stage(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
 ) -> TrainingRecord:
     return finetune(str(data.source), start, output, options, data.source_split, resume, encoder=encoder)
 
 
-def _qgen(
+def qgen_stage(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
 ) -> TrainingRecord:
     return finetune(str(data.queries), start, output, options, "train", resume, encoder=encoder)
 
 
-def _gpl(
+def gpl_stage(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
 ) -> TrainingRecord:
     return distill(str(data.queries), start, data.teacher, output, options, "train", resume, encoder=encoder)
 
 
-def _hybrid(
+def hybrid_stage(
     data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
 ) -> TrainingRecord:
     return distill(str(data.queries), start, "hybrid", output, options, "train", resume, encoder=encoder)
 
 
-# Held-out generated queries must not stop these or choose among their weights: they tell how well a query
-# finds the passage that it was made from, and not whether the retriever got better.
-_NOT_HELD_OUT: dict[str, Any] = {"held_out": 0.0, "warmup": 0.1}
-
-#: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training on a small
-#: corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), and pseudo labels of the target last.
-ADAPT_STAGES: dict[str, AdaptStage] = {
-    "coco": AdaptStage("coco", "COCO", _coco, PretrainOptions),
-    "cotmae": AdaptStage(
-        "cotmae", "CoT-MAE", _contexts, PretrainOptions, {"objective": "cotmae"}, needs_queries=True
-    ),
-    "qc": AdaptStage("qc", "QC", _contexts, PretrainOptions, {"objective": "qc"}, needs_queries=True),
-    "finetune": AdaptStage("source", "source", _source, FinetuneOptions, needs_source=True),
-    # Ma et al., 2021 (QGen): in-batch negatives alone.
-    "qgen": AdaptStage(
-        "qgen", "QGen", _qgen, FinetuneOptions, {"loss": "infonce", "negatives": 0}, needs_queries=True
-    ),
-    # Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps.
-    "gpl": AdaptStage(
-        "gpl",
-        "GPL",
-        _gpl,
-        DistillOptions,
-        _NOT_HELD_OUT
-        | {
-            "loss": "margin_mse",
-            "positives": 1,
-            "m_bm25": 0,
-            "m_hard": 1,
-            "candidates": 50,
-            "batch_size": 32,
-            "learning_rate": 2e-5,
-            "max_steps": 140_000,
-            "warmup": 1_000,
-            "refresh_steps": 140_000,
-        },
-        needs_queries=True,
-    ),
-    "hybrid-distill": AdaptStage(
-        "hybrid-distill",
-        "hybrid-distill",
-        _hybrid,
-        DistillOptions,
-        _NOT_HELD_OUT
-        | {
-            "loss": "kl",
-            "anchors": "fused",
-            "positives": 5,
-            "m_bm25": 3,
-            "m_hard": 3,
-            "candidates": 20,
-            "batch_size": 8,
-            "learning_rate": 3e-5,
-        },
-        needs_queries=True,
-    ),
-}
-
-
-def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> Any:
-    """A stage's options: its own settings, over them a preset, over it overrides that are not None."""
-    found = ADAPT_STAGES[stage]
-    given = {name: value for name, value in overrides.items() if value is not None}
-    key = {"coco": "pretrain"}.get(stage, stage)
-    return stage_options(found.kind, key, preset, defaults=found.settings, **given)
-
-
 log = logging.getLogger(__name__)
-
-#: What is done unless stages are named.
-DEFAULT_STAGES = ("coco", "finetune")
-
-#: The cross-encoder of GPL.
-GPL_TEACHER = "cross-encoder/ms-marco-MiniLM-L-6-v2"
 
 
 def adapt(
@@ -319,7 +219,7 @@ def train_models(plan: AdaptationPlan, resume: bool, encoder: EncoderOptions) ->
         *before, name = ("+".join(stage.name for stage in stages[:n]) for n in range(1, len(chain) + 1))
         start = models[before[-1]].path if before else plan.base
         folder, options = plan.output / "models" / name, plan.settings[chain[-1]]
-        record = stages[-1].train(plan.data, start, folder, options, resume, encoder)
+        record = stages[-1].trainer(plan.data, start, folder, options, resume, encoder)
         label = " + ".join([BASE, *(stage.label for stage in stages)])
         models[name] = AdaptedModel(label, str(folder), record.seconds)
     return models
@@ -427,20 +327,6 @@ def _candidates(encoders: dict[str, str]) -> dict[str, str]:
     return {"bm25": "bm25"} | {
         label + mode: kinds[mode] + path for label, path in encoders.items() for mode in MODES
     }
-
-
-def chosen_stages(stages: Sequence[str]) -> list[str]:
-    """The stages in the order that is right.
-
-    Raises:
-        InputError: there is none, or one is unknown.
-    """
-    unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
-    if unknown or not stages:
-        raise InputError(
-            f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}"
-        )
-    return [stage for stage in ADAPT_STAGES if stage in stages]
 
 
 CORPUS, FAST_CORPUS = "apidocs/scipy+sklearn", "apidocs/sklearn"

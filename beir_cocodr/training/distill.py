@@ -24,20 +24,12 @@ from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance
-from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
-from beir_cocodr.training.teachers import (
-    BM25Teacher,
-    CrossEncoderTeacher,
-    FileTeacher,
-    HybridTeacher,
-    Teacher,
-)
+from beir_cocodr.training.teachers import HybridTeacher, TeacherSetting, find_teacher
 from beir_cocodr.training.trainer import Stage, run_stage
 
 log = logging.getLogger(__name__)
@@ -161,7 +153,8 @@ def _rounds(
     whole = _steps(options, len(train))
     steps = min(options.refresh_steps, whole)
     used = _used(train, options, steps, -(-whole // steps))
-    asked = _teacher(teacher, collection, base, model.text_format, folder, encoder)
+    setting = TeacherSetting(teacher, collection.documents, model.text_format, base, encoder, folder)
+    asked = find_teacher(setting)
     anchors, known = relevant, relevant
     if options.anchors == "fused":
         if not isinstance(asked, HybridTeacher):
@@ -194,26 +187,6 @@ def _relevant(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
     if not found:
         raise InputError(f"{collection.name}: no query of split {collection.split} has a relevant document")
     return found
-
-
-def _teacher(
-    name: str,
-    collection: Collection,
-    base: str,
-    text_format: TextFormat,
-    folder: Path,
-    encoder: EncoderOptions,
-) -> Teacher:
-    documents = collection.documents
-    if name == "bm25":
-        return BM25Teacher(BM25(documents, text_format))
-    if name == "hybrid":
-        folder.mkdir(parents=True, exist_ok=True)
-        dense = Dense(load_encoder(base, encoder), documents, folder / "teacher-corpus", progress=True)
-        return HybridTeacher(dense, BM25(documents, text_format))
-    if Path(name).is_file():
-        return FileTeacher(Path(name), documents)
-    return CrossEncoderTeacher(name, documents, text_format, device=encoder.device)
 
 
 def _loss(model: Any, options: DistillOptions) -> torch.nn.Module:

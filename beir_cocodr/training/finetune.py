@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from transformers import TrainerCallback, TrainerState, set_seed
 
+from beir_cocodr import load_object
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.distributed import join_processes, on_main, rank, world_size
@@ -26,13 +27,14 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
 from beir_cocodr.io import atomic_writer, write_text
 from beir_cocodr.losses.coco import infonce
-from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, IDROLoss
+from beir_cocodr.losses.dro import ClusterLoss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.records import Json
 from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, mine_negatives
+from beir_cocodr.training.objectives import WEIGHTINGS
 from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.outputs import (
     CHECKPOINTS,
@@ -204,7 +206,7 @@ def finetune_stage(
     plan = replace(plan, episode=round_.episode, miner=round_.miner)
     if (record := lock_output(output, resume, plan)) is not None:
         return record
-    weighted = options.weighting != "erm"
+    weighted = WEIGHTINGS[options.weighting].loss is not None
     with started(output, plan):
         mined = _mine(collection, model, output, options, plan, encoder) if round_.episode else None
         pool = _pool(collection, model, options, mined)
@@ -240,14 +242,10 @@ def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor |
     if clusters is None:
         return ClusterLoss(model, 1, torch.zeros(pairs, dtype=torch.int64), **shared)
     shared |= {"n_clusters": options.clusters, "clusters": clusters}
-    if options.weighting == "groupdro":
-        return GroupDROLoss(model, eta=options.eta, **shared)
-    if options.weighting == "cvar":
-        return CVaRLoss(model, cvar_alpha=options.cvar_alpha, eps=options.eps, **shared)
-    names = ("alpha", "rho", "ema", "eps", "beta", "tau", "absent", "renormalize_present")
-    gradients = ("gram", "gradient_layers", "sketch_size", "seed")
-    settings = shared | {name: getattr(options, name) for name in names + gradients}
-    return IDROLoss(model, **settings | {"mode": options.idro_mode})
+    found = WEIGHTINGS[options.weighting]
+    assert found.loss is not None  # only erm has none, and erm has no clusters
+    own = {parameter: getattr(options, name) for parameter, name in found.options.items()}
+    return load_object(found.loss)(model, **shared, **own)
 
 
 def _counts(pairs: TrainingPairs, model: Any, mined: MinedNegatives | None) -> Json:

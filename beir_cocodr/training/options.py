@@ -1,27 +1,17 @@
-"""What every training command takes, with the papers' defaults.
+"""What every training command takes, with the papers' defaults: pre-training, fine-tuning, distillation.
 
-Settings of pre-training, with the paper's defaults.
-
-Settings of how clusters of queries are weighted, with the paper's defaults.
-
-Settings of fine-tuning, with the paper's defaults.
-
-Settings of distillation, with the paper's defaults.
-
-From a preset and what a user says to the options of a stage.
+The help of an option that the command line has stands beside its default. Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from types import NoneType, UnionType
-from typing import Any, Self, TypeVar, get_args, get_type_hints
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.negatives import NegativeFilters
-from beir_cocodr.training.presets import PRESETS
+from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
 
 
 @dataclass(frozen=True)
@@ -66,34 +56,14 @@ class TrainingOptions:
         return type(self)(**asdict(self) | {k: v for k, v in overrides.items() if v is not None})
 
 
-#: COCO and its rivals (COCO-DR, Table 3), which learn from documents alone.
-OBJECTIVES = ("coco", "mlm", "condenser", "cocondenser", "simcse", "ict", "tsdae")
-
-#: Those that learn from passages and queries generated for them (query-as-context pre-training).
-QUERY_OBJECTIVES = ("qc", "cotmae")
-
-#: Those that contrast a text with the other documents of its batch.
-CONTRASTIVE = ("coco", "cocondenser", "simcse", "ict", "qc")
-
-#: Those with the language-model losses of a Condenser head.
-MASKED = ("coco", "mlm", "condenser", "cocondenser", "qc")
-
 # Stands for the objective's own default, which is filled in at once.
 _OWN: Any = None
 
-# The most tokens of a generated query's passage, special tokens included.
-_PASSAGE = {"max_length": 144}
-
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Mapping[str, float] = {
     "batch_size": 2048,
     "learning_rate": 1e-4,
     "max_length": 128,
     "mask_probability": 0.15,
-}
-
-_OWN_DEFAULTS: dict[str, dict[str, Any]] = {
-    "qc": _PASSAGE,
-    "cotmae": _PASSAGE | {"batch_size": 16_384, "learning_rate": 4e-4, "mask_probability": 0.3},
 }
 
 _SHARES = (
@@ -114,8 +84,7 @@ class PretrainOptions(TrainingOptions):
     4e-4 and 16,384.
 
     Args:
-        objective: one of :data:`OBJECTIVES` or :data:`QUERY_OBJECTIVES`, see
-            ``beir_cocodr.training.objectives``.
+        objective: one of :data:`~beir_cocodr.training.objectives.OBJECTIVES`.
         batch_size, learning_rate: None means the paper's, as above.
         span_tokens: the most tokens of a span (published code: 30).
         flush_probability: chance that a span ends early after a sentence (published code: 0.1).
@@ -162,14 +131,14 @@ class PretrainOptions(TrainingOptions):
     decoder_mask_probability: float = 0.45
 
     def __post_init__(self) -> None:
-        for name, value in (_DEFAULTS | _OWN_DEFAULTS.get(self.objective, {})).items():
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"unknown objective {self.objective!r}; there are {', '.join(OBJECTIVES)}")
+        found = OBJECTIVES[self.objective]
+        for name, value in {**_DEFAULTS, **found.defaults}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         super().__post_init__()
-        if self.objective not in OBJECTIVES + QUERY_OBJECTIVES:
-            names = ", ".join(OBJECTIVES + QUERY_OBJECTIVES)
-            raise InputError(f"unknown objective {self.objective!r}; there are {names}")
-        if self.batch_size < 2 and self.objective in CONTRASTIVE:
+        if self.batch_size < 2 and found.contrastive:
             raise InputError("batch_size must be at least 2: texts are contrasted with other documents'")
         if not 1 <= self.span_tokens <= self.max_length - 2:
             raise InputError(
@@ -178,10 +147,13 @@ class PretrainOptions(TrainingOptions):
             )
         if self.n_head_layers < 0:
             raise InputError(f"n_head_layers must not be negative, it is {self.n_head_layers}")
-        if self.mlm_weight < 0 or (self.mlm_weight == 0 and self.objective in ("mlm", "condenser")):
+        masked_only = found.masked and not found.contrastive and not found.decoder
+        if self.mlm_weight < 0 or (self.mlm_weight == 0 and masked_only):
             raise InputError(f"mlm_weight {self.mlm_weight} leaves {self.objective} nothing to train")
-        if self.objective == "simcse" and self.encoder_dropout is False:
-            raise InputError("simcse needs encoder_dropout: dropout is all that tells its two copies apart")
+        if found.needs_dropout and self.encoder_dropout is False:
+            raise InputError(
+                f"{self.objective} needs encoder_dropout: dropout is all that tells its two copies apart"
+            )
         if self.scale is not None and self.scale <= 0:
             raise InputError(f"scale must be positive, not {self.scale}")
         for name in _SHARES:
@@ -200,10 +172,14 @@ class PretrainOptions(TrainingOptions):
     @property
     def keeps_dropout(self) -> bool:
         """Whether the encoder's dropout is on: as asked, else the objective's own default."""
-        return self.objective != "coco" if self.encoder_dropout is None else self.encoder_dropout
+        asked = self.encoder_dropout
+        return OBJECTIVES[self.objective].dropout if asked is None else asked
 
-
-WEIGHTINGS = ("erm", "idro", "groupdro", "cvar")
+    @property
+    def masked(self) -> bool:
+        """Whether texts are masked for language-model losses."""
+        found = OBJECTIVES[self.objective]
+        return found.decoder or (found.masked and self.mlm_weight > 0)
 
 
 @dataclass(frozen=True)
@@ -264,6 +240,46 @@ class WeightingOptions:
                 f"eps must lie between 0 and 1, cvar_alpha above 0 and up to 1, tau above 0, "
                 f"not {self.eps}, {self.cvar_alpha} and {self.tau}"
             )
+
+
+@dataclass(frozen=True)
+class NegativeFilters:
+    """What a candidate must not be to stay a negative. All are off by default, as in COCO-DR and ANCE.
+
+    They apply in the order below, each to what the earlier ones left. The two on scores are those of
+    sentence-transformers' ``mine_hard_negatives``, except that with several positives the margin is taken
+    from the best scored one; the host takes the worst scored, and one positive that the model cannot find
+    then removes every candidate of its query.
+
+    Args:
+        relative_margin: m in [0, 1); with p the score of the best scored positive, a candidate scoring above
+            p − m·|p| is removed. That is p·(1 − m) for a positive p.
+        max_score: a candidate that scores above it is removed.
+        duplicates: a candidate whose text (title and text, as the encoder reads them) is that of a positive
+            or of a better scored candidate that is left is removed.
+
+    Source: sentence-transformers, ``mine_hard_negatives``; the relative margin is NV-Retriever's (Moreira et
+    al., 2024, "TopK-PercPos"; 0.05 there).
+    """
+
+    relative_margin: float | None = None
+    max_score: float | None = None
+    duplicates: bool = False
+
+    def __post_init__(self) -> None:
+        if self.relative_margin is not None and not 0 <= self.relative_margin < 1:
+            raise InputError(
+                f"relative_margin must be at least 0 and below 1, or none, not {self.relative_margin}"
+            )
+        if self.max_score is not None and not math.isfinite(self.max_score):
+            raise InputError(f"max_score must be a finite number, or none, not {self.max_score}")
+
+    @property
+    def active(self) -> dict[str, Any]:
+        """The filters that are on, by name, with their values, in the order they apply."""
+        return {
+            name: value for name, value in asdict(self).items() if value is not None and value is not False
+        }
 
 
 @dataclass(frozen=True)
@@ -425,53 +441,3 @@ class DistillOptions(TrainingOptions):
     def list_size(self) -> int:
         """n, documents in a query's list."""
         return self.positives + self.m_bm25 + self.m_hard
-
-
-Options = TypeVar("Options", bound=TrainingOptions)
-
-
-def stage_options(
-    kind: type[Options],
-    stage: str,
-    preset: str | None,
-    assignments: Sequence[str] = (),
-    defaults: Mapping[str, Any] | None = None,
-    **overrides: Any,
-) -> Options:
-    """The defaults, over them a preset, over it ``name=value`` assignments, over them overrides.
-
-    Args:
-        kind: the options' class.
-        stage: of a preset: "pretrain", "finetune", or a stage of ``adapt``.
-        preset: one of :data:`PRESETS`, or None.
-        assignments: values as JSON, or plain words.
-        defaults: what stands below the preset, over the class's own.
-        **overrides: None leaves a setting as it is.
-
-    Raises:
-        InputError: an unknown preset or setting, or a value of the wrong type.
-    """
-    if preset is not None and preset not in PRESETS:
-        raise InputError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    chosen = dict(defaults or {}) | (PRESETS[preset].get(stage, {}) if preset else {})
-    chosen |= dict(_assigned(kind, assignment) for assignment in assignments)
-    return kind(**chosen | {name: value for name, value in overrides.items() if value is not None})
-
-
-def _assigned(kind: type[TrainingOptions], assignment: str) -> tuple[str, Any]:
-    name, equals, text = assignment.partition("=")
-    names = [field.name for field in fields(kind)]
-    if not equals or name not in names:
-        raise InputError(f"--set {assignment}: say NAME=VALUE with a name of {', '.join(names)}")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
-    hint = get_type_hints(kind)[name]
-    allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    if float in allowed and type(value) is int:
-        value = float(value)
-    if type(value) not in allowed:
-        wanted = " or ".join("null" if kind is NoneType else kind.__name__ for kind in allowed)
-        raise InputError(f"--set {assignment}: {name} has to be {wanted}")
-    return name, value

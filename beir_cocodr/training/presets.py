@@ -1,8 +1,28 @@
-"""The paper's settings, and small ones, as data."""
+"""The papers' settings, and small ones, as data; the stages of an adaptation; and from these and what a user
+says to the options of a stage.
+
+Nothing here imports torch: the command line's help is made from these tables.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+
+from beir_cocodr import load_object
+from beir_cocodr.errors import InputError
+from beir_cocodr.training.options import (
+    DistillOptions,
+    FinetuneOptions,
+    PretrainOptions,
+    TrainingOptions,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs
 # of 200 documents, and 64 triplets a GPU.
@@ -98,3 +118,190 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "hybrid-distill": _SMALL | {"refresh_steps": 40},
     },
 }
+
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+def stage_options(
+    kind: type[Options],
+    stage: str,
+    preset: str | None,
+    assignments: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Options:
+    """The defaults, over them a preset, over it ``name=value`` assignments, over them overrides.
+
+    Args:
+        kind: the options' class.
+        stage: of a preset: "pretrain", "finetune", or a stage of ``adapt``.
+        preset: one of :data:`PRESETS`, or None.
+        assignments: values as JSON, or plain words.
+        defaults: what stands below the preset, over the class's own.
+        **overrides: None leaves a setting as it is.
+
+    Raises:
+        InputError: an unknown preset or setting, or a value of the wrong type.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise InputError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
+    chosen = dict(defaults or {}) | (PRESETS[preset].get(stage, {}) if preset else {})
+    chosen |= dict(_assigned(kind, assignment) for assignment in assignments)
+    return kind(**chosen | {name: value for name, value in overrides.items() if value is not None})
+
+
+def _assigned(kind: type[DataclassInstance], assignment: str) -> tuple[str, Any]:
+    name, equals, text = assignment.partition("=")
+    names = [field.name for field in fields(kind)]
+    if not equals or name not in names:
+        raise InputError(f"--set {assignment}: say NAME=VALUE with a name of {', '.join(names)}")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    hint = get_type_hints(kind)[name]
+    allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if float in allowed and type(value) is int:
+        value = float(value)
+    if type(value) not in allowed:
+        wanted = " or ".join("null" if kind is NoneType else kind.__name__ for kind in allowed)
+        raise InputError(f"--set {assignment}: {name} has to be {wanted}")
+    return name, value
+
+
+@dataclass(frozen=True)
+class AdaptStage:
+    """One stage of an adaptation.
+
+    Args:
+        name: in folders.
+        label: in tables.
+        train: trains it, from what it learns from (:class:`~beir_cocodr.training.adapt.Data`), the model it
+            starts from, the output, its options, whether to resume, and how encoders are loaded; returns the
+            record of the training. A function, or ``module:object``.
+        kind: class of its options.
+        settings: what differs from that class's defaults.
+        needs_source, needs_queries: what it cannot do without.
+    """
+
+    name: str
+    label: str
+    train: str | Callable[..., Any]
+    kind: type[TrainingOptions]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    needs_source: bool = False
+    needs_queries: bool = False
+
+    @property
+    def trainer(self) -> Callable[..., Any]:
+        """``train``, imported if it is not there yet."""
+        found: Callable[..., Any] = load_object(self.train) if isinstance(self.train, str) else self.train
+        return found
+
+
+# Held-out generated queries must not stop these or choose among their weights: they tell how well a query
+# finds the passage that it was made from, and not whether the retriever got better.
+_NOT_HELD_OUT: Mapping[str, Any] = {"held_out": 0.0, "warmup": 0.1}
+
+#: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training on a small
+#: corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), and pseudo labels of the target last.
+ADAPT_STAGES: dict[str, AdaptStage] = {
+    "coco": AdaptStage("coco", "COCO", "beir_cocodr.training.adapt:coco_stage", PretrainOptions),
+    "cotmae": AdaptStage(
+        "cotmae",
+        "CoT-MAE",
+        "beir_cocodr.training.adapt:context_stage",
+        PretrainOptions,
+        {"objective": "cotmae"},
+        needs_queries=True,
+    ),
+    "qc": AdaptStage(
+        "qc",
+        "QC",
+        "beir_cocodr.training.adapt:context_stage",
+        PretrainOptions,
+        {"objective": "qc"},
+        needs_queries=True,
+    ),
+    "finetune": AdaptStage(
+        "source", "source", "beir_cocodr.training.adapt:source_stage", FinetuneOptions, needs_source=True
+    ),
+    # Ma et al., 2021 (QGen): in-batch negatives alone.
+    "qgen": AdaptStage(
+        "qgen",
+        "QGen",
+        "beir_cocodr.training.adapt:qgen_stage",
+        FinetuneOptions,
+        {"loss": "infonce", "negatives": 0},
+        needs_queries=True,
+    ),
+    # Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps.
+    "gpl": AdaptStage(
+        "gpl",
+        "GPL",
+        "beir_cocodr.training.adapt:gpl_stage",
+        DistillOptions,
+        {
+            **_NOT_HELD_OUT,
+            "loss": "margin_mse",
+            "positives": 1,
+            "m_bm25": 0,
+            "m_hard": 1,
+            "candidates": 50,
+            "batch_size": 32,
+            "learning_rate": 2e-5,
+            "max_steps": 140_000,
+            "warmup": 1_000,
+            "refresh_steps": 140_000,
+        },
+        needs_queries=True,
+    ),
+    "hybrid-distill": AdaptStage(
+        "hybrid-distill",
+        "hybrid-distill",
+        "beir_cocodr.training.adapt:hybrid_stage",
+        DistillOptions,
+        {
+            **_NOT_HELD_OUT,
+            "loss": "kl",
+            "anchors": "fused",
+            "positives": 5,
+            "m_bm25": 3,
+            "m_hard": 3,
+            "candidates": 20,
+            "batch_size": 8,
+            "learning_rate": 3e-5,
+        },
+        needs_queries=True,
+    ),
+}
+
+
+def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> Any:
+    """A stage's options: its own settings, over them a preset, over it overrides that are not None."""
+    found = ADAPT_STAGES[stage]
+    given = {name: value for name, value in overrides.items() if value is not None}
+    key = {"coco": "pretrain"}.get(stage, stage)
+    return stage_options(found.kind, key, preset, defaults=found.settings, **given)
+
+
+#: What is done unless stages are named.
+DEFAULT_STAGES = ("coco", "finetune")
+
+#: The cross-encoder of GPL.
+GPL_TEACHER = "cross-encoder/ms-marco-MiniLM-L-6-v2"
+
+
+def chosen_stages(stages: Sequence[str]) -> list[str]:
+    """The stages in the order that is right.
+
+    Raises:
+        InputError: there is none, or one is unknown.
+    """
+    unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
+    if unknown or not stages:
+        raise InputError(
+            f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}"
+        )
+    return [stage for stage in ADAPT_STAGES if stage in stages]

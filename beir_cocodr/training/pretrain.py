@@ -26,8 +26,8 @@ from beir_cocodr.provenance import (
     collection_provenance,
 )
 from beir_cocodr.records import Json
-from beir_cocodr.training.objectives import attach_decoder, attach_head, build_loss, find_objective, is_masked
-from beir_cocodr.training.options import QUERY_OBJECTIVES, PretrainOptions
+from beir_cocodr.training.objectives import OBJECTIVES, attach_decoder, attach_head, build_loss
+from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.outputs import lock_output, training_plan
 from beir_cocodr.training.pretrain_data import ContextViews, DocumentViews
 from beir_cocodr.training.trainer import Stage, run_stage
@@ -131,7 +131,7 @@ def pretrain(
 
 
 def _check_queries(options: PretrainOptions, queries: Sequence[str]) -> None:
-    needed = options.objective in QUERY_OBJECTIVES
+    needed = OBJECTIVES[options.objective].on_queries
     if needed and not queries:
         raise InputError(
             f"the objective {options.objective} needs generated queries: make them with beir-cocodr "
@@ -140,7 +140,7 @@ def _check_queries(options: PretrainOptions, queries: Sequence[str]) -> None:
     if queries and not needed:
         raise InputError(
             f"the objective {options.objective} learns from documents alone: leave --queries out, or take "
-            f"one of {', '.join(QUERY_OBJECTIVES)}"
+            f"one of {', '.join(name for name, found in OBJECTIVES.items() if found.on_queries)}"
         )
 
 
@@ -148,12 +148,9 @@ def _views(
     collections: Sequence[Collection], queries: Sequence[str], model: Any, options: PretrainOptions
 ) -> DocumentViews | ContextViews:
     """What the objective sees."""
-    if options.objective in QUERY_OBJECTIVES:
+    if OBJECTIVES[options.objective].on_queries:
         return ContextViews(queries, model, options)
-    objective, masked = find_objective(options), is_masked(options)
-    return DocumentViews(
-        collections, model, options, objective.columns, objective.view, objective.two_spans, masked
-    )
+    return DocumentViews(collections, model, options)
 
 
 def _stage(
@@ -163,8 +160,8 @@ def _stage(
     views: DocumentViews | ContextViews,
     options: PretrainOptions,
 ) -> Stage:
-    origins = {"language_model_head": attach_head(model, base, options) if is_masked(options) else None}
-    if options.objective == "cotmae":
+    origins = {"language_model_head": attach_head(model, base, options) if options.masked else None}
+    if OBJECTIVES[options.objective].decoder:
         origins["decoder"] = attach_decoder(model, base, options)
     return Stage(
         plan=plan,

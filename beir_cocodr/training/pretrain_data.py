@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.query_context import load_query_context
 from beir_cocodr.records import Json
+from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.trainer import EpochClock
 
@@ -117,25 +118,21 @@ class DocumentViews:
     Args:
         collections: only their documents are read.
         model: the encoder, for its tokenizer and text format.
-        options: see :class:`PretrainOptions`.
-        columns: name of each text column, and whether its texts are encoded as "query" or "document".
-        view: draws the texts of one document, one per column.
-        two_spans: whether a document needs two spans; one with any token is enough otherwise.
-        masked: whether texts are masked for the language-model losses.
+        options: see :class:`PretrainOptions`; its objective names the columns, draws the texts, and says
+            whether a document needs two spans, or one with any token is enough.
     """
 
     collections: Sequence[Collection]
     model: Any
     options: PretrainOptions
-    columns: dict[str, str]
-    view: Callable[[SpannedText, np.random.Generator], tuple[str, ...]]
-    two_spans: bool
-    masked: bool
     clock: EpochClock = field(default_factory=EpochClock)
     #: No two rows are of one document.
     batch_keys: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        objective = OBJECTIVES[self.options.objective]
+        self.columns, self.two_spans = dict(objective.columns), objective.two_spans
+        self.view = objective.draw(self.options)
         self.bounds = np.cumsum([0] + [len(collection.documents) for collection in self.collections])
         self.max_tokens = content_tokens(self.model, self.options.max_length)
         least = self.options.span_tokens if self.two_spans else 0
@@ -159,7 +156,7 @@ class DocumentViews:
     def collator(self) -> MaskingCollator:
         options = self.options
         maskers = {}
-        if self.masked:
+        if self.options.masked:
             maskers = dict.fromkeys(
                 self.columns, WholeWordMasker(self.model.tokenizer, options.mask_probability)
             )

@@ -1,24 +1,26 @@
-"""Who says which document suits a query better.
-
-Scores of a teacher, asked once and kept on disk.
-"""
+"""Teachers: who says which document suits a query better, for distillation."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 
+from beir_cocodr import load_object
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import z_normalize
+from beir_cocodr.training.objectives import TEACHERS
 
 _ROUNDING = 1e-6
 
@@ -29,6 +31,36 @@ class Teacher(Protocol):
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         """(m,) corpus rows to (m,) scores, higher for what suits the query better."""
         ...
+
+
+@dataclass(frozen=True)
+class TeacherSetting:
+    """What a teacher may be made from.
+
+    Args:
+        name: as the user named it.
+        documents: the corpus.
+        text_format: of the student.
+        base, encoder: what the student starts from, and how it is loaded.
+        folder: for embeddings; it lasts as long as the training.
+    """
+
+    name: str
+    documents: Documents
+    text_format: TextFormat
+    base: str
+    encoder: EncoderOptions
+    folder: Path
+
+    def bm25(self) -> BM25:
+        return BM25(self.documents, self.text_format)
+
+
+def find_teacher(setting: TeacherSetting) -> Teacher:
+    """The teacher that a name means, by :data:`~beir_cocodr.training.objectives.TEACHERS`."""
+    kind = next(kind for kind in TEACHERS.values() if kind.means(setting.name))
+    teacher: Teacher = load_object(kind.build)(setting)
+    return teacher
 
 
 class CrossEncoderTeacher:
@@ -57,6 +89,10 @@ class CrossEncoderTeacher:
             raise InputError(f"teacher {name!r} cannot be loaded as a cross-encoder: {error}") from error
         self.documents, self.text_format, self.batch_size = documents, text_format, batch_size
 
+    @classmethod
+    def of(cls, setting: TeacherSetting) -> Self:
+        return cls(setting.name, setting.documents, setting.text_format, device=setting.encoder.device)
+
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         texts = [self.text_format.document(document) for document in self.documents.take(rows)]
         pairs = [(query, text) for text in texts]
@@ -75,6 +111,10 @@ class BM25Teacher:
     def __init__(self, bm25: BM25) -> None:
         self.bm25 = bm25
 
+    @classmethod
+    def of(cls, setting: TeacherSetting) -> Self:
+        return cls(setting.bm25())
+
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         found: np.ndarray = self.bm25.scores(query)[rows]
         return found
@@ -90,6 +130,12 @@ class HybridTeacher:
 
     def __init__(self, dense: Dense, bm25: BM25) -> None:
         self.dense, self.bm25 = dense, bm25
+
+    @classmethod
+    def of(cls, setting: TeacherSetting) -> Self:
+        setting.folder.mkdir(parents=True, exist_ok=True)
+        start, file = load_encoder(setting.base, setting.encoder), setting.folder / "teacher-corpus"
+        return cls(Dense(start, setting.documents, file, progress=True), setting.bm25())
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         vector = self.dense.encode_queries([query])[0].double().numpy()
@@ -147,6 +193,10 @@ class FileTeacher:
                 if not math.isfinite(value):
                     raise InputError(f"{file}:{number}: {score.strip()!r} is no score")
                 self.scores.setdefault(query, {})[document] = value
+
+    @classmethod
+    def of(cls, setting: TeacherSetting) -> Self:
+        return cls(Path(setting.name), setting.documents)
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         known = self.scores.get(query_id, {})

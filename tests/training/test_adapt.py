@@ -17,8 +17,9 @@ from beir_cocodr.evaluation.measures import compare
 from beir_cocodr.evaluation.recommendation import COCO, STAGE, ablation_families, recommend
 from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.training.adapt import adapt, adapt_options
+from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.presets import adapt_options
 
 OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 SETTINGS = {

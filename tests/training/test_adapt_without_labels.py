@@ -30,8 +30,9 @@ from beir_cocodr.evaluation.records import (
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance, write_record
 from beir_cocodr.report.tables.evaluation import print_adaptation, verdict_tables
-from beir_cocodr.training.adapt import ADAPT_STAGES, adapt, adapt_options
+from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.presets import ADAPT_STAGES, adapt_options
 
 SMALL = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 VERDICTS = {"better", "worse", "cannot tell"}

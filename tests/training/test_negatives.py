@@ -17,7 +17,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval import dense
 from beir_cocodr.retrieval.topk import NonFiniteScores
 from beir_cocodr.training import negatives as mining
-from beir_cocodr.training.negatives import NegativeFilters, mine_negatives
+from beir_cocodr.training.negatives import apply_filters, mine_negatives
+from beir_cocodr.training.options import NegativeFilters
 
 KEY = {"weights": "one", "options": [1, 2]}
 DEPTH = 20
@@ -281,7 +282,9 @@ def test_one_positive_follows_the_host():
 
 def test_a_text_stands_again_when_its_better_scored_copy_is_removed():
     texts, scores = np.array([1, 1, 2, 2], np.uint64), np.array([3, 1, 0.5, 0], np.float32)
-    kept, removed = NegativeFilters(max_score=2, duplicates=True).apply(scores, scores[:0], texts, texts[:0])
+    kept, removed = apply_filters(
+        NegativeFilters(max_score=2, duplicates=True), scores, scores[:0], texts, texts[:0]
+    )
     assert kept.tolist() == [False, True, True, False]
     assert removed == {"max_score": 1, "duplicates": 1}
 

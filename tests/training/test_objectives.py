@@ -17,10 +17,12 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.training import trainer as run
-from beir_cocodr.training.objectives import find_objective, is_masked
-from beir_cocodr.training.options import CONTRASTIVE, MASKED, OBJECTIVES, PretrainOptions
+from beir_cocodr.training.objectives import OBJECTIVES
+from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
 from beir_cocodr.training.pretrain_data import DocumentViews
+
+ON_DOCUMENTS = [name for name, found in OBJECTIVES.items() if not found.on_queries]
 
 # 48 documents make epochs of 3 steps: the stop lies in a later epoch, one step after a checkpoint.
 STEPS = {"max_steps": 6, "batch_size": 16, "mini_batch_size": 6, "learning_rate": 1e-3, "save_steps": 2}
@@ -34,19 +36,10 @@ def dataset(folder: str | list[str], model: Path, options: PretrainOptions) -> D
     collections = [
         load_collection(name, labels="none") for name in ([folder] if isinstance(folder, str) else folder)
     ]
-    objective = find_objective(options)
-    return DocumentViews(
-        collections,
-        COCODR(str(model)),
-        options,
-        objective.columns,
-        objective.view,
-        objective.two_spans,
-        is_masked(options),
-    )
+    return DocumentViews(collections, COCODR(str(model)), options)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", ON_DOCUMENTS)
 def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path, dies_at):
     data, model, options = [str(beir_folder)], str(tiny_mlm), settings(objective)
     whole = pretrain(data, model, tmp_path / "whole", options)
@@ -55,13 +48,13 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     resumed = pretrain(data, model, tmp_path / "killed", options, resume=True)
     assert (resumed.resumed_from, resumed.steps, whole.steps) == ("checkpoint-4", 6, 6)
     assert whole.stage == resumed.stage == objective
-    files = ["model.safetensors"] + [f"{HEAD_FOLDER}/model.safetensors"] * (objective in MASKED)
+    files = ["model.safetensors"] + [f"{HEAD_FOLDER}/model.safetensors"] * (OBJECTIVES[objective].masked)
     for file in files:
         first, second = load_file(tmp_path / "whole" / file), load_file(tmp_path / "killed" / file)
         assert first.keys() == second.keys()
         for name, weight in first.items():
             torch.testing.assert_close(second[name], weight, rtol=0, atol=0, msg=name)
-    if objective in MASKED:
+    if OBJECTIVES[objective].masked:
         layers = json.loads((tmp_path / "whole" / HEAD_FOLDER / "config.json").read_text())["n_head_layers"]
         assert layers == (0 if objective == "mlm" else 2)
     start = load_file(tiny_mlm / "model.safetensors")
@@ -76,7 +69,7 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     assert not (tmp_path / "whole" / run.CHECKPOINTS).exists()
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", ON_DOCUMENTS)
 def test_texts_depend_on_seed_epoch_and_row_alone(objective, beir_folder, tiny_mlm):
     views = dataset(str(beir_folder), tiny_mlm, settings(objective))
     rows = views.dataset()
@@ -92,14 +85,14 @@ def test_texts_depend_on_seed_epoch_and_row_alone(objective, beir_folder, tiny_m
     assert other[3:9] != batch
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", ON_DOCUMENTS)
 def test_columns_carry_masks_tasks_and_lengths(objective, beir_folder, tiny_mlm):
     views = dataset(str(beir_folder), tiny_mlm, settings(objective))
     views.model.prompts = {"query": "library ", "document": "flow "}
     rows = views.dataset()
     batch = views.collator()([rows[i] for i in range(8)])
     labels = [name for name in batch if name.endswith("mlm_labels")]
-    assert len(labels) == (len(views.columns) if objective in MASKED else 0)
+    assert len(labels) == (len(views.columns) if OBJECTIVES[objective].masked else 0)
     for column, task in views.columns.items():
         assert batch[f"{column}_task"] == task
         assert batch[f"{column}_input_ids"].shape[1] <= 40
@@ -132,7 +125,7 @@ def test_one_span_is_enough_without_pairs(tiny_mlm, tmp_path):
         )
     )
     data = str(tmp_path / "corpus.jsonl")
-    for objective in OBJECTIVES:
+    for objective in ON_DOCUMENTS:
         if objective in ("coco", "cocondenser", "ict"):
             with pytest.raises(InputError, match="two spans"):
                 dataset(data, tiny_mlm, settings(objective))
@@ -166,7 +159,7 @@ def test_dropout_is_off_for_coco_alone_unless_asked():
 def test_bad_settings_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         settings(**{"objective": "coco"} | changes)
-    assert {"mlm", "condenser", "tsdae"}.isdisjoint(CONTRASTIVE)
+    assert not any(OBJECTIVES[name].contrastive for name in ("mlm", "condenser", "tsdae"))
 
 
 def test_a_length_that_the_encoder_cannot_read_is_refused(beir_folder, tiny_mlm):

@@ -5,9 +5,8 @@ from dataclasses import asdict
 import pytest
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.adapt import ADAPT_STAGES, adapt_options
-from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, stage_options
-from beir_cocodr.training.presets import PRESETS
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.presets import ADAPT_STAGES, PRESETS, adapt_options, stage_options
 
 KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions}
 

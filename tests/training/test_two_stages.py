@@ -16,8 +16,9 @@ from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training import finetune as finetune_stage
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import bm25_negatives
-from beir_cocodr.training.options import FinetuneOptions, stage_options
+from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.pairs import TrainingPairs
+from beir_cocodr.training.presets import stage_options
 
 # All 12 best documents are kept, so that the pools are the retriever's own answer.
 SMALL = FinetuneOptions(
