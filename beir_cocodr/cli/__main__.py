@@ -19,7 +19,7 @@ from beir_cocodr.cli.resampling import add_resampling
 from beir_cocodr.cli.search import add_search
 from beir_cocodr.cli.training import adapt, distill, finetune, pretrain
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import ALIASES, BM25, FUSIONS, SearchOptions
 from beir_cocodr.report.terminal import print_json, print_tables
 
 app = typer.Typer(
@@ -89,12 +89,23 @@ def validate(
 
 
 @app.command()
+@options.takes(
+    "search",
+    "analyzer",
+    "query_length",
+    "document_length",
+    "title_separator",
+    "batch_size",
+    "stores",
+    "device",
+)
 def evaluate(
     dataset: options.Dataset,
     model: Annotated[
         list[str],
         typer.Option(
-            help="minilm, bm25, lucene-bm25, hybrid:M, rrf:M, feedback:M, a folder or a hub name; repeat."
+            help=f"{', '.join([*ALIASES, BM25, f'lucene-{BM25}', *(f'{kind}:M' for kind in FUSIONS)])}, a "
+            "folder or a hub name; repeat."
         ),
     ],
     output: options.Output,
@@ -104,18 +115,8 @@ def evaluate(
         int | None, typer.Option(help="Documents a query in the run; default: what the measures need.")
     ] = None,
     identical_ids: options.Policy = "auto",
-    bm25_analyzer: options.Analyzer = "english",
-    query_length: options.QueryLength = None,
-    document_length: options.DocumentLength = None,
-    title_separator: options.Separator = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    store: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat."
-        ),
-    ] = None,
-    device: options.Device = None,
+    *,
+    search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Search a labelled collection with one or more models, measure, and test their differences."""
@@ -130,13 +131,7 @@ def evaluate(
         split,
         identical_ids,
         top_k,
-        search=SearchOptions(
-            EncoderOptions(query_length, document_length, title_separator=title_separator, device=device),
-            bm25_analyzer,
-            encode_batch_size,
-            progress=True,
-            stores=tuple(store or ()),
-        ),
+        search=search,
     )
     if as_json:
         print_json(record.to_json())

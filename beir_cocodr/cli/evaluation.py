@@ -10,10 +10,13 @@ import typer
 from beir_cocodr.cli import options
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import output_folder
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.report.terminal import print_json, print_tables
 
 
+@options.takes(
+    "search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device"
+)
 def compare(
     dataset: options.Dataset,
     models: Annotated[
@@ -46,12 +49,8 @@ def compare(
     samples: Annotated[int, typer.Option(help="Crops and generated queries, without labels.")] = 300,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 42,
     wanted: Annotated[int, typer.Option(help="Query-document pairs proposed for labelling.")] = 50,
-    bm25_analyzer: options.Analyzer = "english",
-    query_length: options.QueryLength = None,
-    document_length: options.DocumentLength = None,
-    title_separator: options.Separator = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    *,
+    search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Compare models on a collection, or with --parity what three evaluation tools say of one run."""
@@ -75,12 +74,7 @@ def compare(
         samples=samples,
         seed=seed,
         wanted=wanted,
-        search=SearchOptions(
-            EncoderOptions(query_length, document_length, title_separator=title_separator, device=device),
-            bm25_analyzer,
-            encode_batch_size,
-            progress=True,
-        ),
+        search=search,
     )
     if as_json:
         print_json(record.to_json())

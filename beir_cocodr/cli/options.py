@@ -1,15 +1,25 @@
-"""Options that several commands share, each said once.
+"""Options that several commands share, and how commands get flags from options classes.
 
-The option ``--ray [ADDRESS]`` of commands whose work a cluster can share.
+A field that is made by :func:`~beir_cocodr.models.spec.option` states a flag's name, type, default and help
+once. A command names the fields it has flags for, and gets the options as one object: by :func:`takes`, or,
+of a training, by :func:`trains`, with presets and ``--set``. :class:`RayCommand` is for commands whose work
+a cluster can share.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
+
+from beir_cocodr.report.terminal import print_json
+from beir_cocodr.training.presets import stage_options
 
 Dataset = Annotated[
     str,
@@ -25,20 +35,6 @@ Measures = Annotated[str, typer.Option(help="Measures that ir-measures knows, se
 Device = Annotated[str | None, typer.Option(help="Device of the encoder, such as cpu or cuda:0.")]
 
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
-
-MaxSteps = Annotated[int | None, typer.Option(help="Optimiser steps; without it, whole epochs.")]
-
-Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
-
-BatchSize = Annotated[int | None, typer.Option(help="Examples per step.")]
-
-MiniBatchSize = Annotated[
-    int | None, typer.Option(help="Texts in memory at a time; larger batches are cached.")
-]
-
-LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate.")]
-
-Seed = Annotated[int | None, typer.Option(help="Seed of data order, sampling and dropout.")]
 
 Preset = Annotated[
     str | None, typer.Option(help="base, large, qc or cotmae (the papers' settings), or cpu (small ones).")
@@ -82,6 +78,150 @@ Separator = Annotated[
 ]
 
 EncodeBatch = Annotated[int, typer.Option("--encode-batch-size", min=1, help="Texts encoded at a time.")]
+
+Command = Callable[..., None]
+
+#: What every training command has flags for.
+TRAINING = ("max_steps", "epochs", "batch_size", "mini_batch_size", "learning_rate", "seed")
+
+
+def takes(into: str, *names: str) -> Callable[[Command], Command]:
+    """Give a command flags for fields of an options class, which it gets as one object.
+
+    Args:
+        into: the command's keyword argument; its type is the class.
+        names: the fields, of the class or of options in it. They stand in the help in this order, in the
+            place of the argument. A field ``progress`` is always on.
+    """
+
+    def extend(command: Command) -> Command:
+        kind = signature(command, eval_str=True).parameters[into].annotation
+        flags = [_flag(*found, optional=False) for found in _find(kind, names)]
+        return _extended(command, into, flags, lambda given: _build(kind, given | {"progress": True}))
+
+    return extend
+
+
+def gives(into: str, kind: type, *names: str) -> Callable[[Command], Command]:
+    """Give a command flags for fields of an options class, and pass it a dict of those that were set.
+
+    Args:
+        into: the command's keyword argument.
+        kind: the class.
+        names: of its fields.
+    """
+
+    def extend(command: Command) -> Command:
+        flags = [_flag(*found, optional=True) for found in _find(kind, names)]
+        return _extended(command, into, flags, _set)
+
+    return extend
+
+
+def trains(stage: str, *names: str, presets: bool = True) -> Callable[[Command], Command]:
+    """Give a training command flags for its ``settings``, with a preset below them and ``--set`` between.
+
+    Args:
+        stage: of presets.
+        names: fields that it has flags for, beside those of every training.
+        presets: whether it has ``--preset``.
+    """
+    layers: dict[str, tuple[Any, Any]] = {"preset": (Preset, None)} if presets else {}
+    layers |= {"assignments": (Settings, None), "show_config": (ShowConfig, False)}
+
+    def extend(command: Command) -> Command:
+        kind = signature(command, eval_str=True).parameters["settings"].annotation
+        flags = [_flag(*found, optional=True) for found in _find(kind, (*names, *TRAINING))]
+        flags += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=layer)
+            for name, (layer, default) in layers.items()
+        ]
+
+        def build(given: dict[str, Any]) -> Any:
+            show, preset = given.pop("show_config"), given.pop("preset", None)
+            settings = stage_options(kind, stage, preset, given.pop("assignments") or (), **given)
+            if not show:
+                return settings
+            print_json({stage: asdict(settings)})
+            return None
+
+        return _extended(command, "settings", flags, build)
+
+    return extend
+
+
+def _set(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _extended(
+    command: Command, into: str, flags: list[Parameter], build: Callable[[dict[str, Any]], Any]
+) -> Command:
+    """The command with ``flags`` in the place of ``into``; not called where there is nothing to pass."""
+    original = signature(command, eval_str=True)
+    parameters = [
+        flag.replace(kind=Parameter.KEYWORD_ONLY)
+        for name, parameter in original.parameters.items()
+        for flag in (flags if name == into else [parameter])
+    ]
+
+    @wraps(command)
+    def extended(**values: Any) -> None:
+        built = build({flag.name: values.pop(flag.name) for flag in flags})
+        if built is not None:
+            command(**values, **{into: built})
+
+    # What typer reads: a function's signature, and the types by name.
+    extended.__signature__ = original.replace(parameters=parameters)  # type: ignore[attr-defined]
+    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return extended
+
+
+def _find(kind: type, names: tuple[str, ...]) -> Iterator[tuple[str, Field[Any], Any]]:
+    """Name, field and type of the fields that are named, those of options inside options among them."""
+    found = dict(_all_fields(kind))
+    return ((name, *found[name]) for name in names)
+
+
+def _all_fields(kind: type) -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        if is_dataclass(hints[field.name]):
+            yield from _all_fields(hints[field.name])
+            continue
+        # A class that changes a default alone leaves the flag to the class above it.
+        above = [base.__dataclass_fields__.get(field.name) for base in kind.__mro__ if is_dataclass(base)]
+        described = next((one for one in above if one is not None and "help" in one.metadata), field)
+        yield field.name, (described, hints[field.name])
+
+
+def _flag(name: str, field: Field[Any], hint: Any, optional: bool) -> Parameter:
+    """A keyword argument that typer makes a flag of; an optional one is None unless it is set."""
+    default = None if optional or field.default is MISSING else field.default
+    if get_origin(hint) is tuple:
+        hint, default = list[Path] | None, None
+    elif get_origin(hint) is Literal:
+        hint = str
+    if default is None and type(None) not in get_args(hint):
+        hint = hint | None
+    said = dict(field.metadata)
+    flags = [] if said.get("flag") is None else [said["flag"]]
+    shown = typer.Option(*flags, help=said["help"], min=said.get("min"), max=said.get("max"))
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, shown])
+
+
+def _build(kind: type, given: dict[str, Any]) -> Any:
+    """The options, and options inside them, of flags; what has none keeps its default."""
+    hints, values = get_type_hints(kind), {}
+    for field in fields(kind):
+        if is_dataclass(hints[field.name]):
+            values[field.name] = _build(hints[field.name], given)
+        elif get_origin(hints[field.name]) is tuple:
+            values[field.name] = tuple(given.get(field.name) or ())
+        elif field.name in given:
+            values[field.name] = given[field.name]
+    return kind(**values)
+
 
 _NAME = "--ray"
 

@@ -12,8 +12,10 @@ from beir_cocodr.cli.analysis import deliver, open_output
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.pictures import alignment_picture, overlap_picture, will_draw
 from beir_cocodr.report.terminal import print_json, print_tables
+from beir_cocodr.training.options import TrainingOptions
 
 
+@options.gives("budget", TrainingOptions, "max_steps", "epochs", "batch_size", "learning_rate")
 def evaluate(
     folder: Annotated[
         Path, typer.Option(help="Output of resample restrain or resample resttest.", show_default=False)
@@ -38,10 +40,8 @@ def evaluate(
     start: Annotated[
         str | None, typer.Option(help="Encoder that all architectures start from; default: minilm.")
     ] = None,
-    max_steps: options.MaxSteps = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    learning_rate: options.LearningRate = None,
+    *,
+    budget: dict[str, Any],
     teacher: Annotated[
         str | None,
         typer.Option(help="Of dense-distilled: hybrid, cross-encoder (of the same set), or as for distill."),
@@ -86,10 +86,7 @@ def evaluate(
         None,
         recipe or (),
         start=start,
-        max_steps=max_steps,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
+        **budget,
         teacher=teacher,
         query_length=query_length,
         document_length=document_length,

@@ -32,6 +32,7 @@ Threads = Annotated[
 ]
 
 
+@options.takes("encoder", "query_length", "document_length", "title_separator", "device")
 def encode(
     dataset: options.Dataset,
     model: Annotated[str, typer.Option(help="minilm, a folder or a hub name.", show_default=False)],
@@ -52,10 +53,8 @@ def encode(
     processes: Processes = None,
     threads: Threads = None,
     ray: Address = None,
-    query_length: options.QueryLength = None,
-    document_length: options.DocumentLength = None,
-    title_separator: options.Separator = None,
-    device: options.Device = None,
+    *,
+    encoder: EncoderOptions,
     as_json: options.Json = False,
 ) -> None:
     """Encode a corpus to a folder, in shards: what was written is never encoded again."""
@@ -68,9 +67,7 @@ def encode(
     settings: dict[str, Any] = {
         "threads": threads,
         "progress": True,
-        "encoder": EncoderOptions(
-            query_length, document_length, title_separator=title_separator, device=device
-        ),
+        "encoder": encoder,
     }
     if ray is None:
         report = run(dataset, model, output, wanted, _processes(processes), **settings)

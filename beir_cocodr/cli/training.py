@@ -4,254 +4,123 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from beir_cocodr.cli import options
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_json, print_training
+from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
+from beir_cocodr.training.presets import (
+    ADAPT_STAGES,
+    DEFAULT_STAGES,
+    GPL_TEACHER,
+    adapt_options,
+    chosen_stages,
+)
 
-if TYPE_CHECKING:
-    from beir_cocodr.training.options import TrainingOptions
+_Start = Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)]
+
+_TrainSplit = Annotated[str, typer.Option(help="Split of the qrels to train on.")]
+
+_TEACHERS = [kind.help for kind in TEACHERS.values()]
 
 
+@options.takes("encoder", "device")
+@options.trains(
+    "pretrain",
+    *("objective", "decoder", "mix", "per_passage", "span_tokens", "max_length", "mlm_weight", "skip_from"),
+    "encoder_dropout",
+)
 def pretrain(
+    *,
     dataset: Annotated[
         list[str], typer.Option(help="Corpus to adapt to; repeat for several.", show_default=False)
     ],
-    model: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
+    model: _Start,
     output: options.Output,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="What to train: coco (default), mlm, condenser, cocondenser, simcse, ict or tsdae; with "
-            "--queries qc or cotmae."
-        ),
-    ] = None,
     queries: Annotated[
         list[str] | None,
         typer.Option(help="Folder of generate-queries, for qc and cotmae; repeat for several corpora."),
     ] = None,
-    decoder: Annotated[
-        str | None, typer.Option(help="Of cotmae: autoregressive (default) or masked.")
-    ] = None,
-    mix: Annotated[
-        float | None,
-        typer.Option(help="Chance that a passage meets another passage instead of a query (0)."),
-    ] = None,
-    per_passage: Annotated[
-        int | None, typer.Option(help="The most queries of a passage that are used; default: all.")
-    ] = None,
-    span_tokens: Annotated[int | None, typer.Option(help="The most tokens of a span.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens a sequence is cut to.")] = None,
-    mlm_weight: Annotated[
-        float | None, typer.Option(help="Weight of the language-model losses; 0 leaves them out.")
-    ] = None,
-    skip_from: Annotated[
-        int | None, typer.Option(help="Layer the head takes its tokens from; default: half the depth.")
-    ] = None,
-    encoder_dropout: Annotated[
-        bool | None,
-        typer.Option(
-            "--encoder-dropout/--no-encoder-dropout",
-            help="Dropout of the encoder; default: off for coco, else on.",
-        ),
-    ] = None,
-    max_steps: options.MaxSteps = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    mini_batch_size: options.MiniBatchSize = None,
-    learning_rate: options.LearningRate = None,
-    seed: options.Seed = None,
-    preset: options.Preset = None,
-    assignments: options.Settings = None,
+    settings: PretrainOptions,
     resume: options.Resume = False,
-    show_config: options.ShowConfig = False,
-    device: options.Device = None,
+    encoder: EncoderOptions,
 ) -> None:
     """Pre-train an encoder on corpora without labels: COCO, one of its rivals, or queries as context."""
-    from beir_cocodr.training.options import PretrainOptions
-    from beir_cocodr.training.presets import stage_options
-
-    settings = stage_options(
-        PretrainOptions,
-        "pretrain",
-        preset,
-        assignments or [],
-        objective=objective,
-        span_tokens=span_tokens,
-        max_length=max_length,
-        mlm_weight=mlm_weight,
-        skip_from=skip_from,
-        encoder_dropout=encoder_dropout,
-        decoder=decoder,
-        mix=mix,
-        per_passage=per_passage,
-        max_steps=max_steps,
-        epochs=epochs,
-        batch_size=batch_size,
-        mini_batch_size=mini_batch_size,
-        learning_rate=learning_rate,
-        seed=seed,
-    )
-    if _shown(show_config, pretrain=settings):
-        return
     from beir_cocodr.training.pretrain import pretrain as run
 
-    print_training(
-        run(dataset, model, output, settings, resume, queries or [], EncoderOptions(device=device))
-    )
+    print_training(run(dataset, model, output, settings, resume, queries or [], encoder))
 
 
+@options.takes("encoder", "device")
+@options.trains(
+    "finetune",
+    *("weighting", "clusters", "loss", "negatives", "episodes", "stages", "stage2_negatives"),
+)
 def finetune(
+    *,
     dataset: options.Dataset,
-    model: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
+    model: _Start,
     output: options.Output,
-    split: Annotated[str, typer.Option(help="Split of the qrels to train on.")] = "train",
-    weighting: Annotated[
-        str | None,
-        typer.Option(
-            help="How clusters of queries are weighted: erm (alike; default), idro, groupdro, cvar."
-        ),
-    ] = None,
-    clusters: Annotated[int | None, typer.Option(help="Clusters of queries (50).")] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(help="triplet or infonce; default: infonce for erm without episodes, else triplet."),
-    ] = None,
-    negatives: Annotated[int | None, typer.Option(help="Hard negatives a query and step.")] = None,
-    episodes: Annotated[
-        int | None, typer.Option(help="Times that negatives are mined by the model itself, after BM25's (0).")
-    ] = None,
-    stages: Annotated[
-        int | None,
-        typer.Option(help="2: a second retriever starts anew on negatives that the first one mines (1)."),
-    ] = None,
-    stage2_negatives: Annotated[
-        str | None,
-        typer.Option(
-            "--stage2-negatives", help="Of the second: both (BM25's and mined ones; default) or mined."
-        ),
-    ] = None,
+    split: _TrainSplit = "train",
     target: Annotated[
         list[str] | None,
         typer.Option(help="Labelled collection to evaluate every episode or stage on; repeat."),
     ] = None,
     measures: options.Measures = "nDCG@10 R@100",
-    max_steps: options.MaxSteps = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    mini_batch_size: options.MiniBatchSize = None,
-    learning_rate: options.LearningRate = None,
-    seed: options.Seed = None,
-    preset: options.Preset = None,
-    assignments: options.Settings = None,
+    settings: FinetuneOptions,
     resume: options.Resume = False,
-    show_config: options.ShowConfig = False,
-    device: options.Device = None,
+    encoder: EncoderOptions,
 ) -> None:
     """Fine-tune an encoder on labelled queries: plainly or by iDRO, on BM25's negatives, in episodes or in
     two stages.
     """
-    from beir_cocodr.training.options import FinetuneOptions
-    from beir_cocodr.training.presets import stage_options
-
-    settings = stage_options(
-        FinetuneOptions,
-        "finetune",
-        preset,
-        assignments or [],
-        weighting=weighting,
-        clusters=clusters,
-        loss=loss,
-        negatives=negatives,
-        episodes=episodes,
-        stages=stages,
-        stage2_negatives=stage2_negatives,
-        max_steps=max_steps,
-        epochs=epochs,
-        batch_size=batch_size,
-        mini_batch_size=mini_batch_size,
-        learning_rate=learning_rate,
-        seed=seed,
-    )
-    if _shown(show_config, finetune=settings):
-        return
     from beir_cocodr.training.finetune import finetune as run
 
-    record = run(
-        dataset, model, output, settings, split, resume, target or [], measures, EncoderOptions(device=device)
-    )
-    print_training(record)
+    print_training(run(dataset, model, output, settings, split, resume, target or [], measures, encoder))
 
 
+@options.takes("encoder", "device")
+@options.trains("distill", "student", "loss", presets=False)
 def distill(
+    *,
     dataset: options.Dataset,
-    model: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
+    model: _Start,
     teacher: Annotated[
-        str,
-        typer.Option(
-            help="bm25, hybrid (BM25 and the encoder), a file of scores, or a cross-encoder.",
-            show_default=False,
-        ),
+        str, typer.Option(help=f"{', '.join(_TEACHERS[:-1])}, or {_TEACHERS[-1]}.", show_default=False)
     ],
     output: options.Output,
-    student: Annotated[str | None, typer.Option(help="dot (default), or mrl: means and variances.")] = None,
-    loss: Annotated[str | None, typer.Option(help="lambdarank (default), kl or margin_mse.")] = None,
-    split: Annotated[str, typer.Option(help="Split of the qrels to train on.")] = "train",
-    max_steps: options.MaxSteps = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    mini_batch_size: options.MiniBatchSize = None,
-    learning_rate: options.LearningRate = None,
-    seed: options.Seed = None,
-    assignments: options.Settings = None,
+    split: _TrainSplit = "train",
+    settings: DistillOptions,
     resume: options.Resume = False,
-    show_config: options.ShowConfig = False,
-    device: options.Device = None,
+    encoder: EncoderOptions,
 ) -> None:
     """Teach an encoder to rank as a teacher does, by listwise distillation."""
-    from beir_cocodr.training.options import DistillOptions
-    from beir_cocodr.training.presets import stage_options
-
-    settings = stage_options(
-        DistillOptions,
-        "distill",
-        None,
-        assignments or [],
-        student=student,
-        loss=loss,
-        max_steps=max_steps,
-        epochs=epochs,
-        batch_size=batch_size,
-        mini_batch_size=mini_batch_size,
-        learning_rate=learning_rate,
-        seed=seed,
-    )
-    if _shown(show_config, distill=settings):
-        return
     from beir_cocodr.training.distill import distill as run
 
-    print_training(
-        run(dataset, model, teacher, output, settings, split, resume, EncoderOptions(device=device))
-    )
+    print_training(run(dataset, model, teacher, output, settings, split, resume, encoder))
 
 
+@options.gives("shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed")
+@options.takes("search", "device")
 def adapt(
+    *,
     corpus: Annotated[
         str, typer.Option(help="Target collection; its labels, if any, only judge.", show_default=False)
     ],
-    base: Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)],
+    base: _Start,
     output: options.Output,
     source: Annotated[str | None, typer.Option(help="Labelled collection to fine-tune on.")] = None,
     stages: Annotated[
         str,
         typer.Option(
-            help="Any of coco,cotmae,qc,finetune,qgen,gpl,hybrid-distill; run in the order that is right, "
-            "each alone and all together."
+            help=f"Any of {','.join(ADAPT_STAGES)}; run in the order that is right, each alone and all "
+            "together."
         ),
-    ] = "coco,finetune",
+    ] = ",".join(DEFAULT_STAGES),
     queries: Annotated[
         Path | None,
         typer.Option(help="Folder of generate-queries for the corpus; without it one is made where needed."),
@@ -269,17 +138,13 @@ def adapt(
     source_split: Annotated[str, typer.Option(help="Split of the source's qrels.")] = "train",
     measures: options.Measures = "nDCG@10 R@100",
     weighting: Annotated[
-        str | None, typer.Option(help="Of the source's queries: erm (default), idro, groupdro, cvar.")
+        str | None, typer.Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")
     ] = None,
-    max_steps: options.MaxSteps = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    learning_rate: options.LearningRate = None,
-    seed: options.Seed = None,
+    shared: dict[str, Any],
     preset: options.Preset = None,
     resume: options.Resume = False,
     show_config: options.ShowConfig = False,
-    device: options.Device = None,
+    search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Adapt an encoder to a corpus, compare it with its base, and recommend one.
@@ -287,24 +152,17 @@ def adapt(
     Labels of the corpus judge, if it has some. Without them estimates do, and how often such estimates were
     right is said; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
-    from beir_cocodr.report.tables.evaluation import print_adaptation
-    from beir_cocodr.training.adapt import adapt as run
-    from beir_cocodr.training.presets import GPL_TEACHER, adapt_options, chosen_stages
-
-    shared: dict[str, Any] = {
-        "max_steps": max_steps,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "seed": seed,
-    }
     chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     settings = {
         stage: adapt_options(stage, preset, **shared, weighting=weighting if stage == "finetune" else None)
         for stage in chosen
     }
-    if _shown(show_config, **settings):
+    if show_config:
+        print_json({stage: asdict(found) for stage, found in settings.items()})
         return
+    from beir_cocodr.report.tables.evaluation import print_adaptation
+    from beir_cocodr.training.adapt import adapt as run
+
     report = run(
         corpus,
         source,
@@ -320,12 +178,6 @@ def adapt(
         teacher=teacher or GPL_TEACHER,
         resume=resume,
         samples=samples,
-        search=SearchOptions(EncoderOptions(device=device), progress=True),
+        search=search,
     )
     print_adaptation(report, as_json)
-
-
-def _shown(show: bool, **settings: TrainingOptions) -> bool:
-    if show:
-        print_json({name: asdict(values) for name, values in settings.items()})
-    return show

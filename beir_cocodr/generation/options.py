@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from beir_cocodr.data.text import WORDS
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import option
 from beir_cocodr.records import Json
 
 #: What decides which of the generated queries stay; everything else decides what is generated.
@@ -49,24 +50,34 @@ class GenerationOptions:
     2022 (Promptagator), section 3.2, with r = 1.
     """
 
-    per_passage: int = 5
-    passage_tokens: int = 144
-    tokenizer: str | None = None
-    language: str = "en"
-    prefix: str | None = None
-    prompt: str | None = None
-    max_length: int = 64
-    top_p: float = 0.95
-    top_k: int = 25
-    batch_size: int = 32
-    max_passages: int | None = None
-    shard_documents: int = 500
-    seed: int = 42
-    title_separator: str = " "
-    dedupe: bool = False
-    filter_retriever: str | None = None
-    filter_top: int = 1
-    analyzer: str = "english"
+    per_passage: int = option(5, "Queries of a passage.")
+    passage_tokens: int = option(144, "The most tokens of a passage, special ones too.")
+    tokenizer: str | None = option(
+        None,
+        "What counts them: a model that will read the passages, or words; "
+        "default: the generator's own, and words for lexical.",
+    )
+    language: str = option("en", "ISO 639 code, for abbreviations that do not end a sentence.")
+    prefix: str | None = option(
+        None, 'Before every passage; default: none, or "text2query: " for a with_prefix model.'
+    )
+    prompt: str | None = option(None, "What the model reads, with {passage} in it; default: by its kind.")
+    max_length: int = option(64, "The most tokens of a query.")
+    top_p: float = option(0.95, "Probability mass that is sampled from.")
+    top_k: int = option(25, "Tokens that are sampled from.")
+    batch_size: int = option(32, "Passages read at a time.")
+    max_passages: int | None = option(None, "Passages, drawn at random from all; default: all.")
+    shard_documents: int = option(500, "Documents of a shard; a killed run goes on behind its last one.")
+    seed: int = option(42, "Seed of sampling.")
+    title_separator: str = option(" ", "Between title and text of a document.")
+    dedupe: bool = option(False, "Keep a text once in the whole output.")
+    filter_retriever: str | None = option(
+        None, "Keep a query only if this model finds its document; named as for evaluate."
+    )
+    filter_top: int = option(1, "... among so many first documents.")
+    analyzer: str = option(
+        "english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer"
+    )
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

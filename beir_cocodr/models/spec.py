@@ -8,13 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from beir_cocodr.errors import InputError
 
 if TYPE_CHECKING:
     from beir_cocodr.data.text import TextFormat
     from beir_cocodr.records import Json
+
+T = TypeVar("T")
+
+
+def option(default: T, help: str, flag: str | None = None, **limits: float) -> T:
+    """A field of an options class that the command line has a flag for.
+
+    Args:
+        default: of the field.
+        help: of the flag.
+        flag: its name, where it is not the field's.
+        **limits: ``min`` and ``max``.
+    """
+    return field(default=default, metadata={"help": help, "flag": flag, **limits})
+
 
 #: Names that stand for weights that come in a package.
 ALIASES = ("minilm",)
@@ -105,24 +120,12 @@ class EncoderOptions:
         device: such as "cpu" or "cuda:0"; does not change what is computed.
     """
 
-    query_length: int | None = field(
-        default=None, metadata={"help": "Tokens a query is cut to; default: the model's own."}
-    )
-    document_length: int | None = field(
-        default=None, metadata={"help": "Tokens a document is cut to; default: the model's own."}
-    )
-    query_prompt: str | None = field(
-        default=None, metadata={"help": "Before every query; default: the model's own."}
-    )
-    document_prompt: str | None = field(
-        default=None, metadata={"help": "Before every document; default: the model's own."}
-    )
-    title_separator: str | None = field(
-        default=None, metadata={"help": "Between title and text; default: the model's own."}
-    )
-    device: str | None = field(
-        default=None, metadata={"help": "Device of the encoder, such as cpu or cuda:0."}
-    )
+    query_length: int | None = option(None, "Tokens a query is cut to; default: the model's own.")
+    document_length: int | None = option(None, "Tokens a document is cut to; default: the model's own.")
+    query_prompt: str | None = option(None, "Before every query; default: the model's own.")
+    document_prompt: str | None = option(None, "Before every document; default: the model's own.")
+    title_separator: str | None = option(None, "Between title and text; default: the model's own.")
+    device: str | None = option(None, "Device of the encoder, such as cpu or cuda:0.")
 
     def overrides(self) -> dict[str, Any]:
         """What is set, by name: keyword arguments of :class:`~beir_cocodr.models.cocodr.COCODR`."""
@@ -159,18 +162,18 @@ class SearchOptions:
     """
 
     encoder: EncoderOptions = EncoderOptions()
-    analyzer: str = field(
-        default="english", metadata={"help": "english (stop words out, stemmed) or none (neither)."}
+    analyzer: str = option(
+        "english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer"
     )
-    batch_size: int = field(
-        default=64,
-        metadata={"help": "Queries encoded at a time; documents are batched by their tokens.", "min": 1},
+    batch_size: int = option(
+        64,
+        "Queries encoded at a time; documents are batched by their tokens.",
+        flag="--encode-batch-size",
+        min=1,
     )
     progress: bool = False
-    stores: tuple[str | Path, ...] = field(
-        default=(),
-        metadata={
-            "help": "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. "
-            "Repeat."
-        },
+    stores: tuple[str | Path, ...] = option(
+        (),
+        "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.",
+        flag="--store",
     )

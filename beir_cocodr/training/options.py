@@ -6,12 +6,22 @@ The help of an option that the command line has stands beside its default. Nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import option
 from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
+
+
+def choices(names: Iterable[str], first: str, last: str = "") -> str:
+    """Names for a help text, with a remark on the first: "coco (default), mlm or ict"."""
+    listed = list(names)
+    listed[0] += f" ({first})"
+    if not last:
+        return ", ".join(listed)
+    return f"{', '.join(listed[:-1])} {last} {listed[-1]}"
 
 
 @dataclass(frozen=True)
@@ -30,15 +40,15 @@ class TrainingOptions:
         save_steps: steps between checkpoints; None means a tenth of the run, at most 500.
     """
 
-    max_steps: int = -1
-    epochs: float = 1
-    batch_size: int = 32
-    mini_batch_size: int = 32
-    learning_rate: float = 2e-5
+    max_steps: int = option(-1, "Optimiser steps; without it, whole epochs.")
+    epochs: float = option(1, "Passes over the data.")
+    batch_size: int = option(32, "Examples per step.")
+    mini_batch_size: int = option(32, "Texts in memory at a time; larger batches are cached.")
+    learning_rate: float = option(2e-5, "Peak learning rate.")
     warmup: float = 0.1
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
-    seed: int = 42
+    seed: int = option(42, "Seed of data order, sampling and dropout.")
     save_steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -55,6 +65,10 @@ class TrainingOptions:
         """A copy in which every override that is not None stands."""
         return type(self)(**asdict(self) | {k: v for k, v in overrides.items() if v is not None})
 
+
+_ON_DOCUMENTS = choices([name for name, found in OBJECTIVES.items() if not found.on_queries], "default", "or")
+
+_ON_QUERIES = " or ".join(name for name, found in OBJECTIVES.items() if found.on_queries)
 
 # Stands for the objective's own default, which is filled in at once.
 _OWN: Any = None
@@ -107,25 +121,25 @@ class PretrainOptions(TrainingOptions):
         decoder_mask_probability: share of tokens that are masked for the masked decoder (CoT-MAE: 0.45).
     """
 
-    objective: str = "coco"
+    objective: str = option("coco", f"What to train: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.")
     epochs: float = 8
     batch_size: int = _OWN
     learning_rate: float = _OWN
-    span_tokens: int = 30
+    span_tokens: int = option(30, "The most tokens of a span.")
     flush_probability: float = 0.1
-    max_length: int = _OWN
+    max_length: int = option(_OWN, "Tokens a sequence is cut to.")
     mask_probability: float = _OWN
-    mlm_weight: float = 1.0
+    mlm_weight: float = option(1.0, "Weight of the language-model losses; 0 leaves them out.")
     n_head_layers: int = 2
-    skip_from: int | None = None
+    skip_from: int | None = option(None, "Layer the head takes its tokens from; default: half the depth.")
     late_mlm: bool = True
-    encoder_dropout: bool | None = None
+    encoder_dropout: bool | None = option(None, "Dropout of the encoder; default: off for coco, else on.")
     scale: float | None = None
     keep_query: float = 0.1
     deletion: float = 0.6
-    per_passage: int | None = None
-    mix: float = 0.0
-    decoder: str = "autoregressive"
+    per_passage: int | None = option(None, "The most queries of a passage that are used; default: all.")
+    mix: float = option(0.0, "Chance that a passage meets another passage instead of a query (0).")
+    decoder: str = option("autoregressive", "Of cotmae: autoregressive (default) or masked.")
     decoder_layers: int | None = None
     decoder_window: int = 3
     decoder_mask_probability: float = 0.45
@@ -204,9 +218,13 @@ class WeightingOptions:
         log_clusters: steps between lines of cluster_weights.jsonl.
     """
 
-    loss: str | None = None
-    weighting: str = "erm"
-    clusters: int = 50
+    loss: str | None = option(
+        None, "triplet or infonce; default: infonce for erm without episodes, else triplet."
+    )
+    weighting: str = option(
+        "erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}."
+    )
+    clusters: int = option(50, "Clusters of queries (50).")
     min_cluster_size: int = 2
     idro_mode: str = "stable"
     alpha: float = 0.25
@@ -307,12 +325,12 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
             is saved; None means the model's own.
     """
 
-    negatives: int = 1
+    negatives: int = option(1, "Hard negatives a query and step.")
     negative_depth: int = 30
     scale: float | None = None
-    episodes: int = 0
-    stages: int = 1
-    stage2_negatives: str = "both"
+    episodes: int = option(0, "Times that negatives are mined by the model itself, after BM25's (0).")
+    stages: int = option(1, "2: a second retriever starts anew on negatives that the first one mines (1).")
+    stage2_negatives: str = option("both", "Of the second: both (BM25's and mined ones; default) or mined.")
     mining_depth: int = 200
     mining_keep: int = 30
     relative_margin: float | None = None
@@ -399,8 +417,8 @@ class DistillOptions(TrainingOptions):
     learning_rate: float = 5e-6
     warmup: float = 4_000
     weight_decay: float = 0.0
-    student: str = "dot"
-    loss: str = "lambdarank"
+    student: str = option("dot", "dot (default), or mrl: means and variances.")
+    loss: str = option("lambdarank", f"{choices(LOSSES, 'default', 'or')}.")
     reduction: str = "sum"
     anchors: str = "relevant"
     positives: int = 4

@@ -1,0 +1,79 @@
+"""Flags that are made from options classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from beir_cocodr.cli import options
+from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+
+
+def run(command: Any, *arguments: str) -> str:
+    app = typer.Typer(rich_markup_mode=None)
+    app.command()(command)
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def test_a_command_gets_one_object():
+    got = []
+
+    @options.takes("search", "analyzer", "batch_size", "stores", "query_length", "device")
+    def command(name: str, *, search: SearchOptions, other: int = 1) -> None:
+        got.append((name, search, other))
+
+    run(command, "x")
+    run(command, "y", "--bm25-analyzer", "none", "--store", "a", "--store", "b", "--query-length", "5")
+    first, second = got
+    assert first == ("x", SearchOptions(progress=True), 1)
+    assert (second[1].analyzer, [str(store) for store in second[1].stores]) == ("none", ["a", "b"])
+    assert second[1].encoder == EncoderOptions(query_length=5)
+
+
+def test_only_what_is_set_goes_over_a_preset():
+    got = []
+
+    @options.trains("finetune", "clusters", "weighting")
+    def command(*, settings: FinetuneOptions) -> None:
+        got.append(settings)
+
+    run(command, "--preset", "cpu", "--set", "clusters=5", "--set", "rho=1", "--clusters", "6")
+    assert (got[0].clusters, got[0].rho, got[0].weighting) == (6, 1.0, "idro")
+    assert '"clusters": 7' in run(command, "--clusters", "7", "--show-config")
+    assert len(got) == 1  # showing the settings does nothing else
+
+
+def test_given_flags_are_a_dict():
+    got = []
+
+    @options.gives("found", PretrainOptions, "epochs", "seed")
+    def command(*, found: dict[str, Any]) -> None:
+        got.append(found)
+
+    run(command)
+    run(command, "--epochs", "2")
+    assert got == [{}, {"epochs": 2.0}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        (PretrainOptions, "epochs", "Passes over the data."),  # a default of its own, help from above
+        (PretrainOptions, "objective", "coco (default), mlm, condenser, cocondenser, simcse, ict or tsdae"),
+        (FinetuneOptions, "weighting", "erm (alike; default), idro, groupdro, cvar"),
+        (GenerationOptions, "dedupe", "--no-dedupe"),
+    ],
+)
+def test_help_is_that_of_the_field(kind, name, expected):
+    @options.gives("found", kind, name)
+    def command(*, found: dict[str, Any]) -> None:
+        pass
+
+    assert expected in run(command, "--help")
