@@ -275,7 +275,7 @@ def test_one_positive_follows_the_host():
     none = np.zeros(0, np.uint64)
     for positive, left in ((0.5, [2, 3, 4, 5, 6, 7]), (-1.0, [6, 7])):
         filters = NegativeFilters(relative_margin=0.05 - 1e-6)
-        kept, removed = filters.apply(scores, np.array([positive], np.float32), none, none)
+        kept, removed = apply_filters(filters, scores, np.array([positive], np.float32), none, none)
         assert np.flatnonzero(kept).tolist() == left
         assert removed == {"relative_margin": len(scores) - len(left)}
 
