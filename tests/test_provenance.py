@@ -12,6 +12,7 @@ from beir_cocodr.provenance import (
     TrainingRecord,
     collection_provenance,
     contamination_statement,
+    read_record,
     write_record,
 )
 
@@ -146,3 +147,28 @@ def test_a_broken_record_is_named(evaluated, tmp_path):
     (tmp_path / RECORD_FILE).write_text("{")
     with pytest.raises(InputError, match=RECORD_FILE):
         contamination_statement([str(tmp_path)], evaluated)
+
+
+def test_a_record_is_the_same_after_its_file_and_counts_stand_among_its_keys(evaluated, tmp_path):
+    given = collection_provenance(evaluated, queries=True)
+    parent = TrainingRecord("coco", "minilm", seen=(given,), details={"documents_with_text": 3})
+    record = TrainingRecord(
+        "finetune", "a", steps=4, options={"seed": 7}, details={"pairs": 24, "mining": None}, parent=parent
+    )
+    write_record(tmp_path, record)
+    content = json.loads((tmp_path / RECORD_FILE).read_text())
+    assert (content["pairs"], content["mining"], content["parent"]["documents_with_text"]) == (24, None, 3)
+    assert content["parent"]["seen"][0]["queries_sha256"] == given.queries_sha256
+    assert "teacher" not in content
+    assert read_record(tmp_path) == record
+    assert [found.stage for found in record.lineage()] == ["coco", "finetune"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [({"schema": 9, "stage": "x"}, "schema 9"), ({}, "stage"), ({"stage": "x", "steps": "many"}, "steps")],
+)
+def test_a_record_of_another_version_is_one_clear_error(content, message, tmp_path):
+    (tmp_path / RECORD_FILE).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=rf"{RECORD_FILE}.*{message}"):
+        read_record(tmp_path)
