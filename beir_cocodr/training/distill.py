@@ -30,7 +30,7 @@ from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
 from beir_cocodr.training.teachers import HybridTeacher, TeacherSetting, find_teacher
-from beir_cocodr.training.trainer import Stage, run_stage
+from beir_cocodr.training.trainer import Stage, planned_steps, run_stage
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ def distill(
             "held_out_queries": len(rounds.held_out),
         },
     )
-    # An epoch of the trainer is a round, so what is meant in passes over the queries is said in steps.
-    whole = options.with_overrides(max_steps=_steps(options, len(rounds.train)))
-    return run_stage(stage, whole, output, resume)
+    # An epoch of the trainer is a round, so what is meant in passes over the queries becomes steps.
+    whole = planned_steps(options.max_steps, options.epochs, len(rounds.train), options.batch_size)
+    return run_stage(stage, options.with_overrides(max_steps=whole), output, resume)
 
 
 @dataclass
@@ -150,7 +150,7 @@ def _rounds(
     count = min(int(options.held_out * len(names)), options.most_held_out)
     held_out = {name: collection.queries[name] for name in names[:count]}
     train = {name: collection.queries[name] for name in sorted(names[count:])}
-    whole = _steps(options, len(train))
+    whole = planned_steps(options.max_steps, options.epochs, len(train), options.batch_size)
     steps = min(options.refresh_steps, whole)
     used = _used(train, options, steps, -(-whole // steps))
     setting = TeacherSetting(teacher, collection.documents, model.text_format, base, encoder, folder)
@@ -206,9 +206,3 @@ def _loss(model: Any, options: DistillOptions) -> torch.nn.Module:
 
     host = losses.DistillKLDivLoss if options.loss == "kl" else losses.MarginMSELoss
     return host(model, similarity_fct=similarity)
-
-
-def _steps(options: DistillOptions, queries: int) -> int:
-    if options.max_steps > 0:
-        return options.max_steps
-    return max(1, round(options.epochs * queries / options.batch_size))
