@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from beir_cocodr.analysis.qpp import read_per_query
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.records import EvaluationRecord
 
 
 @dataclass(frozen=True)
@@ -65,39 +64,29 @@ def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
     per_query: dict[str, dict[str, Path]] = {}
     for file in files:
         report = _read(file)
-        dataset = next((name for name in datasets if _same(name, report["dataset"])), None)
+        dataset = next((name for name in datasets if _same(name, report.dataset)), None)
         if dataset is None:
             raise InputError(
-                f"{file} is of {report['dataset']!r}, which is none of {', '.join(datasets)}; leave it out, "
+                f"{file} is of {report.dataset!r}, which is none of {', '.join(datasets)}; leave it out, "
                 "or name that collection too"
             )
-        for label, record in report["models"].items():
-            measures = record["measures"]
-            if measure not in measures:
-                raise InputError(f"{file} has no {measure} of {label!r}, only {', '.join(measures)}")
+        for label, record in report.models.items():
+            if measure not in record.measures:
+                only = ", ".join(record.measures)
+                raise InputError(f"{file} has no {measure} of {label!r}, only {only}")
             if dataset in scores.setdefault(label, {}):
                 raise InputError(f"{file}: {label!r} on {dataset!r} is in an earlier file too")
-            scores[label][dataset] = float(measures[measure])
-            labels.setdefault(record.get("model", label), label)
-            per_query.setdefault(label, {})[dataset] = file.parent / str(record.get("per_query"))
+            scores[label][dataset] = record.measures[measure]
+            labels.setdefault(record.model, label)
+            per_query.setdefault(label, {})[dataset] = file.parent / str(record.per_query)
     return ModelScores(measure, scores, labels, per_query)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> EvaluationRecord:
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read ({error}); give a results.json of evaluate") from error
-    models = report.get("models") if isinstance(report, dict) else None
-    fits = (
-        isinstance(models, dict)
-        and isinstance(report.get("dataset"), str)
-        and all(isinstance(record, dict) and "measures" in record for record in models.values())
-    )
-    if not fits:
-        raise InputError(f"{file} is no results.json of evaluate: no dataset, or no models with measures")
-    checked: dict[str, Any] = report
-    return checked
+        return EvaluationRecord.read(file)
+    except InputError as error:
+        raise InputError(f"{file} cannot be read, or is no results.json of evaluate: {error}") from error
 
 
 def _same(name: str, other: str) -> bool:
