@@ -59,33 +59,52 @@ class MaskingCollator(SentenceTransformerDataCollator):
         return batch
 
 
-def masking_collator(
-    model: Any,
-    tasks: Mapping[str, str],
-    maskers: Mapping[str, WholeWordMasker],
-    max_length: int,
-    clock: EpochClock,
-    seed: int,
-) -> MaskingCollator:
-    """The collator of a model's training texts.
+class Views:
+    """Rows of texts, drawn anew each epoch, reproducibly by (seed, epoch, row).
 
-    Args:
-        model: tokenises; its prompts are put before the texts.
-        tasks: name of each text column, and whether its texts are encoded as "query" or "document".
-        maskers, clock, seed: see :class:`MaskingCollator`.
-        max_length: tokens that texts are cut to.
+    Attributes:
+        model: the encoder, for its tokenizer and text format.
+        options: see :class:`PretrainOptions`.
+        clock: the running epoch.
+        columns: name of each text column, and whether its texts are encoded as "query" or "document".
     """
-    prompts = {"query": model.text_format.query_prompt, "document": model.text_format.document_prompt}
-    return MaskingCollator(
-        preprocess_fn=model.preprocess,
-        prompts={column: prompts[task] for column, task in tasks.items() if prompts[task]},
-        router_mapping=dict(tasks),
-        max_length=max_length,
-        columns=tuple(tasks),
-        maskers=maskers,
-        clock=clock,
-        seed=seed,
-    )
+
+    model: Any
+    options: PretrainOptions
+    clock: EpochClock
+    columns: dict[str, str]
+
+    def texts(self, row: int) -> tuple[str, ...]:
+        """What this epoch sees of one row, a text per column."""
+        raise NotImplementedError
+
+    def mask_shares(self) -> dict[str, float]:
+        """The share of tokens that is masked, by column; columns without one are left as they are."""
+        raise NotImplementedError
+
+    def collator(self) -> MaskingCollator:
+        """Tokenises the texts behind the model's prompts, cuts them to ``max_length``, and masks them."""
+        text_format, options = self.model.text_format, self.options
+        prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
+        return MaskingCollator(
+            preprocess_fn=self.model.preprocess,
+            prompts={column: prompts[task] for column, task in self.columns.items() if prompts[task]},
+            router_mapping=dict(self.columns),
+            max_length=options.max_length,
+            columns=tuple(self.columns),
+            maskers={
+                column: WholeWordMasker(self.model.tokenizer, share)
+                for column, share in self.mask_shares().items()
+            },
+            clock=self.clock,
+            seed=options.seed,
+        )
+
+    def _draw(self, batch: dict[str, list[int]]) -> dict[str, Sequence[str | int]]:
+        rows = [int(row) for row in batch["row"]]
+        texts = zip(*(self.texts(row) for row in rows), strict=True)
+        drawn = {name: list(column) for name, column in zip(self.columns, texts, strict=True)}
+        return {**drawn, "label": rows}
 
 
 def content_tokens(model: Any, max_length: int) -> int:
@@ -109,7 +128,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class DocumentViews:
+class DocumentViews(Views):
     """One row of texts per document, drawn anew each epoch, reproducibly by (seed, epoch, row).
 
     Rows number the documents of all corpora one after another; documents without enough spans give no
@@ -153,16 +172,8 @@ class DocumentViews:
     def dataset(self) -> Dataset:
         return Dataset.from_dict({"row": self.rows}).with_transform(self._draw)
 
-    def collator(self) -> MaskingCollator:
-        options = self.options
-        maskers = {}
-        if self.options.masked:
-            maskers = dict.fromkeys(
-                self.columns, WholeWordMasker(self.model.tokenizer, options.mask_probability)
-            )
-        return masking_collator(
-            self.model, self.columns, maskers, options.max_length, self.clock, options.seed
-        )
+    def mask_shares(self) -> dict[str, float]:
+        return dict.fromkeys(self.columns, self.options.mask_probability) if self.options.masked else {}
 
     def counts(self) -> dict[str, int]:
         """How many documents are trained on."""
@@ -191,13 +202,6 @@ class DocumentViews:
         ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
         return self.view(SpannedText(text, offsets, ranges, self.max_tokens), rng)
 
-    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
-        rows = [int(row) for row in batch["row"]]
-        texts = zip(*(self.texts(row) for row in rows), strict=True)
-        return {name: list(column) for name, column in zip(self.columns, texts, strict=True)} | {
-            "label": rows
-        }
-
     def _place(self, row: int) -> tuple[Collection, int]:
         corpus = int(np.searchsorted(self.bounds, row, side="right")) - 1
         return self.collections[corpus], int(row - self.bounds[corpus])
@@ -216,7 +220,7 @@ _MANY = 0.05
 
 
 @dataclass
-class ContextViews:
+class ContextViews(Views):
     """One row (passage, context) per passage, drawn anew each epoch, reproducibly by (seed, epoch, row).
 
     The context is one of the passage's queries. With probability ``mix`` it is instead the passage before or
@@ -240,6 +244,7 @@ class ContextViews:
     clock: EpochClock = field(default_factory=EpochClock)
 
     def __post_init__(self) -> None:
+        self.columns = {"passage": "document", "context": "query"}
         content_tokens(self.model, self.options.max_length)
         tables = [self._load(folder) for folder in self.folders]
         self.passages = concatenate_datasets(tables)
@@ -258,11 +263,6 @@ class ContextViews:
         log.info("%s: %d passages of %d documents have queries", names, passages, documents)
 
     @property
-    def columns(self) -> dict[str, str]:
-        """Name of each text column, and its task."""
-        return {"passage": "document", "context": "query"}
-
-    @property
     def batch_keys(self) -> ContextKeys | None:
         """What rows of a batch must not share, where they are contrasted with each other."""
         return ContextKeys(self) if self.options.objective == "qc" else None
@@ -273,19 +273,13 @@ class ContextViews:
     def dataset(self) -> Dataset:
         return Dataset.from_dict({"row": np.arange(len(self))}).with_transform(self._draw)
 
-    def collator(self) -> MaskingCollator:
-        options, tokenizer = self.options, self.model.tokenizer
-        shares: dict[str, float] = {}
+    def mask_shares(self) -> dict[str, float]:
+        options = self.options
         if options.objective == "cotmae":
-            shares["passage"] = options.mask_probability
-            if options.decoder == "masked":
-                shares["context"] = options.decoder_mask_probability
-        elif options.mlm_weight > 0:
-            shares = dict.fromkeys(self.columns, options.mask_probability)
-        maskers = {column: WholeWordMasker(tokenizer, share) for column, share in shares.items()}
-        return masking_collator(
-            self.model, self.columns, maskers, options.max_length, self.clock, options.seed
-        )
+            masked = options.decoder == "masked"
+            context = {"context": options.decoder_mask_probability} if masked else {}
+            return {"passage": options.mask_probability} | context
+        return dict.fromkeys(self.columns, options.mask_probability) if options.mlm_weight > 0 else {}
 
     def names(self, rows: Sequence[int]) -> list[str]:
         """Passages by row number: "document passage 0", after the folder where there are several."""
@@ -372,13 +366,6 @@ class ContextViews:
                 self.options.max_length,
             )
         return shares
-
-    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
-        rows = [int(row) for row in batch["row"]]
-        texts = zip(*(self.texts(row) for row in rows), strict=True)
-        return {name: list(column) for name, column in zip(self.columns, texts, strict=True)} | {
-            "label": rows
-        }
 
 
 @dataclass
