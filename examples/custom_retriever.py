@@ -6,7 +6,6 @@ python examples/custom_retriever.py --dataset apidocs/numpy --output runs/ngrams
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,9 @@ def main() -> None:
     given = parser.parse_args()
 
     RETRIEVERS["ngrams"] = f"{__name__}:{CharacterNgrams.__name__}"
-    evaluate(given.dataset, ["bm25", "ngrams"], given.output)
-    for name, result in json.loads((given.output / "results.json").read_text())["models"].items():
-        print(name, result["measures"])
+    record = evaluate(given.dataset, ["bm25", "ngrams"], given.output)
+    for name, result in record.models.items():
+        print(name, result.measures)
 
 
 if __name__ == "__main__":

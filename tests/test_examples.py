@@ -126,6 +126,26 @@ def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
     assert (tmp_path / "o" / "models" / "coco+source" / "modules.json").is_file()
 
 
+@pytest.mark.parametrize("power", [0, 1])
+def test_custom_loss(power, beir_folder, tiny_bert, tmp_path):
+    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", tmp_path, "--clusters", 3]
+    out = run(EXAMPLES / "custom_loss.py", *arguments, "--power", power, *TRAINING)
+    weights = json.loads(out)["weights"]
+    assert len(weights) == 3
+    assert (set(weights) == {1.0}) == (power == 0)
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert (record["options"]["weighting"], record["steps"]) == ("power", 2)
+
+
+def test_custom_teacher(beir_folder, tiny_bert, tiny_cosine, tmp_path):
+    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--teacher", tiny_cosine]
+    out = run(EXAMPLES / "custom_teacher.py", *arguments, "--output", tmp_path / "o", *TRAINING)
+    record = json.loads(out)
+    assert (record["teacher"], record["steps"]) == (f"encoder:{tiny_cosine}", 2)
+    assert record["lists"]["all_tied"] == 0
+    assert (tmp_path / "o" / "model.safetensors").is_file()
+
+
 def test_custom_retriever(beir_folder, tmp_path):
     out = run(EXAMPLES / "custom_retriever.py", "--dataset", beir_folder, "--output", tmp_path)
     found = json.loads((tmp_path / "results.json").read_text())["models"]

@@ -86,6 +86,12 @@ def compare_models(
     Raises:
         InputError: fewer than two models, one named twice, or what has to be corrected in the collection,
             the models, the runs or the measures.
+
+    Example:
+        >>> from beir_cocodr import compare
+        >>> comparison = compare(["bm25", "minilm"], "apidocs/numpy", queries=20)
+        >>> comparison.pairs[0].verdict in ("better", "worse", "no difference", "cannot tell")  # of minilm
+        True
     """
     models = list(models)
     if len(models) < 2:

@@ -67,6 +67,17 @@ def evaluate(
 
     Raises:
         InputError: what has to be corrected in the collection, the models or the measures.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from beir_cocodr import evaluate
+        >>> record = evaluate("apidocs/numpy", ["bm25", "minilm"], Path("judged"), queries=20)
+        >>> sorted(record.models["minilm"].measures)
+        ['R@100', 'nDCG@10']
+        >>> [test.b for test in record.comparisons if test.measure == "nDCG@10"]
+        ['minilm']
+        >>> sorted(file.name for file in Path("judged").glob("bm25*"))
+        ['bm25.per_query.tsv', 'bm25.run']
     """
     labels = dict(models) if isinstance(models, Mapping) else {model: model for model in models}
     if not labels:

@@ -289,12 +289,12 @@ class TeacherKind:
     Args:
         help: what ``--teacher`` is then.
         build: ``module:object``, called with a :class:`~beir_cocodr.training.teachers.TeacherSetting`.
-        means: whether a value of ``--teacher`` means this kind.
+        means: whether a value of ``--teacher`` means this kind; None for what no other kind takes.
     """
 
     help: str
     build: str
-    means: Callable[[str], bool]
+    means: Callable[[str], bool] | None = None
 
 
 #: Name to kind of teacher; a value means the first kind that takes it.
@@ -306,7 +306,5 @@ TEACHERS = {
     "file": TeacherKind(
         "a file of scores", "beir_cocodr.training.teachers:FileTeacher.of", lambda name: Path(name).is_file()
     ),
-    "cross-encoder": TeacherKind(
-        "a cross-encoder", "beir_cocodr.training.teachers:CrossEncoderTeacher.of", lambda name: True
-    ),
+    "cross-encoder": TeacherKind("a cross-encoder", "beir_cocodr.training.teachers:CrossEncoderTeacher.of"),
 }

@@ -58,7 +58,8 @@ class TeacherSetting:
 
 def find_teacher(setting: TeacherSetting) -> Teacher:
     """The teacher that a name means, by :data:`~beir_cocodr.training.objectives.TEACHERS`."""
-    kind = next(kind for kind in TEACHERS.values() if kind.means(setting.name))
+    fitting = (kind for kind in TEACHERS.values() if kind.means is not None and kind.means(setting.name))
+    kind = next(fitting, TEACHERS["cross-encoder"])
     teacher: Teacher = load_object(kind.build)(setting)
     return teacher
 

@@ -165,18 +165,17 @@ def test_scikit_learn_takes_over_where_faiss_is_absent(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k": 50}, "50 clusters for 16 queries: lower --clusters"),
-        ({"k": 0}, "clusters must be at least 1, not 0"),
-        ({"k": 16}, "16 clusters for 16 queries: none has 2 queries or more; lower --clusters"),
-        ({"k": 2, "min_size": 0}, "min_size must be at least 1, not 0"),
-        ({"k": 2, "max_points_per_centroid": 0}, "max_points_per_centroid must be at least 1, not 0"),
+        ({"k": 50}, r"50 clusters for 16 .*--clusters"),
+        ({"k": 0}, r"clusters .*1.* 0"),
+        ({"k": 16}, r"16 clusters for 16 .*none .*--clusters"),
+        ({"k": 2, "min_size": 0}, r"min_size .*1.* 0"),
+        ({"k": 2, "max_points_per_centroid": 0}, r"max_points_per_centroid .*1.* 0"),
     ],
 )
 def test_impossible_numbers(change, message):
     points = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message):
         cluster_queries(points, **change)
-    assert str(error.value) == message
 
 
 def test_only_distinct_queries_count():
