@@ -142,3 +142,16 @@ def test_the_house_does_not_grow_without_a_decision():
     assert len(MODULES) <= MOST_MODULES
     long = {module: n for module, path in MODULES.items() if (n := path.read_text().count("\n")) > MOST_LINES}
     assert long == {}
+
+
+def test_tests_stand_where_their_modules_do():
+    """tests/ROOM/test_MODULE.py, or test_MODULE_ASPECT.py; a room's own name stands for several modules."""
+    tests, lost = ROOT / "tests", []
+    for path in sorted(tests.glob("*/**/test_*.py")):
+        place = path.parent.relative_to(tests)
+        folder = ROOT / place if place.parts[0] == "plugins" else CORE / place
+        known = {entry.stem for entry in folder.iterdir()} | {place.name}
+        name = path.stem.removeprefix("test_")
+        if not any(name == module or name.startswith(f"{module}_") for module in known):
+            lost.append(str(path.relative_to(tests)))
+    assert lost == []

@@ -14,8 +14,8 @@ import pytest
 import torch
 from contexts import KINDS, settings, views, write_context
 from safetensors.torch import load_file
-from test_backbones import backbones  # noqa: F401 - a fixture
-from test_torchrun import without_dropout  # noqa: F401 - a fixture
+from test_pretrain_backbones import backbones  # noqa: F401 - a fixture
+from test_trainer_torchrun import without_dropout  # noqa: F401 - a fixture
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError

@@ -93,7 +93,7 @@ import sys, time
 from functools import partial
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_process_pool import slow
+from test_pool_processes import slow
 from beir_cocodr.retrieval.pool import share_out
 if __name__ == "__main__":
     list(share_out(range(100), partial(slow, Path({folder!r})), ["cpu", "cpu"]))
