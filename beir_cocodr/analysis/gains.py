@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from beir_cocodr.analysis.qpp import read_per_query
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.records import EvaluationRecord
 
 
@@ -127,5 +127,5 @@ class Gains:
         if self.scores is None or self.of(dataset) is None:
             return {}
         files = [self.scores.per_query[label][dataset] for label in self.labels]
-        first, second = (read_per_query(file, self.scores.measure) for file in files)
-        return {query: second[query] - value for query, value in first.items() if query in second}
+        first, second = (read_per_query(file, [self.scores.measure]) for file in files)
+        return {query: second[query][0] - value for query, [value] in first.items() if query in second}

@@ -18,7 +18,7 @@ from scipy import stats
 from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.evaluate import evaluate, read_per_query
 from beir_cocodr.evaluation.measures import holm, parse_measures
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions
@@ -152,7 +152,10 @@ def qpp(
     if per_query is None:
         evaluated = evaluate(dataset, [model], output, measure, split, policy, search=search)
         per_query = output / str(evaluated.models[model].per_query)
-    quality = read_per_query(per_query, measure) if isinstance(per_query, Path) else dict(per_query)
+    if isinstance(per_query, Path):
+        quality = {query: score for query, [score] in read_per_query(per_query, [measure]).items()}
+    else:
+        quality = dict(per_query)
     collection = load_collection(dataset, split, labels="optional")
     _check(quality, extra, collection.queries, dataset)
 
@@ -209,36 +212,6 @@ def _correlate(values: list[float], quality: list[float]) -> tuple[float | None,
         return None, None, None, None
     r, tau = stats.pearsonr(x, y), stats.kendalltau(x, y)
     return float(r.statistic), float(r.pvalue), float(tau.statistic), float(tau.pvalue)
-
-
-def read_per_query(path: Path, measure: str) -> dict[str, float]:
-    """Query id to one measure, from a NAME.per_query.tsv that `evaluate` wrote.
-
-    Raises:
-        InputError: the file cannot be read, has no such measure, or has a line that does not fit.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); give a per_query.tsv of evaluate") from error
-    header = lines[0].split("\t")
-    if header[0] != "query_id" or measure not in header:
-        raise InputError(f"{path} has no {measure}, only {', '.join(header[1:]) or 'nothing'}")
-    column = header.index(measure)
-    quality: dict[str, float] = {}
-    for number, line in enumerate(lines[1:], 2):
-        if not line:
-            continue
-        cells = line.split("\t")
-        if len(cells) != len(header):
-            raise InputError(f"{path}:{number}: {len(cells)} columns, not {len(header)}")
-        if cells[0] in quality:
-            raise InputError(f"{path}:{number}: query {cells[0]!r} a second time")
-        try:
-            quality[cells[0]] = float(cells[column])
-        except ValueError:
-            raise InputError(f"{path}:{number}: {cells[column]!r} is not a number") from None
-    return quality
 
 
 def _one_measure(text: str) -> str:

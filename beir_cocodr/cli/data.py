@@ -56,8 +56,8 @@ def doctor(
     from beir_cocodr.doctor import doctor as run
     from beir_cocodr.report.terminal import doctor_table
 
-    report = run(hub_timeout)
+    found = run(hub_timeout)
     if as_json:
-        print_json(report)
+        print_json(found.to_json())
     else:
-        print_tables(doctor_table(report))
+        print_tables(doctor_table(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -126,9 +127,9 @@ def report(
     """Write one HTML page about a run: the verdict, tables, single queries, pictures. It needs no network."""
     from beir_cocodr.report.html.page import write_report
 
-    told = write_report(folder, output, dataset, split, queries, published or ())
+    page = write_report(folder, output, dataset, split, queries, published or ())
     if as_json:
-        print_json(told)
+        print_json(asdict(page))
     else:
-        print(told["sentence"])
-        print(told["path"])
+        print(page.sentence)
+        print(page.path)

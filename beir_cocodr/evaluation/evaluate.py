@@ -204,3 +204,33 @@ def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarra
         file.write("\t".join(["query_id", *scores]) + "\n")
         for i, query in enumerate(queries):
             file.write("\t".join([query, *(repr(float(values[i])) for values in scores.values())]) + "\n")
+
+
+def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]]:
+    """Query id to its scores in these measures, from a NAME.per_query.tsv.
+
+    Raises:
+        InputError: the file cannot be read, lacks a measure, or has a line that does not fit.
+    """
+    try:
+        header, *lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); give a per_query.tsv of evaluate") from error
+    names = header.split("\t")
+    if lacking := [name for name in ("query_id", *measures) if name not in names]:
+        raise InputError(f"{path} has no {', '.join(lacking)}, only {', '.join(names[1:]) or 'nothing'}")
+    columns = [names.index(measure) for measure in measures]
+    scores: dict[str, list[float]] = {}
+    for number, line in enumerate(lines, 2):
+        cells = line.split("\t")
+        if not line:
+            continue
+        if len(cells) != len(names):
+            raise InputError(f"{path}:{number}: {len(cells)} columns, not {len(names)}")
+        if cells[0] in scores:
+            raise InputError(f"{path}:{number}: query {cells[0]!r} a second time")
+        try:
+            scores[cells[0]] = [float(cells[column]) for column in columns]
+        except ValueError as error:
+            raise InputError(f"{path}:{number}: a score is not a number ({error})") from None
+    return scores

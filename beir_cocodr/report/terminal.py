@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.provenance import TrainingRecord
+
+if TYPE_CHECKING:
+    from beir_cocodr.doctor import Surroundings
 
 #: Columns of a table that goes to a file or a pipe.
 _WIDTH = 160
@@ -39,7 +42,7 @@ def make_table(
     return table
 
 
-def print_json(content: Any) -> None:
+def print_json(content: object) -> None:
     """Print one JSON value."""
     print(json.dumps(content, indent=2, ensure_ascii=False))
 
@@ -55,18 +58,18 @@ def print_training(record: TrainingRecord) -> None:
 _MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}
 
 
-def doctor_table(report: dict[str, Any]) -> Table:
-    """One row a finding, from what ``doctor`` returns."""
-    own = report["versions"].get("beir-cocodr", "not installed")
-    table = Table(title=f"beir-cocodr {own}, Python {report['python']}, {escape(report['platform'])}")
+def doctor_table(found: Surroundings) -> Table:
+    """One row a finding of ``doctor``."""
+    own = found.versions.get("beir-cocodr", "not installed")
+    shown = ("torch", "transformers", "sentence-transformers", "beir", "ir-measures", "ir-datasets", "bm25s")
+    table = make_table(
+        f"beir-cocodr {own}, Python {found.python}, {escape(found.platform)}",
+        [],
+        notes=[", ".join(f"{name} {found.versions[name]}" for name in shown if name in found.versions)],
+    )
     for column in ("", "", "found", "enables", "how to get it"):
         table.add_column(column, overflow="fold")
-    for finding in report["findings"]:
-        cells = [finding[key] for key in ("name", "found", "enables", "how")]
-        table.add_row(_MARKS[finding["status"]], *map(escape, cells))
-    shown = ("torch", "transformers", "sentence-transformers", "beir", "ir-measures", "ir-datasets", "bm25s")
-    table.caption = ", ".join(
-        f"{name} {report['versions'][name]}" for name in shown if name in report["versions"]
-    )
-    table.caption_justify = "left"
+    for finding in found.findings:
+        cells = (finding.name, finding.found, finding.enables, finding.how)
+        table.add_row(_MARKS[finding.status], *map(escape, cells))
     return table

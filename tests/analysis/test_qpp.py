@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from beir_cocodr.analysis.predictors import PREDICTORS
-from beir_cocodr.analysis.qpp import QPP, Correlation, correlations, qpp, read_per_query
+from beir_cocodr.analysis.qpp import QPP, Correlation, correlations, qpp
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.measures import holm
 from beir_cocodr.report.tables.analysis import qpp_table
+
+
+def first_column(path, measure):
+    return {query: score for query, [score] in read_per_query(path, [measure]).items()}
 
 
 def by_id(numbers) -> dict[str, float]:
@@ -107,10 +112,10 @@ def test_report_is_json_and_can_be_computed_again_from_what_was_written(report, 
     assert [row.predictor for row in found.predictors] == list(PREDICTORS)
     assert (found.queries, found.documents, found.picture) == (16, 48, None)
     assert all(row.queries + row.left_out == 16 for row in found.predictors)
-    quality = read_per_query(output / "bm25.per_query.tsv", "nDCG@10")
+    quality = first_column(output / "bm25.per_query.tsv", "nDCG@10")
     assert found.mean == pytest.approx(np.mean(list(quality.values())))
     for row in found.predictors:
-        written = read_per_query(output / "predictors.tsv", row.predictor)
+        written = first_column(output / "predictors.tsv", row.predictor)
         used = [query for query in quality if math.isfinite(written[query])]
         reference = stats.kendalltau([written[q] for q in used], [quality[q] for q in used])
         if row.predictor == "MaxPMI":  # the same for all queries of this collection
@@ -174,7 +179,7 @@ def test_rounding_of_sums_breaks_no_tie(tmp_path):
     prediction = qpp(str(tmp_path), "mine", tmp_path, by_id([0.1, 0.2, 0.3]))
     prediction.write_values(tmp_path / "predictors.tsv")
     found = prediction.record
-    written = read_per_query(tmp_path / "predictors.tsv", "MaxVAR")
+    written = first_column(tmp_path / "predictors.tsv", "MaxVAR")
     assert set(written.values()) == {0.0}
     assert found.predictors[2].kendall is None
 

@@ -17,7 +17,7 @@ from beir_cocodr.report.html.page import write_report
 
 
 def page(folder: Path, tmp_path: Path, **options) -> Page:
-    return Page(Path(write_report(folder, tmp_path / "report.html", **options)["path"]))
+    return Page(Path(write_report(folder, tmp_path / "report.html", **options).path))
 
 
 def well_formed(found: Page) -> None:

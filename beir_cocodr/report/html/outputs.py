@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
+from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.records import (
     AdaptationRecord,
@@ -276,7 +277,7 @@ def per_query_scores(evaluation: LabelledEvaluation, folder: Path, queries: Sequ
         if result.per_query is not None:
             file = folder / result.per_query
             if file.is_file():
-                scores[label] = _read(file, evaluation.measures)
+                scores[label] = read_per_query(file, evaluation.measures)
         elif result.scores is not None and queries is not None:
             found = _listed(result.scores, evaluation.measures, queries)
             if found is not None:
@@ -288,22 +289,6 @@ def per_query_scores(evaluation: LabelledEvaluation, folder: Path, queries: Sequ
                 f"{folder}: {label} and {other} have scores of different queries ({shown}); evaluate them "
                 "together"
             )
-    return scores
-
-
-def _read(file: Path, measures: Sequence[str]) -> dict[str, list[float]]:
-    lines = file.read_text(encoding="utf-8").splitlines()
-    header = lines[0].split("\t") if lines else []
-    if header[:1] != ["query_id"] or not set(measures) <= set(header):
-        raise InputError(f"{file}: the header is not query_id and {', '.join(measures)}; evaluate again")
-    columns = [header.index(measure) for measure in measures]
-    scores = {}
-    for number, line in enumerate(lines[1:], 2):
-        cells = line.split("\t")
-        try:
-            scores[cells[0]] = [float(cells[column]) for column in columns]
-        except (ValueError, IndexError) as error:
-            raise InputError(f"{file}:{number}: not a query and {len(header) - 1} scores") from error
     return scores
 
 

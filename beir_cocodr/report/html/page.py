@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
@@ -41,7 +41,7 @@ _FOLDER = "beir_cocodr.report.html"
 GENERATOR = "beir-cocodr report"
 
 
-def page(parts: dict[str, Any]) -> str:
+def page(parts: Mapping[str, object]) -> str:
     """Fill the template; everything from data is escaped, pictures come as markup of their own.
 
     Args:
@@ -69,7 +69,7 @@ def page(parts: dict[str, Any]) -> str:
     )
 
 
-def _allowed(value: Any) -> Any:
+def _allowed(value: object) -> object:
     return allowed_text(value) if isinstance(value, str) else value
 
 
@@ -97,6 +97,17 @@ def output_file(path: Path) -> Path:
 QUERIES = 50
 
 
+@dataclass(frozen=True)
+class WrittenPage:
+    """Where the page is, what it says, and how many of how many queries it shows one by one."""
+
+    path: str
+    verdict: str
+    sentence: str
+    queries_shown: int
+    queries: int
+
+
 def write_report(
     folder: Path,
     output: Path | None = None,
@@ -104,7 +115,7 @@ def write_report(
     split: str | None = None,
     queries: int = QUERIES,
     published: Sequence[Path] = (),
-) -> dict[str, Any]:
+) -> WrittenPage:
     """Write a page about what ``evaluate``, ``compare``, ``adapt``, ``quickstart`` or a training has left.
 
     The page needs nothing but itself: no network, no other file. It has the verdict, what it rests on, every
@@ -118,9 +129,6 @@ def write_report(
             to be that on record.
         queries: the most that are shown one by one: half those of the largest difference, half evenly spaced.
         published: files like benchmarks/published/cocodr.json, instead of the packaged ones.
-
-    Returns:
-        ``path``, ``verdict``, ``sentence``, ``queries_shown``, ``queries``.
 
     Raises:
         InputError: nothing of ours in the folder, a file that cannot be read, scores of different queries,
@@ -158,13 +166,8 @@ def write_report(
         **training_parts(found),
     }
     write_text(path, page(parts))
-    return {
-        "path": str(path),
-        "verdict": headline.verdict,
-        "sentence": headline.sentence,
-        "queries_shown": shown.shown if shown else 0,
-        "queries": shown.queries if shown else 0,
-    }
+    counts = (shown.shown, shown.queries) if shown else (0, 0)
+    return WrittenPage(str(path), headline.verdict, headline.sentence, *counts)
 
 
 def _models(found: Found, evaluation: LabelledEvaluation | None) -> dict[str, str]:

@@ -8,7 +8,6 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -50,9 +49,15 @@ def comparison_parts(
     headline: Headline,
     names: Mapping[str, str],
     published: Sequence[Path],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Of models on a collection, with labels or without."""
-    parts: dict[str, Any] = {"models": None, "tests": None, "published": None, "wanted": None, "pictures": []}
+    parts: dict[str, object] = {
+        "models": None,
+        "tests": None,
+        "published": None,
+        "wanted": None,
+        "pictures": [],
+    }
     comparison = found.comparison
     if comparison is not None and comparison.labels_wanted.pairs:
         parts["wanted"] = annotation_table(comparison.labels_wanted, names)
@@ -74,7 +79,7 @@ def comparison_parts(
     return parts
 
 
-def training_parts(found: Found) -> dict[str, Any]:
+def training_parts(found: Found) -> dict[str, object]:
     """Of trained models: how they were trained, their rounds and their clusters."""
     logs = [log for model in found.trained for log in model.clusters.items()]
     curves = [(model.name, model.curves) for model in found.trained if model.curves]
@@ -158,7 +163,7 @@ class ContaminationSection:
 
 
 def contamination_section(
-    found: Found, judged: Mapping[str, Any], collection: Collection | None, count: int | None = None
+    found: Found, judged: Mapping[str, str], collection: Collection | None, count: int | None = None
 ) -> ContaminationSection | None:
     """The statement of comparison.json, else one that is made now, else what the records say by themselves.
 
@@ -170,7 +175,7 @@ def contamination_section(
     """
     if found.comparison is not None and found.comparison.seen:
         return _describe_statements(found.comparison.seen)
-    models = {label: _here(str(name), found.folder) for label, name in judged.items()}
+    models = {label: _here(name, found.folder) for label, name in judged.items()}
     models |= {model.name: str(model.folder) for model in found.trained if not judged}
     encoders = [ModelSpec.parse(name).encoder for name in models.values()]
     encoders = [name for name in dict.fromkeys(encoders) if name != _UNTRAINED and not Path(name).is_file()]
@@ -306,7 +311,7 @@ _TEXT, _TITLE, _QUERY = 180, 140, 400
 class DrillDown:
     """What the script takes, and how many of how many queries are shown."""
 
-    data: dict[str, Any]
+    data: dict[str, object]
     shown: int
     queries: int
 
@@ -369,7 +374,7 @@ def _query(
     scores: Scores,
     documents: dict[str, int],
     collection: Collection | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     shown = dict.fromkeys(document for label in labels for document in tops[label].get(query, ())[:SHOWN])
     ranks = []
     for label in labels:

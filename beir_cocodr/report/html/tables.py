@@ -357,68 +357,67 @@ def published_table(
     """
     if _MEASURE not in results.measures:
         return None
-    contents = [read_json(file) for file in files] if files else _packaged()
-    task = _task(results.dataset, contents)
+    papers = [_paper(read_json(file)) for file in files] if files else _packaged()
+    task = _task(results.dataset, papers)
     if task is None:
         return None
     rows = [
         [text_cell(names[label], mark="ours"), text_cell("this evaluation"), _mean(result.measures[_MEASURE])]
         for label, result in results.models.items()
     ]
-    for content in contents:
-        paper = str(content.get("paper", "")).split(",")[0]
+    for paper in papers:
         rows += [
-            [text_cell(method), text_cell(paper), _mean(value)]
-            for method, value in _scores(content, task).items()
+            [text_cell(method), text_cell(paper.authors), _mean(value)]
+            for method, value in paper.scores.get(task, {}).items()
             if value is not None
         ]
     rows.sort(key=lambda row: -float(row[2].value or 0))
     columns = [Column("Model", number=False), Column("Source", number=False), Column(_MEASURE)]
-    return HtmlTable(
-        f"Published figures on {task}", columns, rows, notes=_published_notes(results, task, contents)
-    )
+    notes = ["Published figures are as printed: not measured here, and not tested against ours."]
+    here = results.documents, results.queries
+    notes += [
+        f"Another version or a part: {here[0]:,} documents and {here[1]:,} queries here, "
+        f"{paper.sizes[task][0]:,} and {paper.sizes[task][1]:,} published."
+        for paper in papers
+        if paper.sizes.get(task, here) != here
+    ]
+    return HtmlTable(f"Published figures on {task}", columns, rows, notes=notes)
 
 
-def _packaged() -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Paper:
+    """Task to method to nDCG@10, and task to its numbers of documents and of queries."""
+
+    authors: str
+    scores: dict[str, dict[str, float | None]]
+    sizes: dict[str, tuple[int, int]]
+
+
+def _paper(content: Any) -> _Paper:
+    first, fifth = content.get("table1", {}), content.get("table5", {})
+    rows = fifth.get("rows", {})
+    scores = dict(first["scores"]) if first.get("metric") == "ndcg@10" else {}
+    if fifth.get("metric") == "ndcg@10":
+        scores |= {task: {m: row.get(task) for m, row in rows.items()} for task in fifth["datasets"]}
+    sizes = {
+        task: (size["documents"], size["test_queries"])
+        for task, size in rows.items()
+        if "test_queries" in size
+    }
+    return _Paper(str(content.get("paper", "")).split(",")[0], scores, sizes)
+
+
+def _packaged() -> list[_Paper]:
     try:
         folder = resources.files(PACKAGE)
     except ModuleNotFoundError:
         return []
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda f: f.name)
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [_paper(json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
 
-def _task(dataset: str, contents: Sequence[Mapping[str, Any]]) -> str | None:
+def _task(dataset: str, papers: Sequence[_Paper]) -> str | None:
     """What BEIR calls a collection, if a paper reports it; a single forum of cqadupstack is not the task."""
     parts = [part for part in re.split(r"[/:\\]", dataset.lower()) if part not in ("test", "v2", "")]
     last = parts[-1] if parts else ""
-    return last if any(_scores(content, last) for content in contents) else None
-
-
-def _scores(content: Mapping[str, Any], task: str) -> dict[str, float | None]:
-    """Method to nDCG@10 on a task; {} where the paper has none."""
-    cells = content.get("table1", {}).get("scores", {})
-    if content.get("table1", {}).get("metric") == "ndcg@10" and task in cells:
-        return dict(cells[task])
-    table = content.get("table5", {})
-    if table.get("metric") == "ndcg@10" and task in table.get("datasets", ()):
-        return {method: row.get(task) for method, row in table["rows"].items()}
-    return {}
-
-
-def _published_notes(
-    results: EvaluationRecord, task: str, contents: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    notes = ["Published figures are as printed: not measured here, and not tested against ours."]
-    for content in contents:
-        size = content.get("table5", {}).get("rows", {}).get(task, {})
-        if "test_queries" not in size:
-            continue
-        published = size["documents"], size["test_queries"]
-        here = results.documents, results.queries
-        if published != here:
-            notes.append(
-                f"Another version or a part: {here[0]:,} documents and {here[1]:,} queries here, "
-                f"{published[0]:,} and {published[1]:,} published."
-            )
-    return notes
+    return last if any(last in paper.scores for paper in papers) else None
