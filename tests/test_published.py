@@ -169,7 +169,7 @@ def test_the_score_is_that_of_evaluate(table1, data, tmp_path):
     report = run(table1, data, tmp_path, "--model", "bm25", "--tasks", "nfcorpus")
     judged = evaluate(str(data / "nfcorpus"), ["bm25"], tmp_path / "again", "nDCG@10")
     ours = report["tasks"]["nfcorpus"]["ours"]["bm25"]
-    assert ours == judged["models"]["bm25"]["measures"]["nDCG@10"]
+    assert ours == judged.models["bm25"].measures["nDCG@10"]
 
 
 def test_cqadupstack_is_the_mean_of_its_12_forums_or_nothing(table1, data, tmp_path):
