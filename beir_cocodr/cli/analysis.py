@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from beir_cocodr.cli import options
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Report
 from beir_cocodr.report.pictures import (
     qpp_picture,
@@ -74,6 +74,9 @@ def deliver(
         print_tables(*tables(report))
 
 
+@options.takes(
+    "search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device"
+)
 def qpp(
     dataset: options.Dataset,
     model: Annotated[
@@ -87,12 +90,8 @@ def qpp(
     split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
     picture: _Picture = None,
     identical_ids: options.Policy = "auto",
-    bm25_analyzer: options.Analyzer = "english",
-    query_length: options.QueryLength = None,
-    document_length: options.DocumentLength = None,
-    title_separator: options.Separator = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    *,
+    search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Correlate predictors of query performance, an MRL's variance among them, with per-query quality."""
@@ -100,7 +99,6 @@ def qpp(
     from beir_cocodr.analysis.qpp import qpp as run
     from beir_cocodr.report.tables.analysis import qpp_table
 
-    encoder = EncoderOptions(query_length, document_length, title_separator=title_separator, device=device)
     drawn = will_draw(picture, True, "")
     open_output(output)
     found = run(
@@ -110,9 +108,9 @@ def qpp(
         per_query,
         measure,
         split,
-        extra=variance_predictors(model, dataset, split, encoder),
+        extra=variance_predictors(model, dataset, split, search.encoder),
         policy=identical_ids,
-        search=SearchOptions(encoder, bm25_analyzer, encode_batch_size, progress=True),
+        search=search,
     )
     found.write_values(output / found.record.values)
     drawing = ("qpp.png", lambda path, _: qpp_picture(path, found)) if drawn else None
@@ -152,6 +150,7 @@ def shift(
     deliver(report, "shift.json", output, drawing, shift_tables, as_json)
 
 
+@options.takes("search", "document_length", "title_separator", "batch_size", "device")
 def representation(
     dataset: Annotated[
         list[str], typer.Option(help="Corpus, named as for evaluate; repeat for several.", show_default=False)
@@ -171,10 +170,8 @@ def representation(
     results: _Results = None,
     measure: _ResultsMeasure = "nDCG@10",
     picture: _Picture = None,
-    document_length: options.DocumentLength = None,
-    title_separator: options.Separator = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    *,
+    search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Alignment, uniformity and contrastive loss of an encoder on corpora, or of two: before and after."""
@@ -191,16 +188,13 @@ def representation(
         settings,
         results or (),
         measure,
-        SearchOptions(
-            EncoderOptions(None, document_length, title_separator=title_separator, device=device),
-            batch_size=encode_batch_size,
-            progress=True,
-        ),
+        search,
     )
     drawing = ("representation.png", representation_picture) if drawn else None
     deliver(report, "representation.json", output, drawing, representation_tables, as_json)
 
 
+@options.takes("search", "query_length", "document_length", "title_separator", "batch_size", "device")
 def source_clusters(
     source: Annotated[
         str, typer.Option(help="Labelled collection that the models were trained on.", show_default=False)
@@ -227,11 +221,8 @@ def source_clusters(
     results: _Results = None,
     measure: _ResultsMeasure = "nDCG@10",
     picture: _Picture = None,
-    query_length: options.QueryLength = None,
-    document_length: options.DocumentLength = None,
-    title_separator: options.Separator = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    *,
+    search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Which source queries resemble a target, and whether training helped on both."""
@@ -253,11 +244,7 @@ def source_clusters(
         query or (),
         source_split,
         split,
-        SearchOptions(
-            EncoderOptions(query_length, document_length, title_separator=title_separator, device=device),
-            batch_size=encode_batch_size,
-            progress=True,
-        ),
+        search,
     )
     drawing = ("source_clusters.png", source_clusters_picture) if drawn else None
     deliver(report, "source_clusters.json", output, drawing, source_clusters_tables, as_json)

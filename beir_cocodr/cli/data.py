@@ -9,9 +9,11 @@ import typer
 from beir_cocodr.cli import options
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.report.terminal import print_json, print_tables
 
 
+@options.takes("encoder", "device")
 @options.takes(
     "settings",
     *("per_passage", "passage_tokens", "tokenizer", "language", "prefix", "prompt", "max_length", "top_p"),
@@ -32,12 +34,12 @@ def generate_queries(
     shard: Annotated[
         str, typer.Option(help="i/n: this process does every n-th shard, from the i-th on, i from 1.")
     ] = "1/1",
-    device: options.Device = None,
+    encoder: EncoderOptions,
 ) -> None:
     """Generate queries for the passages of a corpus: a BEIR folder to train on. Run again, it goes on."""
     from beir_cocodr.generation.generate import generate_queries as run
 
-    record = run(dataset, generator, output, settings, _part(shard), device, progress=True)
+    record = run(dataset, generator, output, settings, _part(shard), encoder.device, progress=True)
     print_json(record.to_json())
 
 

@@ -32,8 +32,6 @@ Output = Annotated[Path, typer.Option(help="Folder for results.", show_default=F
 
 Measures = Annotated[str, typer.Option(help="Measures that ir-measures knows, separated by spaces.")]
 
-Device = Annotated[str | None, typer.Option(help="Device of the encoder, such as cpu or cuda:0.")]
-
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
 Preset = Annotated[
@@ -63,22 +61,6 @@ Policy = Annotated[
     ),
 ]
 
-Analyzer = Annotated[
-    str, typer.Option("--bm25-analyzer", help="english (stop words out, stemmed) or none (neither).")
-]
-
-QueryLength = Annotated[int | None, typer.Option(help="Tokens a query is cut to; default: the model's own.")]
-
-DocumentLength = Annotated[
-    int | None, typer.Option(help="Tokens a document is cut to; default: the model's own.")
-]
-
-Separator = Annotated[
-    str | None, typer.Option("--title-separator", help="Between title and text; default: the model's own.")
-]
-
-EncodeBatch = Annotated[int, typer.Option("--encode-batch-size", min=1, help="Texts encoded at a time.")]
-
 Command = Callable[..., None]
 
 #: What every training command has flags for.
@@ -96,7 +78,7 @@ def takes(into: str, *names: str) -> Callable[[Command], Command]:
 
     def extend(command: Command) -> Command:
         kind = signature(command, eval_str=True).parameters[into].annotation
-        flags = [_flag(*found, optional=False) for found in _find(kind, names)]
+        flags = {found[0]: _flag(*found, optional=False) for found in _find(kind, names)}
         return _extended(command, into, flags, lambda given: _build(kind, given | {"progress": True}))
 
     return extend
@@ -112,7 +94,7 @@ def gives(into: str, kind: type, *names: str) -> Callable[[Command], Command]:
     """
 
     def extend(command: Command) -> Command:
-        flags = [_flag(*found, optional=True) for found in _find(kind, names)]
+        flags = {found[0]: _flag(*found, optional=True) for found in _find(kind, names)}
         return _extended(command, into, flags, _set)
 
     return extend
@@ -131,11 +113,11 @@ def trains(stage: str, *names: str, presets: bool = True) -> Callable[[Command],
 
     def extend(command: Command) -> Command:
         kind = signature(command, eval_str=True).parameters["settings"].annotation
-        flags = [_flag(*found, optional=True) for found in _find(kind, (*names, *TRAINING))]
-        flags += [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=layer)
+        flags = {found[0]: _flag(*found, optional=True) for found in _find(kind, (*names, *TRAINING))}
+        flags |= {
+            name: Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=layer)
             for name, (layer, default) in layers.items()
-        ]
+        }
 
         def build(given: dict[str, Any]) -> Any:
             show, preset = given.pop("show_config"), given.pop("preset", None)
@@ -155,19 +137,19 @@ def _set(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extended(
-    command: Command, into: str, flags: list[Parameter], build: Callable[[dict[str, Any]], Any]
+    command: Command, into: str, flags: dict[str, Parameter], build: Callable[[dict[str, Any]], Any]
 ) -> Command:
     """The command with ``flags`` in the place of ``into``; not called where there is nothing to pass."""
     original = signature(command, eval_str=True)
     parameters = [
         flag.replace(kind=Parameter.KEYWORD_ONLY)
         for name, parameter in original.parameters.items()
-        for flag in (flags if name == into else [parameter])
+        for flag in (flags.values() if name == into else [parameter])
     ]
 
     @wraps(command)
     def extended(**values: Any) -> None:
-        built = build({flag.name: values.pop(flag.name) for flag in flags})
+        built = build({name: values.pop(flag.name) for name, flag in flags.items()})
         if built is not None:
             command(**values, **{into: built})
 
@@ -205,9 +187,13 @@ def _flag(name: str, field: Field[Any], hint: Any, optional: bool) -> Parameter:
     if default is None and type(None) not in get_args(hint):
         hint = hint | None
     said = dict(field.metadata)
-    flags = [] if said.get("flag") is None else [said["flag"]]
-    shown = typer.Option(*flags, help=said["help"], min=said.get("min"), max=said.get("max"))
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, shown])
+    # Named as its flag, for there may be a field of the same name in other options of the command.
+    flag = said.get("flag") or "--" + name.replace("_", "-")
+    shown = typer.Option(
+        *([flag] if said.get("flag") else []), help=said["help"], min=said.get("min"), max=said.get("max")
+    )
+    argument = flag.lstrip("-").replace("-", "_")
+    return Parameter(argument, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, shown])
 
 
 def _build(kind: type, given: dict[str, Any]) -> Any:

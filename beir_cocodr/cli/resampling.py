@@ -9,12 +9,13 @@ import typer
 
 from beir_cocodr.cli import options
 from beir_cocodr.cli.analysis import deliver, open_output
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.report.pictures import alignment_picture, overlap_picture, will_draw
 from beir_cocodr.report.terminal import print_json, print_tables
 from beir_cocodr.training.options import TrainingOptions
 
 
+@options.takes("search", "query_length", "document_length", "batch_size", "device")
 @options.gives("budget", TrainingOptions, "max_steps", "epochs", "batch_size", "learning_rate")
 def evaluate(
     folder: Annotated[
@@ -64,10 +65,7 @@ def evaluate(
             "--picture/--no-picture", help="Scatter of the alignment; default: where matplotlib is there."
         ),
     ] = None,
-    query_length: options.QueryLength = None,
-    document_length: options.DocumentLength = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    search: SearchOptions,
     show_config: options.ShowConfig = False,
     as_json: options.Json = False,
 ) -> None:
@@ -88,10 +86,10 @@ def evaluate(
         start=start,
         **budget,
         teacher=teacher,
-        query_length=query_length,
-        document_length=document_length,
-        encode_batch_size=encode_batch_size,
-        device=device,
+        query_length=search.encoder.query_length,
+        document_length=search.encoder.document_length,
+        encode_batch_size=search.batch_size,
+        device=search.encoder.device,
     )
     if show_config:
         print_json(asdict(settings))
@@ -164,6 +162,7 @@ def add_resampling(app: typer.Typer) -> None:
 
 
 @resample.command()
+@options.takes("encoding", "query_length", "batch_size", "device")
 def restrain(
     train: Train,
     test: Test,
@@ -188,9 +187,8 @@ def restrain(
     test_split: TestSplit = "test",
     search: Annotated[str, typer.Option(help="exact, or faiss.")] = "exact",
     base_id: BaseId = None,
-    query_length: options.QueryLength = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    *,
+    encoding: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Training queries near to test queries (interpolation), and as many far from all (extrapolation)."""
@@ -209,14 +207,13 @@ def restrain(
         test_split=test_split,
         method=search,
         base=base_id,
-        search=SearchOptions(
-            EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
-        ),
+        search=encoding,
     )
     _print_manifest(manifest, as_json)
 
 
 @resample.command()
+@options.takes("search", "query_length", "batch_size", "device")
 def resttest(
     train: Train,
     test: Test,
@@ -227,9 +224,8 @@ def resttest(
     train_split: TrainSplit = "train",
     test_split: TestSplit = "test",
     base_id: BaseId = None,
-    query_length: options.QueryLength = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    *,
+    search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Buckets of training and test queries: train on all but one, whose test queries are extrapolation."""
@@ -245,9 +241,7 @@ def resttest(
         train_split=train_split,
         test_split=test_split,
         base=base_id,
-        search=SearchOptions(
-            EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
-        ),
+        search=search,
     )
     _print_manifest(manifest, as_json)
 
@@ -261,6 +255,7 @@ def _print_manifest(manifest: Manifest, as_json: bool) -> None:
         print_tables(resample_table(manifest))
 
 
+@options.takes("search", "query_length", "batch_size", "device")
 def overlap(
     train: Train,
     test: Test,
@@ -279,9 +274,8 @@ def overlap(
             "--picture/--no-picture", help="Histogram of similarities; default: where matplotlib is there."
         ),
     ] = None,
-    query_length: options.QueryLength = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    *,
+    search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """How much a training set gives away of a test set: labels and queries that stand in both."""
@@ -296,9 +290,7 @@ def overlap(
         train_split=train_split,
         test_split=test_split,
         encoder=encoder,
-        search=SearchOptions(
-            EncoderOptions(query_length, device=device), batch_size=encode_batch_size, progress=True
-        ),
+        search=search,
     )
     if output is not None:
         report.write_nearest(output / "nearest.tsv")

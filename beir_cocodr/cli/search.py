@@ -11,7 +11,7 @@ from beir_cocodr import load_plugin
 from beir_cocodr.cli import options
 from beir_cocodr.cli.options import Address, RayCommand
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_json
 
 Processes = Annotated[
@@ -83,6 +83,7 @@ def encode(
     )
 
 
+@options.takes("queries", "batch_size", "device")
 def search(
     store: Annotated[Path, typer.Option(help="Folder that encode wrote.", show_default=False)],
     dataset: options.Dataset,
@@ -103,8 +104,8 @@ def search(
     processes: Processes = None,
     threads: Threads = None,
     ray: Address = None,
-    encode_batch_size: options.EncodeBatch = 64,
-    device: options.Device = None,
+    *,
+    queries: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Search the queries of a collection in a store and write a TREC run."""
@@ -114,9 +115,9 @@ def search(
         "split": split,
         "policy": identical_ids,
         "model": model,
-        "device": device,
+        "device": queries.encoder.device,
         "threads": threads,
-        "batch_size": encode_batch_size,
+        "batch_size": queries.batch_size,
     }
     if ray is None:
         given = _processes(processes)

@@ -26,15 +26,29 @@ def test_a_command_gets_one_object():
     got = []
 
     @options.takes("search", "analyzer", "batch_size", "stores", "query_length", "device")
-    def command(name: str, *, search: SearchOptions, other: int = 1) -> None:
-        got.append((name, search, other))
+    def command(name: str, batch_size: int = 1, *, search: SearchOptions) -> None:
+        got.append((name, search, batch_size))
 
     run(command, "x")
-    run(command, "y", "--bm25-analyzer", "none", "--store", "a", "--store", "b", "--query-length", "5")
+    run(
+        command,
+        "y",
+        "--bm25-analyzer",
+        "none",
+        "--store",
+        "a",
+        "--store",
+        "b",
+        "--query-length",
+        "5",
+        "--batch-size",
+        "2",
+    )
     first, second = got
     assert first == ("x", SearchOptions(progress=True), 1)
     assert (second[1].analyzer, [str(store) for store in second[1].stores]) == ("none", ["a", "b"])
     assert second[1].encoder == EncoderOptions(query_length=5)
+    assert (second[1].batch_size, second[2]) == (64, 2)  # fields of one name, flags of two
 
 
 def test_only_what_is_set_goes_over_a_preset():
