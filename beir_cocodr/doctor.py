@@ -26,7 +26,6 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from beir_cocodr.io import cache_root
-from beir_cocodr.records import Record
 
 DISTRIBUTION = "beir-cocodr"
 
@@ -210,7 +209,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Surroundings(Record):
+class Surroundings:
     """What is within reach.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -60,6 +61,6 @@ def doctor(
 
     found = run(hub_timeout)
     if as_json:
-        print_json(found.to_json())
+        print_json(asdict(found))
     else:
         print_tables(doctor_table(found))
