@@ -118,7 +118,8 @@ def check_output_free(output: Path) -> None:
 
 @contextmanager
 def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
-    """A folder beside ``output`` that takes its name at the end, and is removed if anything fails.
+    """A folder that takes the name of ``output`` at the end, and is removed if anything fails; what else is
+    put beside it is removed in any case.
 
     Args:
         output: the folder to be.

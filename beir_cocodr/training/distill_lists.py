@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.io import atomic_path, save_array, write_text
+from beir_cocodr.io import atomic_path, draft_folder, remove_unfinished, save_array, unfinished, write_text
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
@@ -226,9 +225,8 @@ class Rounds(TrainerCallback):
         return {"held_out_mrr": self.measured, "lists": self.counted}
 
     def _keep_best_round(self) -> None:
-        last = self._search(self.folder / "last")[1]
-        self.measured.append(last)
-        shutil.rmtree(self.folder / "last")
+        with unfinished(self.folder) as work:
+            self.measured.append(self._search(work / "corpus")[1])
         best = int(np.argmax(self.measured))
         log.info("MRR@10 of held-out queries: %s", ", ".join(f"{value:.4f}" for value in self.measured))
         if best < len(self.measured) - 1:
@@ -240,24 +238,20 @@ class Rounds(TrainerCallback):
         place = self.folder / str(number)
         if (place / "round.json").is_file():
             return
-        unfinished = self.folder / "unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
+        remove_unfinished(self.folder)  # of a run that was killed
         size = self.steps * self.options.batch_size
         queries = round_queries(self.options.seed, number, size, len(self.train))
         asked, places = np.unique(queries, return_inverse=True)
-        hard, measured = self._search(unfinished, asked)
-        if measured > max(self._measures(number), default=-1.0):
-            self._keep_best()
-        lists = self._draw(number, queries, hard, places)
-        np.save(unfinished / "queries.npy", queries)
-        np.save(unfinished / "lists.npy", lists)
-        scores = self.teacher.score(queries, lists)
-        np.save(unfinished / "scores.npy", scores)
-        counts = {_MEASURE: measured, **count_lists(scores)}
-        write_text(unfinished / "round.json", json.dumps(counts))
-        shutil.rmtree(place, ignore_errors=True)
-        unfinished.rename(place)
+        with draft_folder(place, replace=True) as draft:
+            hard, measured = self._search(draft.with_name("corpus"), asked)
+            if measured > max(self._measures(number), default=-1.0):
+                self._keep_best()
+            lists = self._draw(number, queries, hard, places)
+            scores = self.teacher.score(queries, lists)
+            for name, array in (("queries", queries), ("lists", lists), ("scores", scores)):
+                np.save(draft / f"{name}.npy", array)
+            counts = {_MEASURE: measured, **count_lists(scores)}
+            write_text(draft / "round.json", json.dumps(counts))
 
     def _read(self, number: int) -> Round:
         self.measured[:] = self._measures(number + 1)
@@ -274,13 +268,12 @@ class Rounds(TrainerCallback):
         return [json.loads(file.read_text()) for file in files]
 
     def _search(
-        self, folder: Path, asked: npt.NDArray[np.int64] | None = None
+        self, store: Path, asked: npt.NDArray[np.int64] | None = None
     ) -> tuple[npt.NDArray[np.int64], float]:
         """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known
-        ones, −1 where there are fewer; and MRR@10 of the held-out ones."""
-        folder.mkdir(parents=True, exist_ok=True)
+        ones, −1 where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``."""
         mode = self.model.training
-        dense = Dense(self.model.eval(), self.collection.documents, folder / "corpus", progress=True)
+        dense = Dense(self.model.eval(), self.collection.documents, store, progress=True)
         options, every = self.options, list(self.train)
         names = [every[number] for number in (asked if asked is not None and self.options.m_hard else ())]
         most = max(len(rows) for rows in self.known.values())
@@ -298,7 +291,6 @@ class Rounds(TrainerCallback):
             results = ranking.results(self.collection.documents, drop_identical_ids=False, depth=10)
             measured = float(score_queries(parse_measures(_MEASURE), judged, results)[_MEASURE].mean())
         self.model.train(mode)
-        shutil.rmtree(folder / "corpus", ignore_errors=True)
         return hard, measured
 
     def _draw(

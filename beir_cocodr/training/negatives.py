@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.io import draft_folder, output_folder, remove_unfinished, write_text
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
@@ -92,10 +91,10 @@ def _repeats(texts: npt.NDArray[np.uint64], left: npt.NDArray[np.bool_]) -> npt.
 
 log = logging.getLogger(__name__)
 
-#: The folder of a finished mining, and the one it is made in.
-MINED, _UNFINISHED = "mined", "mining"
+#: The folder of a finished mining.
+MINED = "mined"
 
-_RECORD, _ROWS, _EMBEDDINGS, _CORPUS = "mined.json", "rows.npy", "query_embeddings.npy", "corpus"
+_RECORD, _ROWS, _EMBEDDINGS = "mined.json", "rows.npy", "query_embeddings.npy"
 
 
 @dataclass(frozen=True)
@@ -172,25 +171,19 @@ def mine_negatives(
     options = {"depth": depth, "keep": keep, "seed": seed, "episode": episode, "filters": asdict(filters)}
     encoder = {"text_format": model.text_format.as_dict(), "similarity": model.similarity_fn_name}
     identity = {"key": None if key is None else dict(key), **options, **encoder}
-    finished, unfinished = output_folder(folder) / MINED, folder / _UNFINISHED
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+    finished = output_folder(folder) / MINED
+    remove_unfinished(folder)  # of a run that was killed
     if key is not None and (saved := _saved(finished, identity)) is not None:
         log.info(
             "%s, episode %d: negatives mined before are taken from %s", collection.name, episode, finished
         )
         return saved
-    unfinished.mkdir()
-    try:
-        dense = Dense(model, collection.documents, unfinished / _CORPUS, batch_size, progress)
+    with draft_folder(finished, replace=True) as draft:
+        dense = Dense(model, collection.documents, draft.with_name("corpus"), batch_size, progress)
         mining = _Mining(collection, dense, depth, keep, (seed, episode), filters)
-        counts = mining.run(unfinished, query_block, progress)
-        shutil.rmtree(unfinished / _CORPUS, ignore_errors=True)
+        counts = mining.run(draft, query_block, progress)
         record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
-        write_text(unfinished / _RECORD, json.dumps(record, ensure_ascii=False) + "\n")
-        shutil.rmtree(finished, ignore_errors=True)
-        unfinished.replace(finished)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        write_text(draft / _RECORD, json.dumps(record, ensure_ascii=False) + "\n")
     log.info("%s, episode %d: %s", collection.name, episode, _format_counts(counts))
     return _read(finished)[1]
 
