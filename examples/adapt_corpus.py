@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.report.tables.evaluation import print_adaptation
+from beir_cocodr.report.evaluation_tables import print_adaptation
 from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.presets import adapt_options, chosen_stages
 

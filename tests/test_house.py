@@ -36,7 +36,7 @@ SHARED = {
     "provenance": {"errors", "io", "records", "distributed", "data", "models"},
 }
 
-MOST_MODULES, MOST_LINES = 152, 500
+MOST_MODULES, MOST_LINES = 150, 500
 
 
 def files() -> Iterator[tuple[str, Path]]:

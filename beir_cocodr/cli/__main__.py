@@ -75,7 +75,7 @@ def validate(
     if as_json:
         print_json([asdict(defect) for defect in defects])
     else:
-        from beir_cocodr.report.tables.evaluation import defect_lines
+        from beir_cocodr.report.evaluation_tables import defect_lines
 
         for line in defect_lines(defects, most):
             print(line)
@@ -121,7 +121,7 @@ def evaluate(
 ) -> None:
     """Search a labelled collection with one or more models, measure, and test their differences."""
     from beir_cocodr.evaluation.evaluate import evaluate as run
-    from beir_cocodr.report.tables.evaluation import comparison_table, evaluation_table
+    from beir_cocodr.report.evaluation_tables import comparison_table, evaluation_table
 
     record = run(
         dataset,
@@ -150,7 +150,7 @@ def quickstart(
     as_json: options.Json = False,
 ) -> None:
     """The main job on an embedded default: adapt MiniLM to the documentation of scipy and scikit-learn."""
-    from beir_cocodr.report.tables.evaluation import print_adaptation
+    from beir_cocodr.report.evaluation_tables import print_adaptation
     from beir_cocodr.training.adapt import quickstart as run
 
     output = output or Path("runs/quickstart-fast" if fast else "runs/quickstart")

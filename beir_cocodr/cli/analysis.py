@@ -97,7 +97,7 @@ def qpp(
     """Correlate predictors of query performance, an MRL's variance among them, with per-query quality."""
     from beir_cocodr.analysis.predictors import variance_predictors
     from beir_cocodr.analysis.qpp import qpp as run
-    from beir_cocodr.report.tables.analysis import qpp_table
+    from beir_cocodr.report.analysis_tables import qpp_table
 
     drawn = will_draw(picture, True, "")
     open_output(output)
@@ -141,7 +141,7 @@ def shift(
 ) -> None:
     """Compare targets with a source: words of documents and types of queries, by weighted Jaccard."""
     from beir_cocodr.analysis.shift import shift as run
-    from beir_cocodr.report.tables.analysis import shift_tables
+    from beir_cocodr.report.analysis_tables import shift_tables
 
     drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")
     open_output(output)
@@ -177,7 +177,7 @@ def representation(
     """Alignment, uniformity and contrastive loss of an encoder on corpora, or of two: before and after."""
     from beir_cocodr.analysis.representation import RepresentationOptions
     from beir_cocodr.analysis.representation import representation as run
-    from beir_cocodr.report.tables.analysis import representation_tables
+    from beir_cocodr.report.analysis_tables import representation_tables
 
     settings = RepresentationOptions(sample, batch_size, temperature, span_tokens, seed)
     drawn = will_draw(picture, output is not None, "give --output")
@@ -228,7 +228,7 @@ def source_clusters(
     """Which source queries resemble a target, and whether training helped on both."""
     from beir_cocodr.analysis.source_clusters import SourceClusterOptions
     from beir_cocodr.analysis.source_clusters import source_clusters as run
-    from beir_cocodr.report.tables.analysis import source_clusters_tables
+    from beir_cocodr.report.analysis_tables import source_clusters_tables
 
     settings = SourceClusterOptions(clusters, sample, negatives, cases, nearest, seed)
     drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")

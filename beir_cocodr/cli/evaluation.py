@@ -62,7 +62,7 @@ def compare(
         return
     from beir_cocodr.evaluation.compare import compare_models
     from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
-    from beir_cocodr.report.tables.evaluation import verdict_tables
+    from beir_cocodr.report.evaluation_tables import verdict_tables
 
     record = compare_models(
         models or [],
@@ -88,7 +88,7 @@ def _parity(
 ) -> None:
     from beir_cocodr.evaluation.parity import parity
     from beir_cocodr.evaluation.parity_tools import PARITY_MEASURES
-    from beir_cocodr.report.tables.evaluation import parity_tables
+    from beir_cocodr.report.evaluation_tables import parity_tables
 
     record = parity(run, dataset, split, measures or PARITY_MEASURES)
     if output is not None:

@@ -72,7 +72,7 @@ def evaluate(
     """Interpolation, extrapolation and gap of retrieval architectures trained on the collections."""
     from dataclasses import asdict
 
-    from beir_cocodr.report.tables.resampling import regime_tables
+    from beir_cocodr.report.resampling_tables import regime_tables
     from beir_cocodr.resampling.regimes.host_training import Recipe
     from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
     from beir_cocodr.training.presets import stage_options
@@ -247,7 +247,7 @@ def resttest(
 
 
 def _print_manifest(manifest: Manifest, as_json: bool) -> None:
-    from beir_cocodr.report.tables.resampling import resample_table
+    from beir_cocodr.report.resampling_tables import resample_table
 
     if as_json:
         print_json(manifest.to_json())
@@ -279,7 +279,7 @@ def overlap(
     as_json: options.Json = False,
 ) -> None:
     """How much a training set gives away of a test set: labels and queries that stand in both."""
-    from beir_cocodr.report.tables.resampling import overlap_tables
+    from beir_cocodr.report.resampling_tables import overlap_tables
     from beir_cocodr.resampling.overlap import overlap as run
 
     drawn = will_draw(picture, output is not None, "give --output")

@@ -160,7 +160,7 @@ def adapt(
     if show_config:
         print_json({stage: asdict(found) for stage, found in settings.items()})
         return
-    from beir_cocodr.report.tables.evaluation import print_adaptation
+    from beir_cocodr.report.evaluation_tables import print_adaptation
     from beir_cocodr.training.adapt import adapt as run
 
     report = run(

@@ -16,7 +16,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.measures import holm
-from beir_cocodr.report.tables.analysis import qpp_table
+from beir_cocodr.report.analysis_tables import qpp_table
 
 
 def first_column(path, measure):

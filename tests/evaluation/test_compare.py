@@ -12,7 +12,7 @@ from graded import changed
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.records import Calibration, ComparisonRecord, PseudoQueryFigures
-from beir_cocodr.report.tables.evaluation import verdict_tables
+from beir_cocodr.report.evaluation_tables import verdict_tables
 from beir_cocodr.report.terminal import print_tables
 
 OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}

@@ -274,7 +274,7 @@ def test_what_no_cause_explains_is_said(tmp_path, monkeypatch):
     assert found.remaining == pytest.approx(0.001)
     from rich.console import Console
 
-    from beir_cocodr.report.tables.evaluation import parity_tables
+    from beir_cocodr.report.evaluation_tables import parity_tables
 
     console = Console(width=160, record=True)
     for table in parity_tables(report):

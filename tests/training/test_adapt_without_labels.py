@@ -29,7 +29,7 @@ from beir_cocodr.evaluation.records import (
 )
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance, write_record
-from beir_cocodr.report.tables.evaluation import print_adaptation, verdict_tables
+from beir_cocodr.report.evaluation_tables import print_adaptation, verdict_tables
 from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import ADAPT_STAGES, adapt_options

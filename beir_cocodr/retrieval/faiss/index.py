@@ -23,9 +23,10 @@ from beir_cocodr.retrieval.faiss.build import (
     check_queries,
     import_faiss,
     on_gpu,
+    read_parts,
     sample_rows,
+    write_parts,
 )
-from beir_cocodr.retrieval.faiss.files import read_parts, write_parts
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Matrix
 from beir_cocodr.retrieval.topk import search_chunks
 
