@@ -20,6 +20,7 @@ from ir_datasets.util import MetadataComponent, MetadataProvider
 from beir_cocodr.data.irds import is_registered, suggestion
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 from beir_cocodr.resampling.manifest import (
     Manifest,
     RestrainParameters,
@@ -102,10 +103,10 @@ def _dataset(identifier: str, entry: Entry) -> Any:
     return ir_datasets.Dataset(MetadataComponent(identifier, dataset, provider), dataset)
 
 
-def _metadata(dataset: Any) -> dict[str, Any]:
+def _metadata(dataset: Any) -> Json:
     """Counts as the host keeps them. Documents have none here: who trusts an id that has them takes its
     documents for checked by the host."""
-    found: dict[str, Any] = {}
+    found: Json = {}
     if dataset.has_queries():
         found["queries"] = {"count": dataset.queries_count()}
     if dataset.has_qrels():
@@ -128,7 +129,7 @@ class _Documentation:
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content = content
 
-    def documentation(self) -> dict[str, Any]:
+    def documentation(self) -> Json:
         return dict(self._content)
 
 
@@ -283,7 +284,7 @@ def _load_base(identifier: str) -> Any:
     return ir_datasets.load(identifier)
 
 
-def _documentation(manifest: Manifest, base: str, found: SetRecord, regime: str) -> dict[str, Any]:
+def _documentation(manifest: Manifest, base: str, found: SetRecord, regime: str) -> Json:
     name, parameters = _NAMES[manifest.method], manifest.parameters
     if isinstance(parameters, RestrainParameters):
         near = f"among the {found.k} nearest of a test query"

@@ -14,6 +14,7 @@ import numpy as np
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import ANALYZERS
 from beir_cocodr.retrieval.ranking import Ranking, best_rows, blocks
 
@@ -108,7 +109,7 @@ class LuceneBM25:
                 done += 1
         return Ranking(list(queries), scores, rows)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             "model": "BM25 (Lucene)",
             "analyzer": self.analyzer,

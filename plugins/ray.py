@@ -23,6 +23,7 @@ from typing import Any
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search as search_and_write
 from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.pool import torch_threads
 from beir_cocodr.retrieval.store.encode import encode as encode_corpus
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -205,7 +206,7 @@ def encode(
     threads: int | None = None,
     progress: bool = False,
     encoder: EncoderOptions = EncoderOptions(),
-) -> dict[str, Any]:
+) -> Json:
     """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: resumed and refused in the same way.
 
     Args:
@@ -242,7 +243,7 @@ def search(
     device: str | None = None,
     threads: int | None = None,
     **options: Any,
-) -> dict[str, Any]:
+) -> Json:
     """:func:`beir_cocodr.evaluation.store_run.search` on a cluster, exactly.
 
     Args:
@@ -358,5 +359,5 @@ def _pool(actors: int | None, threads: int, device: str | None) -> tuple[int, Ra
     return wanted, RayPool(room.cpus, room.gpus, None if device == "cuda" else device)
 
 
-def _describe(actors: int, pool: RayPool) -> dict[str, Any]:
+def _describe(actors: int, pool: RayPool) -> Json:
     return {"actors": actors, "died": pool.deaths, "tasks_by_node": dict(pool.tasks_by_node)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from beir_cocodr.cli import options
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_training
 from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
@@ -140,7 +141,7 @@ def adapt(
     weighting: Annotated[
         str | None, typer.Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")
     ] = None,
-    shared: dict[str, Any],
+    shared: Json,
     preset: options.Preset = None,
     resume: options.Resume = False,
     show_config: options.ShowConfig = False,

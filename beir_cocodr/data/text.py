@@ -15,6 +15,7 @@ import numpy as np
 import regex
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class TextFormat:
         text = (document.get("text") or "").strip()
         return f"{title}{self.title_separator}{text}" if title and text else title or text
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         return asdict(self)
 
 

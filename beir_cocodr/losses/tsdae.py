@@ -15,6 +15,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from beir_cocodr.distributed import sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 
 
 class TSDAELoss(DenoisingAutoEncoderLoss):
@@ -91,7 +92,7 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         loss: Tensor = super().forward(part, labels)  # type: ignore[arg-type]  # labels are ignored
         return loss
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self, *args: Any, **kwargs: Any) -> Json:  # type: ignore[override]
         """The decoder's own parameters, those that it does not share with the encoder."""
         return {name: parameter.detach() for name, parameter in self._own()}
 

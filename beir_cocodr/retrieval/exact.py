@@ -15,6 +15,7 @@ from torch import Tensor
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.topk import NonFiniteScores, Similarity, search_chunks
 
 Corpus = Mapping[str, Mapping[str, str | None]]
@@ -226,7 +227,7 @@ class ExactSearch:
             yield _embeddings(encoded, len(documents), "documents")
 
     @property
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> Json:
         return {
             "batch_size": self.batch_size,
             "show_progress_bar": self.show_progress_bar,

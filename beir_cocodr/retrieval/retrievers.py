@@ -11,6 +11,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.io import text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, ModelSpec, SearchOptions
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Lexical, Retriever
 
@@ -30,7 +31,7 @@ class Retrievers:
 
     def __init__(self, documents: Documents, folder: Path, options: SearchOptions = SearchOptions()) -> None:
         self.documents, self.folder, self.options = documents, folder, options
-        self._made: dict[str, Any] = {}
+        self._made: Json = {}
 
     def get(self, name: str) -> Retriever:
         """The retriever of a model name, see :class:`~beir_cocodr.models.spec.ModelSpec`.

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import option
+from beir_cocodr.records import Json
 from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
 
 
@@ -293,7 +294,7 @@ class NegativeFilters:
             raise InputError(f"max_score must be a finite number, or none, not {self.max_score}")
 
     @property
-    def active(self) -> dict[str, Any]:
+    def active(self) -> Json:
         """The filters that are on, by name, with their values, in the order they apply."""
         return {
             name: value for name, value in asdict(self).items() if value is not None and value is not False

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
 from beir_cocodr.training.options import (
     DistillOptions,
     FinetuneOptions,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs
 # of 200 documents, and 64 triplets a GPU.
-_COCO: dict[str, Any] = {
+_COCO: Json = {
     "objective": "coco",
     "epochs": 8,
     "batch_size": 2048,
@@ -38,7 +39,7 @@ _COCO: dict[str, Any] = {
     "max_length": 128,
 }
 
-_IDRO: dict[str, Any] = {
+_IDRO: Json = {
     "loss": "triplet",
     "weighting": "idro",
     "clusters": 50,
@@ -56,7 +57,7 @@ _IDRO: dict[str, Any] = {
 }
 
 # Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens.
-_QUERIES: dict[str, Any] = {
+_QUERIES: Json = {
     "objective": "qc",
     "max_steps": 120_000,
     "batch_size": 2048,
@@ -66,7 +67,7 @@ _QUERIES: dict[str, Any] = {
     "weight_decay": 0.01,
 }
 
-_COTMAE: dict[str, Any] = _QUERIES | {
+_COTMAE: Json = _QUERIES | {
     "objective": "cotmae",
     "max_steps": 50_000,
     "batch_size": 16_384,
@@ -75,7 +76,7 @@ _COTMAE: dict[str, Any] = _QUERIES | {
     "decoder": "autoregressive",
 }
 
-_TWO_STAGES: dict[str, Any] = {
+_TWO_STAGES: Json = {
     "stages": 2,
     "loss": "infonce",
     "negatives": 15,
@@ -91,13 +92,13 @@ _TWO_STAGES: dict[str, Any] = {
     "document_length": 144,
 }
 
-_SMALL: dict[str, Any] = {"max_steps": 40, "learning_rate": 2e-5, "warmup": 0.1}
+_SMALL: Json = {"max_steps": 40, "learning_rate": 2e-5, "warmup": 0.1}
 
-_SMALL_PASSAGES: dict[str, Any] = _SMALL | {"batch_size": 32, "mini_batch_size": 16}
+_SMALL_PASSAGES: Json = _SMALL | {"batch_size": 32, "mini_batch_size": 16}
 
 #: Preset to stage to settings; what is not named keeps its default. Stages are the commands "pretrain" and
 #: "finetune", and those of ``adapt`` that are not one of these two as it is.
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+PRESETS: dict[str, dict[str, Json]] = {
     "base": {"pretrain": _COCO, "finetune": _IDRO},
     "large": {
         "pretrain": _COCO | {"learning_rate": 1e-5},

@@ -43,7 +43,7 @@ class MaskingCollator(SentenceTransformerDataCollator):
     clock: EpochClock = field(default_factory=EpochClock)
     seed: int = 0
 
-    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+    def __call__(self, features: list[Json]) -> Json:
         batch = super().__call__(features)
         rows = batch["label"].tolist()
         for number, column in enumerate(self.columns):

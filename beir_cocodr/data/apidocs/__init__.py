@@ -18,6 +18,7 @@ from typing import Any
 from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_root, draft_folder, json_sha256
+from beir_cocodr.records import Json
 
 
 def describe_apidocs(folder: Path) -> str:
@@ -146,7 +147,7 @@ def _cache_root(cache_dir: Path | None) -> Path:
     return cache_root() if cache_dir is None else cache_dir.expanduser()
 
 
-def _key(domains: Iterable[str]) -> dict[str, Any]:
+def _key(domains: Iterable[str]) -> Json:
     return {
         "domains": list(domains),
         "format": FORMAT_VERSION,
@@ -218,7 +219,7 @@ def _drop_repeated(extractions: dict[str, _Extraction]) -> None:
         extraction.pairs = kept
 
 
-def _write(folder: Path, extractions: dict[str, _Extraction], key: dict[str, Any]) -> None:
+def _write(folder: Path, extractions: dict[str, _Extraction], key: Json) -> None:
     """Write the folder in one step, which of two processes one does first."""
     pairs = [pair for extraction in extractions.values() for pair in extraction.pairs]
     statistics = {"key": key, "domains": {name: _statistics(found) for name, found in extractions.items()}}
@@ -246,7 +247,7 @@ def _write_jsonl(path: Path, records: Iterable[dict[str, str]]) -> None:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _statistics(extraction: _Extraction) -> dict[str, Any]:
+def _statistics(extraction: _Extraction) -> Json:
     pairs = extraction.pairs
     splits = Counter(pair.split for pair in pairs)
     return {

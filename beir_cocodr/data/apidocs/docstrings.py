@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from beir_cocodr.records import Json
+
 _STRING_METHODS = frozenset({"strip", "lstrip", "rstrip", "replace", "lower", "upper", "title", "expandtabs"})
 
 _TEXT_FUNCTIONS = {"dedent": textwrap.dedent, "cleandoc": inspect.cleandoc}
@@ -118,7 +120,7 @@ def _text(node: ast.expr, names: Mapping[str, Any]) -> str:
 
 
 def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
-    known: dict[str, Any] = {}
+    known: Json = {}
     for position, argument in enumerate(node.args):
         known.update(_known(str(position), argument, names))
     for keyword in node.keywords:
@@ -137,7 +139,7 @@ def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
     return "".join(pieces)
 
 
-def _known(name: str | None, node: ast.expr, names: Mapping[str, Any]) -> dict[str, Any]:
+def _known(name: str | None, node: ast.expr, names: Mapping[str, Any]) -> Json:
     try:
         return _mapping(node, names) if name is None else {name: evaluate(node, names)}
     except NotLiteral:
@@ -223,7 +225,7 @@ def read_docstrings(path: Path, module: str) -> ModuleSource | None:
 class _Reader:
     def __init__(self, source: ModuleSource) -> None:
         self.source = source
-        self.names: dict[str, Any] = {}
+        self.names: Json = {}
 
     def body(self, statements: Sequence[ast.stmt], owner: str) -> None:
         for statement in _unfolded(statements):

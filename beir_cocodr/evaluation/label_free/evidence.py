@@ -29,6 +29,7 @@ from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
 from beir_cocodr.provenance import CollectionProvenance, TrainingRecord, training_lineage
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.retrievers import Retrievers
 
@@ -229,7 +230,7 @@ class Evidence:
     real: bool
     crop_queries: PseudoQueries
     generated_queries: PseudoQueries
-    retrieval: dict[str, dict[str, Any]]
+    retrieval: dict[str, Json]
     contamination: Contamination = field(default_factory=Contamination)
 
     def describe(self) -> dict[str, PseudoQueryFigures]:
@@ -283,7 +284,7 @@ def gather_evidence(
     scores: dict[str, dict[str, npt.NDArray[np.float64]]] = {"crops": {}, "generated": {}}
     lists: dict[str, Rows] = {}
     rankings: dict[str, Ranking] = {}
-    described: dict[str, dict[str, Any]] = {}
+    described: dict[str, Json] = {}
     for name, retriever in made.items():
         log.info("searching with %s", name)
         retriever.prepare()

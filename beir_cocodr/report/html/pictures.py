@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.evaluation.recommendation import USE
+from beir_cocodr.records import Json
 from beir_cocodr.report.html.outputs import ClusterWeights, CurvePoint, LabelledEvaluation
 from beir_cocodr.report.pictures import has_matplotlib
 from beir_cocodr.report.text import allowed_text, short_names
@@ -82,7 +83,7 @@ def plain(text: str) -> str:
     return allowed_text(text).replace("$", r"\$")
 
 
-def _style() -> dict[str, Any]:
+def _style() -> Json:
     return {
         "svg.fonttype": "none",
         "svg.hashsalt": "report",
