@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
 from beir_cocodr.errors import InputError
