@@ -1,7 +1,7 @@
 """What is installed and within reach, what each part enables, and how to get it.
 
-Requirements are checked by the metadata of what is installed; every look outside the Python environment is
-bounded in time.
+Requirements are checked by the metadata of what is installed; every look outside the Python environment is bounded in
+time.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ def unmet(extra: str | None) -> list[str]:
 
 def installed() -> dict[str, str]:
     """Package to version, of this distribution and all that it names, where installed."""
-    names = {DISTRIBUTION} | {
-        requirement.name for extra in (None, *extras()) for requirement in _requirements(extra)
-    }
+    names = {DISTRIBUTION} | {requirement.name for extra in (None, *extras()) for requirement in _requirements(extra)}
     versions = {name: _version(name) for name in sorted(names)}
     return {name: found for name, found in versions.items() if found is not None}
 
@@ -195,8 +193,8 @@ class Finding:
 
     Attributes:
         name: what it is called.
-        status: "ok"; "absent", which leaves out what it enables; "problem", which should be seen to.
-        found: version, place or size.
+        status: "ok"; "absent", which leaves out what it enables; "problem", which should be seen to. found: version,
+        place or size.
         enables: what works with it.
         how: how to get it; empty where nothing is missing.
     """

@@ -6,8 +6,8 @@ from __future__ import annotations
 class InputError(ValueError):
     """Bad input: a file, line, id or option that has to be corrected by the caller.
 
-    The message is one line that names what is at fault and the way out. The command line prints it and
-    exits with status 2; in Python it is an ordinary ``ValueError``.
+    The message is one line that names what is at fault and the way out. The command line prints it and exits with
+    status 2; in Python it is an ordinary ``ValueError``.
     """
 
 

@@ -1,9 +1,8 @@
 """Files and folders that appear when they are complete, locks, hashes, and the cache folder.
 
-Everything is written beside its final place, in a folder whose name begins with ``.unfinished-``, and takes
-its name in one step: a run that dies leaves nothing half-written under a name that is read. What such a run
-leaves is removed by the next one that holds the folder (:func:`sole_writer`), or after a day
-(:func:`cache_folder`).
+Everything is written beside its final place, in a folder whose name begins with ``.unfinished-``, and takes its name in
+one step: a run that dies leaves nothing half-written under a name that is read. What such a run leaves is removed by
+the next one that holds the folder (:func:`sole_writer`), or after a day (:func:`cache_folder`).
 """
 
 from __future__ import annotations
@@ -66,10 +65,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[IO[str]]:
     """A text file that appears under its name only when it is complete."""
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="\n") as file,
-    ):
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         yield file
 
 
@@ -111,15 +107,13 @@ def check_output_free(output: Path) -> None:
     if output.is_dir() and not any(output.iterdir()):
         return
     if output.exists() or output.is_symlink():
-        raise InputError(
-            f"{output} is there already, not empty, and is not written over; choose another --output"
-        )
+        raise InputError(f"{output} is there already, not empty, and is not written over; choose another --output")
 
 
 @contextmanager
 def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
-    """A folder that takes the name of ``output`` at the end, and is removed if anything fails; what else is
-    put beside it is removed in any case.
+    """A folder that takes the name of ``output`` at the end, and is removed if anything fails; what else is put beside
+    it is removed in any case.
 
     Args:
         output: the folder to be.
@@ -168,9 +162,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
             # Before it is let go: those who wait notice, and lock the next file of this name.
             stack.callback((folder / _LOCK).unlink, missing_ok=True)
         except Timeout:
-            raise InputError(
-                f"another process writes to {folder}; wait for it, or choose another folder"
-            ) from None
+            raise InputError(f"another process writes to {folder}; wait for it, or choose another folder") from None
         except OSError:  # a file system that cannot lock
             pass
         yield
@@ -209,8 +201,9 @@ def remove_unfinished(folder: Path, older_than: float = 0.0) -> None:
 
 
 def cache_root() -> Path:
-    """The folder below which everything derived is kept: ``BEIR_COCODR_CACHE`` if that is set, else the
-    platform's own place (on Linux ``~/.cache/beir-cocodr``). It may be deleted at any time."""
+    """The folder below which everything derived is kept: ``BEIR_COCODR_CACHE`` if that is set, else the platform's own
+    place (on Linux ``~/.cache/beir-cocodr``). It may be deleted at any time.
+    """
     override = os.environ.get("BEIR_COCODR_CACHE")
     return Path(override).expanduser() if override else Path(user_cache_dir("beir-cocodr"))
 

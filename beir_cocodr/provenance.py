@@ -1,8 +1,8 @@
 """What training recorded: training.json beside a model, its lineage, and what it was given of a collection.
 
-:class:`TrainingPlan` is what makes two trainings the same, :class:`TrainingRecord` the plan and what came of
-it. From the records of a model and of all that it was made from, :func:`contamination_statement` tells which
-texts of the collection that judges it were among its training data.
+:class:`TrainingPlan` is what makes two trainings the same, :class:`TrainingRecord` the plan and what came of it. From
+the records of a model and of all that it was made from, :func:`contamination_statement` tells which texts of the
+collection that judges it were among its training data.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class CollectionProvenance:
         dataset: as it was named; may have moved since.
         documents, corpus_sha256: number and content of the documents.
         counts: what was accepted and counted when it was read.
-        split, queries, queries_sha256, qrels_sha256: of the queries; None where none were given.
-        generation: of generated queries, settings and counts of their generation.json; None for others.
+        split, queries, queries_sha256, qrels_sha256: of the queries; None where none were given. generation: of
+        generated queries, settings and counts of their generation.json; None for others.
     """
 
     dataset: str
@@ -126,8 +126,7 @@ class TrainingRecord(TrainingPlan):
         processes: W.
         resumed_from: the checkpoint that the run went on from; the next two cover what came after it only.
         training_loss, seconds: of the run.
-        details: what the stage itself counts, such as pairs or lists; stands among the other keys in the
-            JSON.
+        details: what the stage itself counts, such as pairs or lists; stands among the other keys in the JSON.
         versions: of the packages that a number may depend on.
         parent: the record of ``base``.
     """
@@ -166,10 +165,7 @@ def _with_details(content: object) -> object:
     parent = _with_details(content.get("parent"))
     if isinstance(parent, dict):
         parent.pop("schema", None)
-    return found | {
-        "details": {name: value for name, value in content.items() if name not in known},
-        "parent": parent,
-    }
+    return found | {"details": {name: value for name, value in content.items() if name not in known}, "parent": parent}
 
 
 def read_record(model: str | Path) -> TrainingRecord | None:
@@ -231,8 +227,8 @@ class ContaminationStatement:
         stages: oldest first.
         root: the model that everything began with, of which nothing is known.
         collections: what training was given, told apart by hashes.
-        documents_seen, queries_seen: evaluated ones that were given to training, each counted once.
-        document_ids: the first 100 of them.
+        documents_seen, queries_seen: evaluated ones that were given to training, each counted once. document_ids: the
+        first 100 of them.
         query_ids: all of them.
         labels_seen: whether the labels that judge were among it.
         complete: whether nothing is unknown but the root.
@@ -251,20 +247,18 @@ class ContaminationStatement:
     sentences: list[str]
 
 
-def contamination_statement(
-    models: Sequence[str], collection: Collection
-) -> dict[str, ContaminationStatement]:
+def contamination_statement(models: Sequence[str], collection: Collection) -> dict[str, ContaminationStatement]:
     """For each model, what its training was given, and which of the evaluated texts were among that.
 
-    The training.json of a model and of all its ancestors are merged. A training collection with the hash of
-    the evaluated one had all of it. One with another hash is looked at if it is still to be had locally with
-    the hash on record: documents are compared by title and text, queries by text, as ids may be anything.
-    Else what it shares is unknown, and the statement says so. Being given is not being drawn: a training of
-    few steps may have read only a part.
+    The training.json of a model and of all its ancestors are merged. A training collection with the hash of the
+    evaluated one had all of it. One with another hash is looked at if it is still to be had locally with the hash on
+    record: documents are compared by title and text, queries by text, as ids may be anything. Else what it shares is
+    unknown, and the statement says so. Being given is not being drawn: a training of few steps may have read only a
+    part.
 
     Args:
-        models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
-        collection: what they are judged on.
+        models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts. collection:
+        what they are judged on.
 
     Raises:
         InputError: a training.json cannot be read.
@@ -320,11 +314,7 @@ class _Evaluated:
         )
 
     def _shared(
-        self,
-        part: CollectionProvenance,
-        stages: list[str],
-        rows: npt.NDArray[np.bool_] | None,
-        ids: set[str] | None,
+        self, part: CollectionProvenance, stages: list[str], rows: npt.NDArray[np.bool_] | None, ids: set[str] | None
     ) -> SharedCollection:
         same_labels = part.qrels_sha256 == self.provenance.qrels_sha256
         return SharedCollection(
@@ -360,12 +350,7 @@ class _Evaluated:
         return {query for query, text in queries.items() if text.strip() in texts}
 
     def _sentences(
-        self,
-        stages: list[str],
-        root: str,
-        shared: list[SharedCollection],
-        counts: tuple[int, int],
-        complete: bool,
+        self, stages: list[str], root: str, shared: list[SharedCollection], counts: tuple[int, int], complete: bool
     ) -> list[str]:
         if root == "bm25":
             return ["BM25 is not trained."]

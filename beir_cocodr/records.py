@@ -1,8 +1,8 @@
 """Records: what commands write as JSON and read back, each a frozen dataclass.
 
-A record says its fields once, with their types; :meth:`Record.to_json` and :meth:`Record.from_json` follow
-from them. What is read back is checked against the types, so that a file of another version or a damaged one
-is one clear line instead of a ``KeyError`` somewhere later.
+A record says its fields once, with their types; :meth:`Record.to_json` and :meth:`Record.from_json` follow from them.
+What is read back is checked against the types, so that a file of another version or a damaged one is one clear line
+instead of a ``KeyError`` somewhere later.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Record:
-    """Base of all records. A subclass is a frozen dataclass whose fields are numbers, strings, other records,
-    and lists, tuples and mappings of these; fields with a default may be missing in what is read.
+    """Base of all records. A subclass is a frozen dataclass whose fields are numbers, strings, other records, and
+    lists, tuples and mappings of these; fields with a default may be missing in what is read.
 
     Attributes:
-        SCHEMA: version of the fields' meaning; to be raised with every change that old readers would
-            misunderstand. Stands in the JSON as ``schema``; files without it count as version 1.
+        SCHEMA: version of the fields' meaning; to be raised with every change that old readers would misunderstand.
+            Stands in the JSON as ``schema``; files without it count as version 1.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -70,15 +70,12 @@ class Record:
                 "write it again with this version"
             )
         try:
-            record: Self = TypeAdapter(cls).validate_python(
-                {k: v for k, v in content.items() if k != "schema"}
-            )
+            record: Self = TypeAdapter(cls).validate_python({k: v for k, v in content.items() if k != "schema"})
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"])) or "its content"
             raise InputError(
-                f"{where}: {place}: {first['msg'].lower()}; it is damaged or of another version, "
-                "write it again"
+                f"{where}: {place}: {first['msg'].lower()}; it is damaged or of another version, write it again"
             ) from error
         return record
 

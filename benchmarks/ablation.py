@@ -1,10 +1,9 @@
 """COCO and iDRO taken away one at a time, on real text, over seeds; iDRO's sensitivity to K and tau.
 
-MiniLM is pre-trained by COCO on the documents of source and targets and fine-tuned on the source's queries
-with BM25 negatives. Targets are API documentation and, where --collections names their folder, the test
-collections cranfield, cisi, npl and time, cut to --documents (all judged and a random sample). Each model
-and each evaluation is a cell that is kept in --output and not made again. Writes
-benchmarks/results/ablation.json.
+MiniLM is pre-trained by COCO on the documents of source and targets and fine-tuned on the source's queries with BM25
+negatives. Targets are API documentation and, where --collections names their folder, the test collections cranfield,
+cisi, npl and time, cut to --documents (all judged and a random sample). Each model
+and each evaluation is a cell that is kept in --output and not made again. Writes benchmarks/results/ablation.json.
 """
 
 from __future__ import annotations
@@ -30,18 +29,11 @@ SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/scipy", "apidocs/sklearn"]
 ENCODER = EncoderOptions(document_length=128)
 #: Row of the table to (starts from COCO?, weighting).
-ARMS = {
-    "-COCO": (False, "idro"),
-    "-iDRO": (True, "erm"),
-    "GroupDRO": (True, "groupdro"),
-    "full": (True, "idro"),
-}
+ARMS = {"-COCO": (False, "idro"), "-iDRO": (True, "erm"), "GroupDRO": (True, "groupdro"), "full": (True, "idro")}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
     parser.add_argument("--steps", type=int, default=40, help="of COCO and of fine-tuning")
     parser.add_argument("--pretrain-batch", type=int, default=32, help="documents")
@@ -115,10 +107,7 @@ class Study:
 
     def pretrained(self, seed: int) -> str:
         options = PretrainOptions(
-            max_steps=self.arguments.steps,
-            batch_size=self.arguments.pretrain_batch,
-            learning_rate=2e-5,
-            seed=seed,
+            max_steps=self.arguments.steps, batch_size=self.arguments.pretrain_batch, learning_rate=2e-5, seed=seed
         )
         folder = self.output / "models" / f"coco-{seed}"
         pretrain([SOURCE, *self.targets.values()], "minilm", folder, options, resume=True, encoder=ENCODER)
@@ -128,9 +117,7 @@ class Study:
         folder = self.output / "results" / name / target.replace("/", "-")
         return judge(model, self.targets[target], folder, self.arguments.queries, encoder=ENCODER)
 
-    def report(
-        self, rows: dict[str, dict[str, list[dict[str, Any]]]], sensitivity: list[Any]
-    ) -> dict[str, Any]:
+    def report(self, rows: dict[str, dict[str, list[dict[str, Any]]]], sensitivity: list[Any]) -> dict[str, Any]:
         families = {
             "against base": [("base", row) for row in ARMS],
             "full against one part less": [(row, "full") for row in ARMS if row != "full"],

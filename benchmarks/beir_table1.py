@@ -2,13 +2,13 @@
 
     python benchmarks/beir_table1.py --model OpenMatch/cocodr-base-msmarco --model bm25 --data datasets/
 
-A task is taken from the folder --data (BEIR folders, named as BEIR names them; cqadupstack holds its 12
-forums), else from what ir_datasets has in its cache, with --download from wherever ir_datasets gets it.
-Queries and documents are cut as the paper cuts them, task by task. What is not to be had, or fails, is listed
-with the reason, and averages are over the tasks that ran: ours, and the published cells of the same tasks.
+A task is taken from the folder --data (BEIR folders, named as BEIR names them; cqadupstack holds its 12 forums), else
+from what ir_datasets has in its cache, with --download from wherever ir_datasets gets it. Queries and documents are cut
+as the paper cuts them, task by task. What is not to be had, or fails, is listed with the reason, and averages are over
+the tasks that ran: ours, and the published cells of the same tasks.
 
-Writes --output/beir_table1.json, and a folder of runs and per-query scores for each task. With --resume,
-tasks judged there with the same models, by name, are not judged again.
+Writes --output/beir_table1.json, and a folder of runs and per-query scores for each task. With --resume, tasks judged
+there with the same models, by name, are not judged again.
 """
 
 from __future__ import annotations
@@ -34,18 +34,14 @@ PUBLISHED = json.loads((Path(__file__).parent / "published" / "cocodr.json").rea
 TABLE, LENGTHS, SIZES = PUBLISHED["table1"], PUBLISHED["max_lengths"], PUBLISHED["table5"]["rows"]
 TASKS: list[str] = TABLE["avg_datasets"]
 AVERAGES = {"Avg": TASKS, "Avg CPT Sub": TABLE["avg_cpt_sub_datasets"]}
-FORUMS = (
-    "android english gaming gis mathematica physics programmers stats tex unix webmasters wordpress".split()
-)
+FORUMS = "android english gaming gis mathematica physics programmers stats tex unix webmasters wordpress".split()
 #: Where ir_datasets has another name. The paper's sizes and its BM25 are those of the second version.
 IRDS_NAMES = {"webis-touche2020": "webis-touche2020/v2"}
 MEASURE = "nDCG@10"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", action="append", required=True, help="as for evaluate; repeat")
     parser.add_argument("--data", type=Path, help="folder of BEIR folders")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, metavar="TASK")
@@ -93,10 +89,7 @@ def run(task: str, given: argparse.Namespace) -> dict[str, Any]:
     names = [f"{task}/{forum}" for forum in FORUMS] if task == "cqadupstack" else [task]
     datasets = {name: find(name, given.data, given.download) for name in names}
     parts = [judge(name, dataset, LENGTHS[task], given) for name, dataset in datasets.items()]
-    sizes = {
-        "documents": sum(part.documents for part in parts),
-        "queries": sum(part.queries for part in parts),
-    }
+    sizes = {"documents": sum(part.documents for part in parts), "queries": sum(part.queries for part in parts)}
     published = {"documents": SIZES[task]["documents"], "queries": SIZES[task]["test_queries"]}
     return {
         "datasets": list(datasets.values()),
@@ -104,8 +97,7 @@ def run(task: str, given: argparse.Namespace) -> dict[str, Any]:
         **sizes,
         "published_sizes": None if sizes == published else published,
         "ours": {
-            model: sum(part.models[model].measures[MEASURE] for part in parts) / len(parts)
-            for model in given.model
+            model: sum(part.models[model].measures[MEASURE] for part in parts) / len(parts) for model in given.model
         },
         "published": TABLE["scores"][task],
     }

@@ -1,10 +1,10 @@
 """Documents a second while a store is written, against sentence-transformers' own encode.
 
-One model in one process encodes the same texts by turns: sentence-transformers' ``encode_document`` in
-batches of 32 (its default, sorted by characters), ours by token budget with shards written and synced to
-disk, ours in batches of 32 texts as they come (what budget and sorting are worth), and ours in bfloat16. Ours
-counts all that is done for each document: reading, tokenising twice, checking for NaN, writing. What is done
-once for a store, hashing the weights above all, is given apart. Then nDCG@10 of every backend and precision.
+One model in one process encodes the same texts by turns: sentence-transformers' ``encode_document`` in batches of 32
+(its default, sorted by characters), ours by token budget with shards written and synced to disk, ours in batches of 32
+texts as they come (what budget and sorting are worth), and ours in bfloat16. Ours counts all that is done for each
+document: reading, tokenising twice, checking for NaN, writing. What is done once for a store, hashing the weights above
+all, is given apart. Then nDCG@10 of every backend and precision.
 
     python benchmarks/encode.py [--documents 1024] [--repeats 3] [--model minilm] [--device cpu]
 
@@ -82,9 +82,7 @@ class Rivals:
         try:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
                 started = time.perf_counter()
-                encoder = CorpusEncoder(
-                    self.model, self.documents, self.options.token_budget, settings["backend"]
-                )
+                encoder = CorpusEncoder(self.model, self.documents, self.options.token_budget, settings["backend"])
                 device = str(self.model.device)
                 store, missing, _ = prepare_store(encoder, None, Path(folder), store_options, [device])
                 self.tokens = 0  # the timed sample does not count
@@ -105,9 +103,7 @@ def sample(options: argparse.Namespace, folder: Path) -> Path:
     """A corpus file of documents of several corpora, cut after 4 to 300 words, log-uniform."""
     from beir_cocodr.data.collection import load_collection
 
-    every = [
-        document for name in CORPORA for document in load_collection(name, labels="none").documents.items()
-    ]
+    every = [document for name in CORPORA for document in load_collection(name, labels="none").documents.items()]
     random = np.random.default_rng(0)
     drawn = random.permutation(len(every))[: options.documents]
     words = np.exp(random.uniform(np.log(4), np.log(300), len(drawn))).astype(int)
@@ -166,9 +162,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def summary(
-    rival: str, runs: list[dict[str, Any]], options: argparse.Namespace, difference: float
-) -> dict[str, Any]:
+def summary(rival: str, runs: list[dict[str, Any]], options: argparse.Namespace, difference: float) -> dict[str, Any]:
     median = statistics.median(run["seconds"] for run in runs)
     return {
         "what": WHAT[rival],
@@ -184,15 +178,11 @@ def summary(
 def targets(rivals: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     def ratio(above: str, below: str) -> dict[str, Any]:
         rounds = [b["seconds"] / a["seconds"] for a, b in zip(runs[above], runs[below], strict=True)]
-        return {
-            "median": rivals[below]["median_seconds"] / rivals[above]["median_seconds"],
-            "rounds": rounds,
-        }
+        return {"median": rivals[below]["median_seconds"] / rivals[above]["median_seconds"], "rounds": rounds}
 
     throughput, difference = ratio("ours", "host"), rivals["ours"]["largest_difference_from_host"]
     return {
-        "throughput ours / host": throughput
-        | {"at_least": LEAST_RATIO, "met": throughput["median"] >= LEAST_RATIO},
+        "throughput ours / host": throughput | {"at_least": LEAST_RATIO, "met": throughput["median"] >= LEAST_RATIO},
         "throughput ours / unsorted": ratio("ours", "unsorted"),
         "throughput bf16 / ours": ratio("bf16", "ours"),
         "difference ours, host": {
@@ -215,9 +205,7 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
     collection = load_collection(options.dataset)
     model = load_encoder(options.model, EncoderOptions(device=options.device))
     ids = list(collection.queries)
-    vectors = model.encode_queries(
-        list(collection.queries.values()), convert_to_tensor=True, show_progress_bar=False
-    )
+    vectors = model.encode_queries(list(collection.queries.values()), convert_to_tensor=True, show_progress_bar=False)
     kinds = [("fp32", "fp32"), ("fp32", "fp16"), ("fp32", "bf16"), ("fp32", "int8"), ("bf16", "fp32")]
     scores: dict[str, np.ndarray] = {}
     for backend, precision in kinds:

@@ -1,13 +1,13 @@
 """Interpolation and extrapolation of retrieval architectures and of starts, on API documentation, over seeds.
 
-Training and test queries of all domains, cut to what the flags say, are resampled by ReSTrain. All
-architectures start from the same MiniLM and train for the same number of steps on equally many queries; dense
-retrieval starts besides from random weights, and from MiniLM after COCO on the corpus that is searched. What
-the paper claims is then looked up in the table: in the means, and seed by seed. Each model and each
-evaluation is a cell that is kept in --output and not made again.
+Training and test queries of all domains, cut to what the flags say, are resampled by ReSTrain. All architectures start
+from the same MiniLM and train for the same number of steps on equally many queries; dense retrieval starts besides from
+random weights, and from MiniLM after COCO on the corpus that is searched. What the paper claims is then looked up in
+the table: in the means, and seed by seed. Each model and each evaluation is a cell that is kept in --output and not
+made again.
 
-R@10 stands beside nDCG@10 where the paper has R@100: a query has one relevant document, and the corpus is too
-small for a hundred to tell models apart.
+R@10 stands beside nDCG@10 where the paper has R@100: a query has one relevant document, and the corpus is too small for
+a hundred to tell models apart.
 
     python benchmarks/extrapolation.py [--seeds 13 42 97] [--steps 40] [--documents 1200]
 
@@ -49,9 +49,7 @@ CUT_SEED = 42
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
     parser.add_argument("--architectures", nargs="+", default=list(ARCHITECTURES))
     parser.add_argument("--starts", nargs="*", default=list(STARTS), choices=STARTS)
@@ -115,9 +113,7 @@ class Study:
                 "queries": manifest.train.queries,
                 "test_queries": manifest.test.queries,
             },
-            "sets": [
-                {"id": found.id, "k": found.k, "queries": found.train.queries} for found in manifest.sets
-            ],
+            "sets": [{"id": found.id, "k": found.k, "queries": found.train.queries} for found in manifest.sets],
             "overlap": asdict(manifest.overlap),
             "architectures": architectures,
             "starts": {start: found[0] for start, found in starts.items()},
@@ -177,15 +173,12 @@ def cut(arguments: argparse.Namespace, folder: Path) -> None:
     name = "apidocs/" + "+".join(arguments.domains)
     train, test = (load_collection(name, split) for split in ("train", "test"))
     chooser = random.Random(CUT_SEED)
-    chosen = {
-        "train": some(train, arguments.train_queries, chooser),
-        "test": some(test, arguments.queries, chooser),
-    }
+    chosen = {"train": some(train, arguments.train_queries, chooser), "test": some(test, arguments.queries, chooser)}
     needed = {d for qrels in chosen.values() for grades in qrels.values() for d in grades}
     others = [document for document in train.documents if document not in needed]
     tested = {d for grades in chosen["test"].values() for d in grades}
-    # A corpus that has all documents of training queries would be as large as they are many: those beyond
-    # the cap are left out, with their queries.
+    # A corpus that has all documents of training queries would be as large as they are many: those beyond the cap are
+    # left out, with their queries.
     pool = chooser.sample(sorted(needed - tested), min(arguments.documents, len(needed - tested)))
     kept = tested | set(pool)
     kept |= set(chooser.sample(others, min(arguments.documents - len(pool), len(others))))
@@ -202,9 +195,7 @@ def cut(arguments: argparse.Namespace, folder: Path) -> None:
                 file.write(json.dumps({"_id": query, "text": texts[query]}, ensure_ascii=False) + "\n")
         for split, qrels in chosen.items():
             lines = [f"{q}\t{d}\t{grade}" for q, grades in qrels.items() for d, grade in grades.items()]
-            write_text(
-                draft / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines, ""])
-            )
+            write_text(draft / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines, ""]))
 
 
 def some(collection: Collection, most: int, chooser: random.Random) -> dict[str, dict[str, int]]:
@@ -255,11 +246,7 @@ def claims(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         ("dense-hard", "dense-distilled"),
         ("start minilm-coco",),
     )
-    claim(
-        "a random start has the widest gap (Table 9)",
-        ("start random",),
-        ("start minilm", "start minilm-coco"),
-    )
+    claim("a random start has the widest gap (Table 9)", ("start random",), ("start minilm", "start minilm-coco"))
     return found
 
 

@@ -1,8 +1,8 @@
 """One COCO step over a batch that only gradient caching fits: time and peak memory against the host's loss.
 
 MiniLM sees two spans of each of --documents API documents. The rival is sentence-transformers'
-CachedMultipleNegativesRankingLoss on the same batch with the same mini-batches; COCO runs without
-language-model losses for that comparison, and once with them. Each loss has a process of its own, so that
+CachedMultipleNegativesRankingLoss on the same batch with the same mini-batches; COCO runs without language-model losses
+for that comparison, and once with them. Each loss has a process of its own, so that
 its peak memory is its own, and the processes take turns. A step is forward and backward, dropout off.
 
     python benchmarks/gradient_cache.py [--documents 2048] [--mini-batch-size 32] [--repeats 3]
@@ -71,8 +71,7 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
     batch = views.collator()([rows[i] for i in range(options.documents)])
     keys = ("input_ids", "attention_mask", "token_type_ids", "mlm_labels")
     columns = [
-        {key: batch[f"{column}_{key}"] for key in keys if f"{column}_{key}" in batch}
-        for column in views.columns
+        {key: batch[f"{column}_{key}"] for key in keys if f"{column}_{key}" in batch} for column in views.columns
     ]
     if kind == "host":
         return infonce(model, mini_batch_size=options.mini_batch_size), columns
@@ -167,9 +166,7 @@ def summary(
 
 def targets(losses: dict[str, Any], steps: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """COCO's throughput over the host's, of medians and of each round; whether memory stays in its bound."""
-    rounds = [
-        host["seconds"] / ours["seconds"] for ours, host in zip(steps["coco"], steps["host"], strict=True)
-    ]
+    rounds = [host["seconds"] / ours["seconds"] for ours, host in zip(steps["coco"], steps["host"], strict=True)]
     ratio = losses["host"]["median_seconds"] / losses["coco"]["median_seconds"]
     peak = max(losses["coco"]["peak_gib"], losses["coco_mlm"]["peak_gib"])
     return {

@@ -1,9 +1,9 @@
 """The time and memory of one fine-tuning step: ERM, and iDRO by one backward, by a sketch, and by K calls.
 
-Triplets of 64 query and 128 document tokens, K = 50 clusters, the optimiser's step included. Two shapes:
-BERT-base (random weights, the last 3 of 12 layers, --base-batch triplets) and MiniLM (the last 2 of 6,
---batch triplets). In one process the four ways take turns; the time and the peak memory of each step are
-taken. Writes benchmarks/results/idro.json, in which a shape that --shapes leaves out stays as it is.
+Triplets of 64 query and 128 document tokens, K = 50 clusters, the optimiser's step included. Two shapes: BERT-base
+(random weights, the last 3 of 12 layers, --base-batch triplets) and MiniLM (the last 2 of 6, --batch triplets). In one
+process the four ways take turns; the time and the peak memory of each step are taken. Writes
+benchmarks/results/idro.json, in which a shape that --shapes leaves out stays as it is.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ WAYS = ("erm", "one_backward", "sketch", "k_calls")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base-batch", type=int, default=16, help="triplets for BERT-base (paper: 64)")
     parser.add_argument("--batch", type=int, default=64, help="triplets for MiniLM")
     parser.add_argument("--base-repeats", type=int, default=5, help="rounds for BERT-base")
@@ -52,8 +50,7 @@ def main() -> None:
     }
     report = {
         "date": datetime.date.today().isoformat(),
-        "machine": machine()
-        | ({"gpu": torch.cuda.get_device_name()} if arguments.device.startswith("cuda") else {}),
+        "machine": machine() | ({"gpu": torch.cuda.get_device_name()} if arguments.device.startswith("cuda") else {}),
         "clusters": CLUSTERS,
         "tokens": {"query": QUERY, "document": DOCUMENT},
         "shapes": {shape: measure(shape, *sizes[shape], arguments.device) for shape in arguments.shapes},
@@ -78,9 +75,7 @@ def measure(shape: str, batch: int, repeats: int, device: str) -> dict[str, Any]
             forget_peak(device)
             seconds[way].append(step(loss, optimizer, features, labels))
             peaks[way].append(peak(device))
-            print(
-                f"{shape} {turn + 1} {way}: {seconds[way][-1]:.1f} s, {peaks[way][-1]:,.0f} MiB", flush=True
-            )
+            print(f"{shape} {turn + 1} {way}: {seconds[way][-1]:.1f} s, {peaks[way][-1]:,.0f} MiB", flush=True)
     medians = {way: float(np.median(values)) for way, values in seconds.items()}
     return {
         "triplets": batch,

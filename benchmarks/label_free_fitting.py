@@ -48,8 +48,8 @@ class LabelledPair:
 def fit_weights(pairs: Sequence[LabelledPair]) -> dict[str, float]:
     """Logistic regression without a constant, on pairs that labels tell apart, each collection as heavy.
 
-    Ridge penalty 1 on features scaled to a root mean square of 1. The weights of estimators are not negative:
-    none may count against the model that it favours.
+    Ridge penalty 1 on features scaled to a root mean square of 1. The weights of estimators are not negative: none may
+    count against the model that it favours.
 
     Raises:
         InputError: labels tell no pair apart.
@@ -80,9 +80,9 @@ def fit_weights(pairs: Sequence[LabelledPair]) -> dict[str, float]:
 def fit_threshold(pairs: Sequence[LabelledPair]) -> float:
     """The lowest threshold with at most a tenth of decided pairs wrong, each collection left out in turn.
 
-    Here every decided pair counts, also one that labels cannot tell apart, and is wrong if the mean by labels
-    differs the other way: between models that are about as good half of all verdicts are wrong, which keeps
-    the rule from deciding on them.
+    Here every decided pair counts, also one that labels cannot tell apart, and is wrong if the mean by labels differs
+    the other way: between models that are about as good half of all verdicts are wrong, which keeps the rule from
+    deciding on them.
     """
     found = [
         (p, pair.difference)
@@ -142,9 +142,7 @@ def count_trust(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     return trust
 
 
-def _judged(
-    fitted_to: Sequence[LabelledPair], judged: Sequence[LabelledPair]
-) -> list[tuple[LabelledPair, float]]:
+def _judged(fitted_to: Sequence[LabelledPair], judged: Sequence[LabelledPair]) -> list[tuple[LabelledPair, float]]:
     weights = fit_weights(fitted_to)
     return [(pair, probability(pair.features, weights)) for pair in judged]
 

@@ -37,8 +37,7 @@ def late_interaction(texts: list[str], queries: list[str], count: int, repeats: 
 
     with torch.inference_mode():
         rounds = [
-            1000 * statistics.median(seconds(partial(search, query)) for query in encoded)
-            for _ in range(repeats)
+            1000 * statistics.median(seconds(partial(search, query)) for query in encoded) for _ in range(repeats)
         ]
     scale, dimensions = count / len(texts), padded.shape[2]
     return {

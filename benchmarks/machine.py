@@ -13,9 +13,7 @@ def machine() -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
-        names = [
-            line.split(":", 1)[1] for line in information.read_text().splitlines() if "model name" in line
-        ]
+        names = [line.split(":", 1)[1] for line in information.read_text().splitlines() if "model name" in line]
         cpu = " ".join(names[0].split()) if names else cpu
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -1,11 +1,11 @@
-"""What MRL costs when it is searched: storage and query latency against a plain vector of the same width and
-against late interaction, exact and by HNSW; and what folding does for recall and for small storage types.
+"""What MRL costs when it is searched: storage and query latency against a plain vector of the same width and against
+late interaction, exact and by HNSW; and what folding does for recall and for small storage types.
 
-The corpus is real text, windows of equal length from the documentation of installed packages. One pass of the
-backbone (MiniLM) gives both vectors of a window: the plain one is the normalised mean of its hidden states,
-MRL's comes from the head, which is untrained (semi-orthogonal start) unless --model names a trained MRL.
-Storage and latency do not depend on training; recall and overlaps may. Late interaction is measured on --late
-windows and scaled. Vectors and indexes are kept in --output, and not made again.
+The corpus is real text, windows of equal length from the documentation of installed packages. One pass of the backbone
+(MiniLM) gives both vectors of a window: the plain one is the normalised mean of its hidden states, MRL's comes from the
+head, which is untrained (semi-orthogonal start) unless --model names a trained MRL. Storage and latency do not depend
+on training; recall and overlaps may. Late interaction is measured on --late windows and scaled. Vectors and indexes are
+kept in --output, and not made again.
 
     python benchmarks/mrl_search.py [--windows 100000] [--window-tokens 29] [--late 5000] [--model FOLDER]
 
@@ -102,11 +102,7 @@ def build(name: str, documents: Vectors, queries: Vectors, folder: Path) -> tupl
         return index, float(index.record["key"]["seconds"])
     # The folding takes its mean from other queries than those that are judged.
     options = FaissOptions(
-        kind=kind,
-        transform=transform,
-        ef_search=TIMED_EF,
-        reduction=BY_INNER_PRODUCT not in name,
-        recall_queries=0,
+        kind=kind, transform=transform, ef_search=TIMED_EF, reduction=BY_INNER_PRODUCT not in name, recall_queries=0
     )
     started = time.perf_counter()
     index = FaissIndex.build(documents[vectors], options, queries[vectors][::2])
@@ -131,9 +127,7 @@ def recalls(indexes: dict[str, Any], documents: Vectors, queries: Vectors) -> di
     return found
 
 
-def latencies(
-    indexes: dict[str, Any], queries: Vectors, options: argparse.Namespace
-) -> dict[str, list[float]]:
+def latencies(indexes: dict[str, Any], queries: Vectors, options: argparse.Namespace) -> dict[str, list[float]]:
     """Milliseconds of one query, its vector given, as the median over queries; one number for each round.
 
     The indexes take turns, so that whatever else the machine does falls on all of them.
@@ -214,9 +208,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "late_interaction_times_plain": late["scaled_bytes"] / other,
         },
         "milliseconds_a_query": taken,
-        "latency": {
-            f"{a} / {b}": ratio(statistics.median(taken[a]), statistics.median(taken[b])) for a, b in PAIRS
-        },
+        "latency": {f"{a} / {b}": ratio(statistics.median(taken[a]), statistics.median(taken[b])) for a, b in PAIRS},
         "encoding_milliseconds_a_query": encoding(asked[:105], model, load_encoder("minilm")),
         "late_interaction": late,
         "build_seconds": {name: seconds for name, (_, seconds) in built.items()},

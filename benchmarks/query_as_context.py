@@ -1,12 +1,12 @@
 """Query-as-context pre-training against COCO on the same passages, over seeds, and what its pairs cost.
 
-MiniLM is pre-trained on the documents of all targets by COCO, by passages with generated queries (qc), by
-the same mixed with neighbouring passages (mixed), and by CoT-MAE; each is then fine-tuned on the source's
-queries, as the paper does, and so is MiniLM itself (source). Label-free distillation starts from MiniLM and
-sees no source. Queries come from the model-free generator. Targets are API documentation and, where
---collections names their folder, the test collections cranfield, cisi, npl and time, cut to --documents (all
-judged and a random sample). Then C, the queries of a passage, on a few passages that are seen several times;
-and length and speed of passage-query and passage-passage pairs. Each model and each evaluation is a cell
+MiniLM is pre-trained on the documents of all targets by COCO, by passages with generated queries (qc), by the same
+mixed with neighbouring passages (mixed), and by CoT-MAE; each is then fine-tuned on the source's queries, as the paper
+does, and so is MiniLM itself (source). Label-free distillation starts from MiniLM and sees no source. Queries come from
+the model-free generator. Targets are API documentation and, where --collections names their folder, the test
+collections cranfield, cisi, npl and time, cut to --documents (all judged and a random sample). Then C, the queries of a
+passage, on a few passages that are seen several times; and length and speed of passage-query and passage-passage pairs.
+Each model and each evaluation is a cell
 that is kept in --output and not made again. Writes benchmarks/results/query_as_context.json.
 """
 
@@ -59,9 +59,7 @@ FAMILIES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
     parser.add_argument("--steps", type=int, default=40, help="of pre-training")
     parser.add_argument("--pretrain-batch", type=int, default=16, help="passages or documents")
@@ -76,9 +74,7 @@ def main() -> None:
     parser.add_argument("--sweep-epochs", type=int, default=4, help="in batches of 8")
     parser.add_argument("--speed-steps", type=int, default=12)
     parser.add_argument("--queries", type=int, default=200, help="most queries of a target")
-    parser.add_argument(
-        "--documents", type=int, default=1000, help="of a test collection, beside judged ones"
-    )
+    parser.add_argument("--documents", type=int, default=1000, help="of a test collection, beside judged ones")
     parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-query-as-context"))
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -92,8 +88,7 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "seconds_of_all_cells": round(seconds_of_cells(arguments.output)),
-        "settings": settings
-        | {"source": SOURCE, "learning_rate": LEARNING_RATE, "documents_encoded_in": "bfloat16"},
+        "settings": settings | {"source": SOURCE, "learning_rate": LEARNING_RATE, "documents_encoded_in": "bfloat16"},
         "generated": {name: generated(folder) for name, folder in study.generated.items()},
         "pairs": pairs,
         "targets": judged_targets(rows, FAMILIES),
@@ -149,9 +144,7 @@ class Study:
                     seed=seed,
                 )
                 model = self.output / "models" / f"C{count}-{seed}"
-                pretrain(
-                    [self.targets[target]], "minilm", model, options, True, [folder], encoder=self.encoder
-                )
+                pretrain([self.targets[target]], "minilm", model, options, True, [folder], encoder=self.encoder)
                 found = self.judge(str(model), f"C{count}-{seed}", target)
                 rows.setdefault(f"C {count}", {}).setdefault(target, []).append(found)
         return rows
@@ -186,9 +179,7 @@ class Study:
             for name, collection in self.targets.items()
         }
 
-    def generate(
-        self, collection: str, name: str, per_passage: int, tokens: int, passages: int | None = None
-    ) -> str:
+    def generate(self, collection: str, name: str, per_passage: int, tokens: int, passages: int | None = None) -> str:
         folder = self.output / "queries" / name
         options = GenerationOptions(
             per_passage=per_passage, max_passages=passages, passage_tokens=tokens, tokenizer="minilm"
@@ -253,9 +244,7 @@ def mean_tokens(views: ContextViews, sample: int = 1000) -> dict[str, float]:
     drawn = views.dataset()[rows.tolist()]
     most = views.options.max_length
     length = {
-        column: float(
-            np.mean([min(most, len(ids)) for ids in views.model.tokenizer(drawn[column])["input_ids"]])
-        )
+        column: float(np.mean([min(most, len(ids)) for ids in views.model.tokenizer(drawn[column])["input_ids"]]))
         for column in views.columns
     }
     return length | {"pair": sum(length.values())}

@@ -1,7 +1,7 @@
 """The quickstart over several seeds: mean and spread of every row of its table.
 
-Each seed is a cell that is kept in --output and not run again. Writes benchmarks/results/quickstart.json and
-prints the table of the README.
+Each seed is a cell that is kept in --output and not run again. Writes benchmarks/results/quickstart.json and prints the
+table of the README.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Time and peak memory of finding, for every test query, its nearest training queries, and of ReSTrain.
 
-Random unit vectors stand for the embeddings of queries; they lie in a file, as resampling has them. Ours, by
-matrix product and by FAISS, does all of it; the rival, a plain double loop in numpy (over test queries, and
-for each of them over blocks of training queries), does a tenth of the test queries, and its time is
-multiplied by ten. Each measurement runs in a process of its own, so that its peak memory is its own. Memory
-is what is needed beyond libraries and test queries; the rival holds all training queries in it.
+Random unit vectors stand for the embeddings of queries; they lie in a file, as resampling has them. Ours, by matrix
+product and by FAISS, does all of it; the rival, a plain double loop in numpy (over test queries, and for each of them
+over blocks of training queries), does a tenth of the test queries, and its time is multiplied by ten. Each measurement
+runs in a process of its own, so that its peak memory is its own. Memory is what is needed beyond libraries and test
+queries; the rival holds all training queries in it.
 
     python benchmarks/resample.py [--train-queries 500000] [--test-queries 7000] [--k 100] [--repeats 3]
 
@@ -187,28 +187,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             repeats = {"repeats": 1} if measurement == "loop" else {}
             rivals[measurement] = {"what": what} | ask(measurement, options, folder, **repeats)
         found = {name: np.load(folder / f"found-{name}.npy") for name in MEASUREMENTS}
-        growth = [
-            {"train_queries": size, **ask("exact", options, folder, train_queries=size)} for size in sizes
-        ]
+        growth = [{"train_queries": size, **ask("exact", options, folder, train_queries=size)} for size in sizes]
     loop = found["loop"]
     whole = rivals["loop"]["median_seconds"] * options.test_queries / len(loop)
     return {
         "sizes": {
-            key: getattr(options, key)
-            for key in ("train_queries", "test_queries", "dimensions", "k", "threads")
+            key: getattr(options, key) for key in ("train_queries", "test_queries", "dimensions", "k", "threads")
         },
         "measurements": rivals,
         "loop_seconds_for_all": whole,
         "loop_to_ours": {name: whole / rivals[name]["median_seconds"] for name in ("exact", "faiss")},
         "neighbours_in_common_with_loop": {
-            name: float(
-                np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found[name], loop, strict=False)])
-            )
+            name: float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found[name], loop, strict=False)]))
             for name in ("exact", "faiss")
         },
         "restrain": [
-            dict(zip(("k", "interpolation", "extrapolation"), row, strict=True))
-            for row in found["restrain"].tolist()
+            dict(zip(("k", "interpolation", "extrapolation"), row, strict=True)) for row in found["restrain"].tolist()
         ],
         "growth": growth,
     }
@@ -238,9 +232,7 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--scratch", type=Path, help="where the vectors go for a while; default: the system's"
-    )
+    parser.add_argument("--scratch", type=Path, help="where the vectors go for a while; default: the system's")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--worker", choices=MEASUREMENTS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

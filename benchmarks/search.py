@@ -1,9 +1,9 @@
 """Search time and peak memory: ours against BEIR's exact search, FAISS flat and the bare matrix product.
 
-The encoder is not what is measured: every rival gets the same random embeddings, made beforehand. Each runs
-in a process of its own, so that its peak memory is its own, and the processes take turns, so that whatever
-else the machine does falls on all of them. Memory is what a search needs beyond libraries and embeddings;
-FAISS's index, a copy of the embeddings, counts in its memory, and the time to fill it is given apart.
+The encoder is not what is measured: every rival gets the same random embeddings, made beforehand. Each runs in a
+process of its own, so that its peak memory is its own, and the processes take turns, so that whatever else the machine
+does falls on all of them. Memory is what a search needs beyond libraries and embeddings; FAISS's index, a copy of the
+embeddings, counts in its memory, and the time to fill it is given apart.
 
     python benchmarks/search.py [--documents 100000] [--queries 1000] [--top-k 1000] [--repeats 7]
 
@@ -158,10 +158,7 @@ def worker(rival: str, options: argparse.Namespace) -> None:
             if prepared.arrays is not None:
                 scores, rows = prepared.arrays(found)
                 np.savez(path, scores=scores, rows=rows)
-            extra = {
-                "peak_mib": (peak - baseline) / MIB,
-                "preparation_seconds": prepared.preparation_seconds,
-            }
+            extra = {"peak_mib": (peak - baseline) / MIB, "preparation_seconds": prepared.preparation_seconds}
             print(json.dumps(extra), flush=True)
 
 

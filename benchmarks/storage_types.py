@@ -10,8 +10,8 @@ import numpy as np
 def storage_types(documents: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
     """Share of the exact top 10 that stays when all but the prior is stored in fp16 or int8.
 
-    int8 is at one scale for the whole corpus. The prior, γ or γ', is float32; the folding's mean query is of
-    other queries than those judged.
+    int8 is at one scale for the whole corpus. The prior, γ or γ', is float32; the folding's mean query is of other
+    queries than those judged.
     """
     from beir_cocodr.retrieval.faiss.transform import Folding
 

@@ -1,9 +1,9 @@
 """Peak memory of encoding and searching corpora of growing size: it should not grow with them.
 
-Random short texts and a tiny random encoder, so that what is measured is the store. Each step runs in a
-process of its own, by the package's own functions: the corpus is converted, then encoded, then searched. Two
-peaks are given: what a process had allocated (RssAnon, looked at every 20 ms), and that with the pages of
-mapped files that happened to be in memory (VmHWM), which the system takes back when it needs them.
+Random short texts and a tiny random encoder, so that what is measured is the store. Each step runs in a process of its
+own, by the package's own functions: the corpus is converted, then encoded, then searched. Two peaks are given: what a
+process had allocated (RssAnon, looked at every 20 ms), and that with the pages of mapped files that happened to be in
+memory (VmHWM), which the system takes back when it needs them.
 
     python benchmarks/store.py [--sizes 10000 100000 1000000] [--processes 1]
 
@@ -102,14 +102,10 @@ def worker(step: str, folder: Path, size: int, options: argparse.Namespace) -> N
         load_collection(data, labels="none")
     elif step == "encode":
         settings = EncodeOptions(options.shard_size, token_budget=options.token_budget)
-        encode(
-            str(data), str(folder / "model"), store, settings, options.processes, "cpu", options.threads, True
-        )
+        encode(str(data), str(folder / "model"), store, settings, options.processes, "cpu", options.threads, True)
     else:
         run = folder / f"{size}.run"
-        search(
-            store, str(data), run, TOP_K, processes=options.processes, device="cpu", threads=options.threads
-        )
+        search(store, str(data), run, TOP_K, processes=options.processes, device="cpu", threads=options.threads)
     seconds = time.perf_counter() - started
     peaks = {"peak_allocated_mib": peak.kib / 1024, "peak_with_mapped_files_mib": status("VmHWM") / 1024}
     print(json.dumps({"seconds": seconds, **peaks}))
@@ -158,9 +154,7 @@ def targets(sizes: dict[str, Any]) -> dict[str, Any]:
 def show(report: dict[str, Any]) -> None:
     for size, found in report["corpora"].items():
         for step in STEPS:
-            allocated, mapped = (
-                found[step][f"peak_{kind}_mib"] for kind in ("allocated", "with_mapped_files")
-            )
+            allocated, mapped = (found[step][f"peak_{kind}_mib"] for kind in ("allocated", "with_mapped_files"))
             print(
                 f"{int(size):9,} documents, {step:7} {found[step]['seconds']:7.1f} s, "
                 f"peak {allocated:5.0f} MiB allocated, {mapped:5.0f} MiB with mapped files"
@@ -177,9 +171,7 @@ def main() -> None:
     parser.add_argument("--token-budget", type=int, default=16_384)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--folder", type=Path, help="with room for the stores; default: the system's temporary one"
-    )
+    parser.add_argument("--folder", type=Path, help="with room for the stores; default: the system's temporary one")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--worker", nargs=3, metavar=("STEP", "FOLDER", "SIZE"), help=argparse.SUPPRESS)
     options = parser.parse_args()

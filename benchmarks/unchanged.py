@@ -1,20 +1,20 @@
 """Whether results stayed as they were: runs on labelled collections, and weights after a few training steps.
 
-It speaks to the command line alone, so that one script measures the code before and after a change of its
-insides. Record both, each with its own command, and compare:
+It speaks to the command line alone, so that one script measures the code before and after a change of its insides.
+Record both, each with its own command, and compare:
 
-    python benchmarks/unchanged.py record before --collections FOLDER --command OLD/.venv/bin/beir-cocodr
-    python benchmarks/unchanged.py record after --collections FOLDER
+    python benchmarks/unchanged.py record before --collections FOLDER --command OLD/.venv/bin/beir-cocodr python
+    benchmarks/unchanged.py record after --collections FOLDER
     python benchmarks/unchanged.py compare before after
 
-``record`` evaluates on every BEIR folder with a split "test" in FOLDER, and runs every training command with
-its objectives, weightings, teachers and students for a few steps on a piece of apidocs/numpy: one thread, no
-GPU. OUT/unchanged.json is written after each case and what stands there is kept, so that a run that was
-broken off goes on: take a new folder for other code. Models stay in OUT, about 100 MB each.
+``record`` evaluates on every BEIR folder with a split "test" in FOLDER, and runs every training command with its
+objectives, weightings, teachers and students for a few steps on a piece of apidocs/numpy: one thread, no GPU.
+OUT/unchanged.json is written after each case and what stands there is kept, so that a run that was broken off goes on:
+take a new folder for other code. Models stay in OUT, about 100 MB each.
 
-``compare`` exits with 1 if B lacks what A has, a BM25 run is not equal to the byte, a score moved by more
-than 1e-5, two documents more than 2e-5 apart in A changed places, or weights or written texts are not equal.
-With ``--tolerate CASE``, for training that mines its examples, weights may move by 1e-5 and texts change.
+``compare`` exits with 1 if B lacks what A has, a BM25 run is not equal to the byte, a score moved by more than 1e-5,
+two documents more than 2e-5 apart in A changed places, or weights or written texts are not equal. With ``--tolerate
+CASE``, for training that mines its examples, weights may move by 1e-5 and texts change.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def _run(out: Path, case: str, command: list[str]) -> bool:
 
 
 def _piece(out: Path, command: Path) -> Path:
-    """The first documents of apidocs/numpy, cut short, with their queries, and scores of a teacher: the share
-    of a query's words that a document has.
+    """The first documents of apidocs/numpy, cut short, with their queries, and scores of a teacher: the share of a
+    query's words that a document has.
     """
     piece = out / "piece"
     if not _run(out, "validate", [str(command), "validate", "--dataset=apidocs/numpy"]):

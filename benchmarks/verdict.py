@@ -1,11 +1,11 @@
 """How often a verdict without labels is right: pairs of models on labelled collections, and the pick of one.
 
-Models are BM25, MiniLM, its fusion and its feedback, copies of MiniLM that are worse on purpose (noise on the
-weights, fewer layers), and those named with --model. Every pair is judged without labels and with them on
-every collection: API documentation and, where --collections names their folder, cranfield, cisi, npl and
-time, cut to --documents (all judged and a random sample). The rule is fitted with each collection left out in
-turn, and then to all of them, which is the calibration that the package carries. A collection is a cell that
-is kept in --output and not searched again. Writes benchmarks/results/verdict.json and the calibration.
+Models are BM25, MiniLM, its fusion and its feedback, copies of MiniLM that are worse on purpose (noise on the weights,
+fewer layers), and those named with --model. Every pair is judged without labels and with them on every collection: API
+documentation and, where --collections names their folder, cranfield, cisi, npl and time, cut to --documents (all judged
+and a random sample). The rule is fitted with each collection left out in turn, and then to all of them, which is the
+calibration that the package carries. A collection is a cell that is kept in --output and not searched again. Writes
+benchmarks/results/verdict.json and the calibration.
 """
 
 from __future__ import annotations
@@ -20,13 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from label_free_fitting import (
-    LabelledPair,
-    count_trust,
-    fit_threshold,
-    fit_weights,
-    leave_one_out,
-)
+from label_free_fitting import LabelledPair, count_trust, fit_threshold, fit_weights, leave_one_out
 from machine import machine
 from study import targets
 
@@ -48,9 +42,7 @@ MEASURE, LEVEL = "nDCG@10", 0.05
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--domains", nargs="*", default=DOMAINS, help="of apidocs")
     parser.add_argument("--dataset", nargs="*", default=[], help="further labelled collections")
     parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
@@ -214,9 +206,7 @@ class Study:
             for name, cell in self.cells.items()
             for pair in cell.comparison.estimated
         }
-        return [
-            decide(found[pair.collection, pair.a, pair.b], pair.a, pair.b, None).verdict for pair in pairs
-        ]
+        return [decide(found[pair.collection, pair.a, pair.b], pair.a, pair.b, None).verdict for pair in pairs]
 
     def pick(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The method picked on each collection without labels, beside every constant choice and the best."""
@@ -233,8 +223,7 @@ class Study:
             "picked": picked,
             "mean_of_picks": float(np.mean([values[name][model] for name, model in picked.items()])),
             "mean_of_constants": {
-                method: float(np.mean([found[method] for found in values.values()]))
-                for method in self.methods
+                method: float(np.mean([found[method] for found in values.values()])) for method in self.methods
             },
             "mean_of_oracle": float(
                 np.mean([max(found[method] for method in self.methods) for found in values.values()])

@@ -27,8 +27,8 @@ class Windows(NamedTuple):
 def windows(count: int, tokens: int, tokenizer: Any, cache: Path, seed: int = 0) -> Windows:
     """``count`` different windows of ``tokens`` tokens each, in random order; kept in the folder ``cache``.
 
-    First the passages of apidocs, all domains, whose queries are the queries; then the other docstrings and
-    long descriptions of installed packages and the standard library, file by file in a seeded order.
+    First the passages of apidocs, all domains, whose queries are the queries; then the other docstrings and long
+    descriptions of installed packages and the standard library, file by file in a seeded order.
     """
     file = cache / f"windows-{count}-of-{tokens}.json"
     if file.is_file():

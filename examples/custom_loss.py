@@ -38,9 +38,7 @@ class PowerLoss(ClusterLoss):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="apidocs/numpy", help="labelled collection, split train")
     parser.add_argument("--model", default="minilm", help="encoder to start from")
     parser.add_argument("--output", type=Path, required=True)

@@ -44,9 +44,7 @@ class CharacterNgrams:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="apidocs/numpy", help="a collection with labels")
     parser.add_argument("--output", type=Path, required=True, help="folder for runs and results.json")
     given = parser.parse_args()

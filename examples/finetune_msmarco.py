@@ -20,19 +20,13 @@ from beir_cocodr.training.presets import stage_options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--dataset", default="msmarco", help="labelled collection; its split train is trained on"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="msmarco", help="labelled collection; its split train is trained on")
     parser.add_argument("--model", default="OpenMatch/cocodr-base", help="encoder to start from")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--weighting", choices=["erm", "idro", "groupdro", "cvar"], default="erm")
     parser.add_argument("--clusters", type=int, help="clusters of queries, for the other weightings")
-    parser.add_argument(
-        "--preset", choices=["base", "large", "cpu"], help="the paper's settings, or small ones"
-    )
+    parser.add_argument("--preset", choices=["base", "large", "cpu"], help="the paper's settings, or small ones")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--max-steps", type=int)
     parser.add_argument("--epochs", type=float)

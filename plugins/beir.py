@@ -1,8 +1,8 @@
 """What a BEIR script needs of this package, in one import; nothing of BEIR is patched.
 
-BEIR has no registry. Our models go into its classes as they are: ``DenseRetrievalExactSearch(COCODR(...))``
-works, as it asks for ``encode_queries`` and ``encode_corpus`` only. `ExactSearch` stands in for that class,
-and `evaluator` and `load` save the lines around it.
+BEIR has no registry. Our models go into its classes as they are: ``DenseRetrievalExactSearch(COCODR(...))`` works, as
+it asks for ``encode_queries`` and ``encode_corpus`` only. `ExactSearch` stands in for that class, and `evaluator` and
+`load` save the lines around it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,15 @@ def score_function(model: Any) -> str:
 
 
 def evaluator(
-    model: Any,
-    k_values: Sequence[int] = (1, 3, 5, 10, 100, 1000),
-    *,
-    store: str | Path | None = None,
-    **search: Any,
+    model: Any, k_values: Sequence[int] = (1, 3, 5, 10, 100, 1000), *, store: str | Path | None = None, **search: Any
 ) -> EvaluateRetrieval:
     """BEIR's ``EvaluateRetrieval`` over `ExactSearch`, with the model's own similarity.
 
     Args:
         model: an encoder, or the name of one.
         k_values: as BEIR's, with its defaults.
-        store: folder that keeps the corpus embeddings; what stands there is not encoded again, and an
-            interrupted encoding goes on where it stopped.
+        store: folder that keeps the corpus embeddings; what stands there is not encoded again, and an interrupted
+            encoding goes on where it stopped.
         **search: passed on to `ExactSearch` (``batch_size``, ``ignore_identical_ids``, ...).
     """
     encoder = load_encoder(model) if isinstance(model, (str, Path)) else model
@@ -62,9 +58,7 @@ def evaluator(
     return EvaluateRetrieval(search_with, list(k_values), score_function(encoder))
 
 
-def load(
-    dataset: str | Path, split: str = "test"
-) -> tuple[Documents, dict[str, str], dict[str, dict[str, int]]]:
+def load(dataset: str | Path, split: str = "test") -> tuple[Documents, dict[str, str], dict[str, dict[str, int]]]:
     """The triple of BEIR's ``GenericDataLoader``, of any collection that this package reads.
 
     The corpus is memory-mapped; it is a mapping from document id to {"title", "text"} as BEIR's is.

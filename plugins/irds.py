@@ -45,8 +45,8 @@ class Entry:
     """A dataset that is going to be registered.
 
     Attributes:
-        handlers: of documents, queries and judgements; never a whole dataset, whose id would come along.
-        documentation: pretty_name, desc, bibtex_ids, bibtex.
+        handlers: of documents, queries and judgements; never a whole dataset, whose id would come along. documentation:
+        pretty_name, desc, bibtex_ids, bibtex.
         counts: "docs", "queries" or "qrels" to how many there are, where the handlers do not tell.
     """
 
@@ -71,13 +71,10 @@ def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
     for identifier in entries:
         if not _ID.fullmatch(identifier):
             raise InputError(
-                f"{identifier!r} cannot be an id in ir_datasets: use letters, digits, . _ + - and, between "
-                "parts, /"
+                f"{identifier!r} cannot be an id in ir_datasets: use letters, digits, . _ + - and, between parts, /"
             )
         if _PLACES.get(identifier, place) != place:
-            raise InputError(
-                f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another"
-            )
+            raise InputError(f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another")
         if identifier not in _PLACES and _is_taken(identifier):
             raise InputError(f"ir_datasets has the id {identifier!r} already; take another")
     for identifier, entry in entries.items():
@@ -97,15 +94,16 @@ def _is_taken(identifier: str) -> bool:
 
 def _dataset(identifier: str, entry: Entry) -> Any:
     dataset = ir_datasets.Dataset(_Counts(entry.counts), *entry.handlers, _Documentation(entry.documentation))
-    # Without one of our own the registry would look our ids up in the host's table, to the same effect
-    # but for queries and judgements, which we can count.
+    # Without one of our own the registry would look our ids up in the host's table, to the same effect but for queries
+    # and judgements, which we can count.
     provider = MetadataProvider(lambda: {identifier: _metadata(dataset)})
     return ir_datasets.Dataset(MetadataComponent(identifier, dataset, provider), dataset)
 
 
 def _metadata(dataset: Any) -> Json:
-    """Counts as the host keeps them. Documents have none here: who trusts an id that has them takes its
-    documents for checked by the host."""
+    """Counts as the host keeps them. Documents have none here: who trusts an id that has them takes its documents for
+    checked by the host.
+    """
     found: Json = {}
     if dataset.has_queries():
         found["queries"] = {"count": dataset.queries_count()}
@@ -136,9 +134,8 @@ class _Documentation:
 def register_folder(path: str | Path, identifier: str) -> list[str]:
     """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that.
 
-    The id itself has the documents, and all queries if there are any; ``IDENTIFIER/SPLIT`` has the judgements
-    of a split and the queries that it judges. Nothing is read before it is used. Calling it again does no
-    harm.
+    The id itself has the documents, and all queries if there are any; ``IDENTIFIER/SPLIT`` has the judgements of a
+    split and the queries that it judges. Nothing is read before it is used. Calling it again does no harm.
 
     Args:
         path: the folder: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``.
@@ -153,9 +150,7 @@ def register_folder(path: str | Path, identifier: str) -> list[str]:
     folder = Path(path).resolve()
     source = FileSource.of_folder(str(path), folder, "test")
     if not source.corpus.is_file():
-        raise InputError(
-            f"{source.corpus}: no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
-        )
+        raise InputError(f"{source.corpus}: no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz")
     queries, splits = source.queries_file, source.splits()
     if splits and queries is None:
         raise InputError(f"{folder / 'queries.jsonl'}: no such file, but there are judgements; put it there")
@@ -193,16 +188,16 @@ _CITATION = {
 def register_resampled(output: str | Path, base_id: str | None = None) -> list[str]:
     """Make an output of ``resample`` loadable as datasets of ir_datasets.
 
-    Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and
-    ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``, REGIME being interpolation or extrapolation. Each has the
-    test queries and their judgements; ``/test`` below it is the same, ``/train`` the training queries chosen
-    and theirs. Documents are those of BASE, in its own class and store, where it is an id of ir_datasets,
+    Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``,
+    REGIME being interpolation or extrapolation. Each has the test queries and their judgements; ``/test`` below it is
+    the same, ``/train`` the training queries chosen and theirs. Documents are those of BASE, in its own class and
+    store, where it is an id of ir_datasets,
     and so are queries; else both are read from the folders. Calling it again does no harm.
 
     Args:
         output: the folder with the ``manifest.json``.
-        base_id: an id of ir_datasets with the documents of the training set, which then is BASE; by default
-            BASE is what the manifest says.
+        base_id: an id of ir_datasets with the documents of the training set, which then is BASE; by default BASE is
+            what the manifest says.
 
     Returns:
         The ids.
@@ -316,8 +311,8 @@ def _cited(identifier: str | None) -> list[str]:
 def register() -> list[str]:
     """Make the collections that were resampled on this machine loadable with ``ir_datasets.load``.
 
-    Ids are ``cocodr/restrain/BASE/size-45k/interpolation/train`` and the like, see `register_resampled`,
-    which takes outputs from anywhere. Calling it again does no harm, and adds what has come since.
+    Ids are ``cocodr/restrain/BASE/size-45k/interpolation/train`` and the like, see `register_resampled`, which takes
+    outputs from anywhere. Calling it again does no harm, and adds what has come since.
 
     Returns:
         The ids.

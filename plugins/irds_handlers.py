@@ -105,9 +105,7 @@ class FolderQrels(BaseQrels):
         return self._path
 
     def qrels_iter(self) -> Iterator[Any]:
-        for _, query, document, grade in read_judgements(
-            self._path, StrictReport(str(self._path.parents[1]))
-        ):
+        for _, query, document, grade in read_judgements(self._path, StrictReport(str(self._path.parents[1]))):
             yield TrecQrel(query, document, grade, "0")
 
     def qrels_cls(self) -> type:

@@ -46,8 +46,8 @@ def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
     """A flat inner-product index with its ids.
 
     Args:
-        folder: to be made: ``index``, by FAISS, and ``docid``, an id a line in the order of the index.
-        pieces: of the corpus, in order, at least one.
+        folder: to be made: ``index``, by FAISS, and ``docid``, an id a line in the order of the index. pieces: of the
+        corpus, in order, at least one.
 
     Raises:
         InputError: FAISS is not installed, there is something in ``folder``, or an id cannot be one there.
@@ -66,8 +66,8 @@ def write_queries_folder(folder: Path, queries: Mapping[str, str], vectors: npt.
     """Encoded queries, as Pyserini looks them up by their text.
 
     Args:
-        folder: to be made: ``embedding.pkl``, a DataFrame with the columns id, text and embedding.
-        queries: query id to text.
+        folder: to be made: ``embedding.pkl``, a DataFrame with the columns id, text and embedding. queries: query id to
+        text.
         vectors: (Q, w), in their order.
 
     Raises:
@@ -99,17 +99,13 @@ def appearing(folder: Path) -> Iterator[Path]:
 def _line(id: str) -> str:
     """An id as Pyserini reads it back: to the end of its line, less the white space there."""
     if id != id.rstrip() or "\n" in id or "\r" in id:
-        raise InputError(
-            f"Pyserini would read the document id {id!r} without its white space or line break: rename it"
-        )
+        raise InputError(f"Pyserini would read the document id {id!r} without its white space or line break: rename it")
     return id
 
 
 def query_vectors(model: COCODR, texts: list[str], batch_size: int) -> npt.NDArray[np.float32]:
     """(Q,) texts to (Q, w) float32, unit vectors where the model compares by cosine."""
-    encoded = model.encode_queries(
-        texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
-    )
+    encoded = model.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
     vectors = encoded.detach().float().cpu()
     normal = F.normalize(vectors, dim=-1) if model.similarity_fn_name == "cosine" else vectors
     found: npt.NDArray[np.float32] = normal.numpy()
@@ -133,9 +129,9 @@ def __getattr__(name: str) -> Any:
 def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
     """Write the vectors of a store as an index for Pyserini's ``FaissSearcher``.
 
-    The vectors are those that the model gave, in float32 and unit vectors where it compares by cosine,
-    whatever the precision of the store: queries by :class:`CocoDRQueryEncoder` have the scores of ``search``.
-    Memory holds the whole index, N × w × 4 bytes, as it does when Pyserini loads it.
+    The vectors are those that the model gave, in float32 and unit vectors where it compares by cosine, whatever the
+    precision of the store: queries by :class:`CocoDRQueryEncoder` have the scores of ``search``. Memory holds the whole
+    index, N × w × 4 bytes, as it does when Pyserini loads it.
 
     Args:
         store: complete, or its folder.
@@ -145,8 +141,7 @@ def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
         the folder.
 
     Raises:
-        InputError: no complete store, something in ``folder``, an id that Pyserini cannot read back, or no
-            FAISS.
+        InputError: no complete store, something in ``folder``, an id that Pyserini cannot read back, or no FAISS.
     """
     opened = store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
     pieces = (
@@ -157,9 +152,7 @@ def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
     return Path(folder)
 
 
-def encode_index(
-    model: COCODR, documents: Documents, folder: str | Path, token_budget: int | None = None
-) -> Path:
+def encode_index(model: COCODR, documents: Documents, folder: str | Path, token_budget: int | None = None) -> Path:
     """As :func:`write_index`, from a corpus that is encoded now.
 
     Args:
@@ -187,16 +180,14 @@ def encode_index(
     return Path(folder)
 
 
-def write_encoded_queries(
-    model: COCODR, queries: Mapping[str, str], folder: str | Path, batch_size: int = 64
-) -> Path:
+def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str | Path, batch_size: int = 64) -> Path:
     """Encode queries for Pyserini's ``QueryEncoder(folder)``, which finds vectors by the text of the query.
 
     Args:
         model: the encoder that made the index.
-        queries: query id to text, such as :func:`~beir_cocodr.data.collection.load_queries` finds.
-        folder: to be made; holds ``embedding.pkl``. It is a pickle because Pyserini reads nothing else: give
-            it to others only where they trust you, and load none that you do not trust.
+        queries: query id to text, such as :func:`~beir_cocodr.data.collection.load_queries` finds. folder: to be made;
+        holds ``embedding.pkl``. It is a pickle because Pyserini reads nothing else: give it to
+            others only where they trust you, and load none that you do not trust.
         batch_size: queries encoded at a time.
 
     Returns:

@@ -24,12 +24,12 @@ QueryEncoder: Any = import_pyserini("pyserini.encode").QueryEncoder
 class CocoDRQueryEncoder(QueryEncoder):
     """Any encoder of this package, MRL among them, for Pyserini's ``FaissSearcher``.
 
-    Vectors are unit vectors where the model compares by cosine, and what the model gives elsewhere; an index
-    by :func:`~beir_cocodr.plugins.pyserini.write_index` answers with the model's own scores.
+    Vectors are unit vectors where the model compares by cosine, and what the model gives elsewhere; an index by
+    :func:`~beir_cocodr.plugins.pyserini.write_index` answers with the model's own scores.
 
     Args:
-        model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``.
-        batch_size: queries encoded at a time.
+        model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``. batch_size: queries encoded
+        at a time.
         encoder: how the model is loaded where it is loaded here.
 
     Raises:
@@ -39,8 +39,8 @@ class CocoDRQueryEncoder(QueryEncoder):
     def __init__(
         self, model: COCODR | str | Path, batch_size: int = 64, encoder: EncoderOptions = EncoderOptions()
     ) -> None:
-        # Without arguments: encoded queries are ``encoded_query_dir`` in 1.x and ``encoded_queries_dir`` in
-        # 2.x, and here there are none.
+        # Without arguments: encoded queries are ``encoded_query_dir`` in 1.x and ``encoded_queries_dir`` in 2.x, and
+        # here there are none.
         super().__init__()
         self.has_model = True
         self.model = model if isinstance(model, COCODR) else load_encoder(model, encoder)

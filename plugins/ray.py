@@ -1,9 +1,9 @@
 """Ray: a store encoded and searched by all nodes of a cluster, whose actors may die.
 
-One actor has one copy of the model, or of the queries, and whole shards are its work. All nodes need this
-package, and must see the store, the cache of this package (``BEIR_COCODR_CACHE``) and the model under the
-same paths, on a shared file system. Files come out the same, to the byte, as from one process with the same
-number of threads on the same kind of processor.
+One actor has one copy of the model, or of the queries, and whole shards are its work. All nodes need this package, and
+must see the store, the cache of this package (``BEIR_COCODR_CACHE``) and the model under the same paths, on a shared
+file system. Files come out the same, to the byte, as from one process with the same number of threads on the same kind
+of processor.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from beir_cocodr.retrieval.store.store import EmbeddingStore
 # Deaths for each actor, without a task done in between, after which nothing is tried again.
 _ATTEMPTS = 3
 
-# Tasks given to an actor at a time: one that it does, one that waits, so that results in Ray's object store
-# are never more than that.
+# Tasks given to an actor at a time: one that it does, one that waits, so that results in Ray's object store are never
+# more than that.
 _UNDER_WAY = 2
 
 # Seconds without news after which it is said what is waited for.
@@ -90,8 +90,8 @@ class RayPool:
     ) -> Iterator[Any]:
         """As :func:`beir_cocodr.retrieval.pool.share_out`, with actors for processes.
 
-        An actor that died is replaced and what it had not finished is done again, on whichever node has room,
-        so a task may be done twice.
+        An actor that died is replaced and what it had not finished is done again, on whichever node has room, so a task
+        may be done twice.
 
         Args:
             tasks: few enough to hold in a list.
@@ -210,25 +210,23 @@ def encode(
     """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: resumed and refused in the same way.
 
     Args:
-        dataset, model, output, options, threads, progress, encoder: as there; the actors' device is by
-            default the GPU of each where there are any, else the CPU.
-        address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on
-            this machine, or ``local`` for one that is started for this. Where this process is connected
-            already, that one is taken.
+        dataset, model, output, options, threads, progress, encoder: as there; the actors' device is by default the GPU
+            of each where there are any, else the CPU.
+        address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on this
+            machine, or ``local`` for one that is started for this. Where this process is connected already, that one is
+            taken.
         actors: by default as many as the cluster has room for.
 
     Returns:
         as there, and ``ray``: actors, how many died, and how many shards each node did.
 
     Raises:
-        InputError: as there; Ray is not installed, the cluster is not to be reached or too small, or a node
-            wrote its shards to another folder.
+        InputError: as there; Ray is not installed, the cluster is not to be reached or too small, or a node wrote its
+            shards to another folder.
     """
     with connected(address), torch_threads(threads) as count:
         size, pool = _pool(actors, count, encoder.device)
-        report = encode_corpus(
-            dataset, model, output, options, size, count, progress, pool.share_out, encoder
-        )
+        report = encode_corpus(dataset, model, output, options, size, count, progress, pool.share_out, encoder)
         EmbeddingStore.open(output)  # fails where nodes have a folder of their own under this path
         return {**report, "ray": _describe(size, pool)}
 
@@ -261,15 +259,7 @@ def search(
     with connected(address), torch_threads(threads) as count:
         size, pool = _pool(actors, count, device)
         report = search_and_write(
-            store,
-            dataset,
-            output,
-            top_k,
-            processes=size,
-            device=device,
-            threads=count,
-            share=pool.share_out,
-            **options,
+            store, dataset, output, top_k, processes=size, device=device, threads=count, share=pool.share_out, **options
         )
         return {**report, "ray": _describe(size, pool)}
 
@@ -302,9 +292,7 @@ def connected(address: str) -> Iterator[None]:
             ray.init(address=address, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(
-            f"there is no cluster of Ray to be reached at {address!r}: {reason}; {_WAY_OUT}"
-        ) from error
+        raise InputError(f"there is no cluster of Ray to be reached at {address!r}: {reason}; {_WAY_OUT}") from error
     try:
         yield
     finally:
@@ -323,9 +311,7 @@ def _probe(address: str) -> None:
             raise OSError("an address is HOST:PORT")
         socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
     except (OSError, OverflowError) as error:
-        raise InputError(
-            f"there is no cluster of Ray to be reached at {address!r}: {error}; {_WAY_OUT}"
-        ) from error
+        raise InputError(f"there is no cluster of Ray to be reached at {address!r}: {error}; {_WAY_OUT}") from error
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ def distinct(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(40):
         own = rng.choice(vocabulary, 4, replace=False)
         parts = [
-            " ".join(str(rng.choice(own if rng.random() < 0.6 else COMMON)) for _ in range(12)) + " ."
-            for _ in range(4)
+            " ".join(str(rng.choice(own if rng.random() < 0.6 else COMMON)) for _ in range(12)) + " ." for _ in range(4)
         ]
         corpus.append({"_id": f"d{i}", "title": "", "text": " ".join(parts)})
         queries.append({"_id": f"q{i}", "text": " ".join(own)})

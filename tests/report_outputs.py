@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-NASTY = (
-    "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'> & \u2028 \x00"
-)
+NASTY = "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'> & \u2028 \x00"
 
 
 @pytest.fixture(scope="session")
@@ -75,9 +73,7 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
     for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
         for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:")):
             candidates[label + mode] = f"{kind}{path}"
-    results = evaluate(
-        str(nasty_folder), candidates, output, families=ablation_families(["base", "base + source"])
-    )
+    results = evaluate(str(nasty_folder), candidates, output, families=ablation_families(["base", "base + source"]))
     recommendation = recommend(results)
     report = AdaptationRecord(
         corpus=str(nasty_folder),
@@ -161,7 +157,5 @@ def write_training(folder: Path, clusters: int = 50, lines: int = 40) -> Path:
             for step in range(10, 10 * lines + 1, 10):
                 raw = [math.exp(math.sin(k) * step / 300) for k in range(clusters)]
                 weights = [value / sum(raw) for value in raw]
-                file.write(
-                    json.dumps({"step": step, "weights": weights, "losses": [], "examples": []}) + "\n"
-                )
+                file.write(json.dumps({"step": step, "weights": weights, "losses": [], "examples": []}) + "\n")
     return folder

@@ -21,9 +21,7 @@ def examples() -> dict[str, str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 continue
-            if match := re.search(
-                r"^Example:\n(.*)\Z", ast.get_docstring(node) or "", re.DOTALL | re.MULTILINE
-            ):
+            if match := re.search(r"^Example:\n(.*)\Z", ast.get_docstring(node) or "", re.DOTALL | re.MULTILINE):
                 name = getattr(node, "name", "module")
                 found[f"{path.relative_to(ROOT).with_suffix('')}:{name}"] = textwrap.dedent(match[1])
     return found

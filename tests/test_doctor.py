@@ -79,11 +79,7 @@ def test_extras_are_told_apart_also_through_other_extras(monkeypatch):
 
 @pytest.mark.parametrize(
     ("both", "status"),
-    [
-        ({"faiss-cpu": "1.15", "faiss-gpu": "1.15"}, "problem"),
-        ({"faiss-gpu": "1.15"}, "ok"),
-        ({}, "absent"),
-    ],
+    [({"faiss-cpu": "1.15", "faiss-gpu": "1.15"}, "problem"), ({"faiss-gpu": "1.15"}, "ok"), ({}, "absent")],
 )
 def test_faiss_packages_that_overwrite_each_other(monkeypatch, both, status):
     monkeypatch.setattr(doctor_module, "installed", lambda: both)

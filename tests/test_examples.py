@@ -21,10 +21,7 @@ README = (EXAMPLES / "README.md").read_text()
 SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py"))
 BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = [
-    shlex.split(line)
-    for block in BLOCKS
-    for line in block.replace("\\\n", " ").splitlines()
-    if "examples/" in line
+    shlex.split(line) for block in BLOCKS for line in block.replace("\\\n", " ").splitlines() if "examples/" in line
 ]
 
 
@@ -90,9 +87,7 @@ TRAINING = ["--max-steps", "2", "--batch-size", "4", "--device", "cpu"]
 def test_finetune_msmarco(beir_folder, tiny_bert, tmp_path):
     output = tmp_path / "model"
     arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", output, *TRAINING]
-    record = json.loads(
-        run(EXAMPLES / "finetune_msmarco.py", *arguments, "--weighting", "idro", "--clusters", 2)
-    )
+    record = json.loads(run(EXAMPLES / "finetune_msmarco.py", *arguments, "--weighting", "idro", "--clusters", 2))
     assert (record["stage"], record["steps"], record["processes"]) == ("finetune", 2, 1)
     assert record == json.loads((output / "training.json").read_text())
     from sentence_transformers import SentenceTransformer
@@ -109,17 +104,7 @@ def test_two_processes_by_torchrun(beir_folder, tiny_bert, tmp_path):
 
 
 def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
-    data = [
-        "--corpus",
-        beir_folder,
-        "--source",
-        beir_folder,
-        "--base",
-        tiny_bert,
-        "--stages",
-        "coco",
-        "finetune",
-    ]
+    data = ["--corpus", beir_folder, "--source", beir_folder, "--base", tiny_bert, "--stages", "coco", "finetune"]
     out = run(EXAMPLES / "adapt_corpus.py", *data, "--output", tmp_path / "o", *TRAINING)
     assert "Did training make the encoder better?" in out
     assert "Recommended: " in out

@@ -123,12 +123,8 @@ def test_the_core_reaches_plugins_through_one_table():
         if module.startswith("beir_cocodr.plugins") or module == "beir_cocodr":
             continue
         assert not {other for other in imports(module) if room(other) == "plugins"}, module
-        strings = [
-            node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)
-        ]
-        assert not [text for text in strings if re.fullmatch(r"beir_cocodr\.plugins[\w.:]*", str(text))], (
-            module
-        )
+        strings = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        assert not [text for text in strings if re.fullmatch(r"beir_cocodr\.plugins[\w.:]*", str(text))], module
     import beir_cocodr
 
     for home in beir_cocodr.PLUGINS.values():

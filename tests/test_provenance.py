@@ -56,9 +56,7 @@ def test_the_very_collection_is_known_by_its_hashes(evaluated, tmp_path):
 
 
 def test_pretraining_on_the_corpus_sees_documents_and_no_query(evaluated, tmp_path):
-    found = statement(
-        model(tmp_path / "m", [collection_provenance(evaluated, queries=False)], "coco"), evaluated
-    )
+    found = statement(model(tmp_path / "m", [collection_provenance(evaluated, queries=False)], "coco"), evaluated)
     assert (found.documents_seen, found.queries_seen, found.labels_seen) == (4, 0, False)
     assert found.collections[0].stages == ["coco"]
 
@@ -69,10 +67,7 @@ def test_another_collection_is_compared_by_text_whatever_its_ids(evaluated, tmp_
     other = folder(tmp_path / "other", documents, queries, "train")
     shown = [collection_provenance(load_collection(other, "train"), queries=True)]
     found = statement(model(tmp_path / "m", shown), evaluated)
-    assert (found.documents_seen, found.document_ids) == (
-        1,
-        ["d2"],
-    )  # two empty documents are not alike
+    assert (found.documents_seen, found.document_ids) == (1, ["d2"])  # two empty documents are not alike
     assert (found.queries_seen, found.query_ids) == (1, ["q3"])
     assert (found.labels_seen, found.complete) == (False, True)
 
@@ -91,19 +86,13 @@ def test_what_cannot_be_looked_at_is_unknown_and_said_to_be(evaluated, tmp_path)
 
 
 def test_ancestors_are_merged_and_texts_counted_once(evaluated, tmp_path):
-    corpus, labelled = (
-        collection_provenance(evaluated, queries=False),
-        collection_provenance(evaluated, queries=True),
-    )
+    corpus, labelled = (collection_provenance(evaluated, queries=False), collection_provenance(evaluated, queries=True))
     first = TrainingRecord("coco", "minilm", seen=(corpus,))
     second = TrainingRecord("finetune", "a", seen=(labelled,), parent=first)
     name = model(tmp_path / "m", [labelled, corpus], "distill", second, "b")
     found = statement(f"hybrid:{name}", evaluated)
     assert (found.stages, found.root) == (["coco", "finetune", "distill"], "minilm")
-    assert [shown.stages for shown in found.collections] == [
-        ["coco", "distill"],
-        ["finetune", "distill"],
-    ]
+    assert [shown.stages for shown in found.collections] == [["coco", "distill"], ["finetune", "distill"]]
     assert (found.documents_seen, found.queries_seen) == (4, 3)
     assert "minilm, of which nothing is known" in found.sentences[0]
 
@@ -122,10 +111,7 @@ def test_generated_queries_are_compared_too(evaluated, tmp_path):
     generate_queries(corpus, "lexical", tmp_path / "generated")
     collection = load_collection(corpus, labels="none")
     shown = context_provenance([str(tmp_path / "generated")], [collection])
-    texts = [
-        json.loads(line)["text"]
-        for line in (tmp_path / "generated" / "queries.jsonl").read_text().splitlines()
-    ]
+    texts = [json.loads(line)["text"] for line in (tmp_path / "generated" / "queries.jsonl").read_text().splitlines()]
     queries = {"q1": texts[0], "q2": "asked by nobody"}
     judged = load_collection(folder(tmp_path / "judged", TEXTS, queries))
     found = statement(model(tmp_path / "m", shown, "qc"), judged)

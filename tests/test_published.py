@@ -183,8 +183,7 @@ def test_cqadupstack_is_the_mean_of_its_12_forums_or_nothing(table1, data, tmp_p
         write_beir(data / "cqadupstack" / forum, documents=24, queries=4 + i % 3, seed=i)
     report = run(table1, data, tmp_path, "--model", "bm25", "--tasks", "cqadupstack")
     scores = [
-        json.loads((tmp_path / "out" / "cqadupstack" / forum / "results.json").read_text())
-        for forum in table1.FORUMS
+        json.loads((tmp_path / "out" / "cqadupstack" / forum / "results.json").read_text()) for forum in table1.FORUMS
     ]
     assert len(scores) == 12
     mean = np.mean([found["models"]["bm25"]["measures"]["nDCG@10"] for found in scores])

@@ -168,9 +168,7 @@ def test_the_figures_of_means_and_variances_stand_in_a_results_file():
     assert all(difference < 0 for difference in told)
     assert f"significantly worse on {len(told)} of them and better on none" in text
     seeds = [seed for found in results["query_performance"].values() for seed in found]
-    mean = {
-        name: sum(abs(seed[name]["pearson"]) for seed in seeds) / len(seeds) for name in ("‖σ²‖", "MaxSCQ")
-    }
+    mean = {name: sum(abs(seed[name]["pearson"]) for seed in seeds) / len(seeds) for name in ("‖σ²‖", "MaxSCQ")}
     assert mean["‖σ²‖"] < mean["MaxSCQ"]
     assert results["settings"]["steps"] == 40
 

@@ -48,11 +48,7 @@ def test_files_go_there_and_back(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        ({"schema": 1}, "schema 1"),
-        ({"size": "many"}, "size"),
-        ({"parts": [{"name": "a"}]}, r"parts.0.scores"),
-    ],
+    [({"schema": 1}, "schema 1"), ({"size": "many"}, "size"), ({"parts": [{"name": "a"}]}, r"parts.0.scores")],
 )
 def test_what_is_not_such_a_record_is_refused_by_file_and_field(change, words):
     content = Whole([], 3).to_json() | change

@@ -1,7 +1,7 @@
 """Pre-retrieval query performance predictors: how well a query will do, from the corpus alone.
 
-A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often as they
-stand in the query, and gives one number, NaN where it is not defined; terms that the corpus does not have
+A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often as they stand in
+the query, and gives one number, NaN where it is not defined; terms that the corpus does not have
 are left out. Repetition of a term counts in SCS only. An MRL predicts by itself how well a query will do, see
 :func:`variance_predictors`.
 
@@ -38,8 +38,8 @@ class QueryTerms:
     """The terms of one query, stop words gone, stemmed as the corpus is.
 
     Attributes:
-        known: (m,) int64 columns of the terms that the corpus has, in order, as often as they stand there.
-        unknown: how many words the corpus does not have.
+        known: (m,) int64 columns of the terms that the corpus has, in order, as often as they stand there. unknown: how
+        many words the corpus does not have.
     """
 
     known: npt.NDArray[np.int64]
@@ -49,8 +49,8 @@ class QueryTerms:
 class TermStatistics:
     """Document and collection frequencies and postings of a corpus, by the analysis of our BM25.
 
-    The texts and their tokens are streamed; the postings are held in memory, 8 bytes each, 16 while they
-    are put together.
+    The texts and their tokens are streamed; the postings are held in memory, 8 bytes each, 16 while they are put
+    together.
 
     Args:
         documents: the corpus.
@@ -77,8 +77,8 @@ class TermStatistics:
         chunk_size: int = 10_000,
     ) -> None:
         text_format = text_format or TextFormat()
-        # BM25's own tokeniser, with a vocabulary of its own: whatever BM25 comes to do with a text, these
-        # statistics do too.
+        # BM25's own tokeniser, with a vocabulary of its own: whatever BM25 comes to do with a text, these statistics do
+        # too.
         self._tokenizer: Any = BM25(documents, text_format, analyzer)._tokenizer
         parts = []
         for chunk in documents.chunks(chunk_size):
@@ -147,8 +147,8 @@ def avg_idf(statistics: TermStatistics, terms: Columns) -> float:
 def max_scq(statistics: TermStatistics, terms: Columns) -> float:
     """MaxSCQ: the largest (1 + ln cf) · ln(1 + N / df), how much of the collection is like the query.
 
-    Source: Zhao, Scholer and Tsegay, Effective Pre-retrieval Query Performance Prediction Using Similarity
-    and Variability Evidence, 2008, section 3.1.
+    Source: Zhao, Scholer and Tsegay, Effective Pre-retrieval Query Performance Prediction Using Similarity and
+    Variability Evidence, 2008, section 3.1.
     """
     if not len(terms):
         return np.nan
@@ -158,8 +158,8 @@ def max_scq(statistics: TermStatistics, terms: Columns) -> float:
 def max_var(statistics: TermStatistics, terms: Columns) -> float:
     """MaxVAR: the largest standard deviation over postings of w = (1 + ln tf) · ln(1 + N / df).
 
-    The deviation is the population's (a division by df), 0 for a term of one document. Where the paper's
-    brackets end in w makes no difference to it.
+    The deviation is the population's (a division by df), 0 for a term of one document. Where the paper's brackets end
+    in w makes no difference to it.
 
     Source: Zhao, Scholer and Tsegay, 2008, section 3.2.
     """
@@ -187,11 +187,10 @@ def scs(statistics: TermStatistics, terms: Columns) -> float:
 def max_pmi(statistics: TermStatistics, terms: Columns) -> float:
     """MaxPMI: the largest log2(p(a, b) / (p(a) p(b))) over pairs of different terms, p over documents.
 
-    A pair that no document holds has a PMI of −∞ and never is the largest; where no document holds two of
-    the query's terms, and for a query of one term, MaxPMI is not defined.
+    A pair that no document holds has a PMI of −∞ and never is the largest; where no document holds two of the query's
+    terms, and for a query of one term, MaxPMI is not defined.
 
-    Source: Hauff, 2010; PMI of Church and Hanks, Word Association Norms, Mutual Information, and
-    Lexicography, 1990.
+    Source: Hauff, 2010; PMI of Church and Hanks, Word Association Norms, Mutual Information, and Lexicography, 1990.
     """
     terms = np.unique(terms)
     if len(terms) < 2:

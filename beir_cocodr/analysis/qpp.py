@@ -133,8 +133,8 @@ def qpp(
         output: folder for what the evaluation writes, if there is one.
         per_query: the quality of every query, or a NAME.per_query.tsv of ours that has it.
         measure: one measure of quality that ir-measures knows.
-        extra: further predictors, such as ones that a model gives, name to values by query id. A query
-            without a value, or with one that is not finite, is left out of that predictor's correlation.
+        extra: further predictors, such as ones that a model gives, name to values by query id. A query without a value,
+            or with one that is not finite, is left out of that predictor's correlation.
         policy: of the evaluation, for documents whose id is the query's.
         search: of the evaluation; its analyzer and title separator are those of the term statistics, too.
 
@@ -198,9 +198,7 @@ def correlations(values: Mapping[str, Values], quality: Values) -> list[Correlat
     ]
     corrected = [holm([row[column] for row in found]) for column in (1, 3)]
     return [
-        Correlation(
-            r, r_p, r_holm, tau, tau_p, tau_holm, len(quality) - len(used[name]), name, len(used[name])
-        )
+        Correlation(r, r_p, r_holm, tau, tau_p, tau_holm, len(quality) - len(used[name]), name, len(used[name]))
         for name, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(used, found, *corrected, strict=True)
     ]
 

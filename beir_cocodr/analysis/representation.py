@@ -11,14 +11,7 @@ from typing import Any
 
 from beir_cocodr.analysis.gains import Gains, read_scores
 from beir_cocodr.analysis.qpp import Coefficients, correlations
-from beir_cocodr.analysis.spans import (
-    SpanChange,
-    SpanMeasures,
-    SpanPairs,
-    SpanRecord,
-    measure_spans,
-    sample_span_pairs,
-)
+from beir_cocodr.analysis.spans import SpanChange, SpanMeasures, SpanPairs, SpanRecord, measure_spans, sample_span_pairs
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError, check_at_least
 from beir_cocodr.losses.coco import COCOLoss
@@ -36,8 +29,8 @@ class RepresentationOptions:
 
     Args:
         sample: the most documents of a corpus, a pair of spans of each.
-        batch_size: documents contrasted with each other in the contrastive loss. The loss depends on it, so
-            corpora are to be compared with the same.
+        batch_size: documents contrasted with each other in the contrastive loss. The loss depends on it, so corpora are
+            to be compared with the same.
         temperature: t of uniformity (paper: 2).
         span_tokens: the most tokens of a span.
         seed: of the sample and the spans.
@@ -130,21 +123,21 @@ def representation(
 ) -> Representation:
     """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora.
 
-    The pairs are those that COCO contrasts: two spans of a document. They are cut by the first model's
-    tokenizer, and both models see the same texts, unmasked and without gradient. In memory are the spans of
-    all samples, the embeddings of one, and one model.
+    The pairs are those that COCO contrasts: two spans of a document. They are cut by the first model's tokenizer, and
+    both models see the same texts, unmasked and without gradient. In memory are the spans of all samples, the
+    embeddings of one, and one model.
 
     Args:
         datasets: as the command line names them; only their documents are read.
         models: one, or two: before and after.
         options: see :class:`RepresentationOptions`.
-        results: results.json files of `evaluate` with both models: then the reduction of the contrastive
-            loss stands against the gain in ``measure``, as in Figure 5a.
+        results: results.json files of `evaluate` with both models: then the reduction of the contrastive loss stands
+            against the gain in ``measure``, as in Figure 5a.
         search: how models are loaded and encode.
 
     Raises:
-        InputError: a corpus has no two documents with two spans, a model cannot be found or is an MRL, its
-            embeddings are not finite, or the results lack a model.
+        InputError: a corpus has no two documents with two spans, a model cannot be found or is an MRL, its embeddings
+            are not finite, or the results lack a model.
 
     Source: COCO-DR, section 5.4, Figure 5 and appendix H.
     """
@@ -181,9 +174,7 @@ class _Study:
                 self._sample(dataset, model)
             log.info("%s on %s", name, dataset)
             size, temperature = self.options.batch_size, self.options.temperature
-            measured = measure_spans(
-                model, self.pairs[dataset], size, temperature, search.batch_size, search.progress
-            )
+            measured = measure_spans(model, self.pairs[dataset], size, temperature, search.batch_size, search.progress)
             self.found.setdefault(dataset, []).append(measured)
             self.corpora[dataset].models[name] = measured.record()
         self.models[name] = EncoderRecord(

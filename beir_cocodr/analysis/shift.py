@@ -1,7 +1,6 @@
 """How far targets are from a source, in the words of documents and in the kinds of queries.
 
-Words are counted by corpus; a query's kind goes by its first word; both are compared by weighted Jaccard
-similarity.
+Words are counted by corpus; a query's kind goes by its first word; both are compared by weighted Jaccard similarity.
 """
 
 from __future__ import annotations
@@ -34,18 +33,17 @@ def weighted_jaccard(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> floa
     """Σ_k min(S_k, T_k) / Σ_k max(S_k, T_k) over relative frequencies: 1 for equals, 0 for nothing in common.
 
     Counts are divided by their sum first. The paper writes "frequency" without its kind; but with
-    raw counts two collections of different size could not be alike (of 8.8 million passages against 5,183
-    abstracts hardly anything is shared), and the paper's value for that pair is 0.23.
+    raw counts two collections of different size could not be alike (of 8.8 million passages against 5,183 abstracts
+    hardly anything is shared), and the paper's value for that pair is 0.23.
 
     Args:
-        source, target: (K,) counts or shares of the same K things, not negative. The order does not matter,
-            and exchanging the two gives the same number to the last bit.
+        source, target: (K,) counts or shares of the same K things, not negative. The order does not matter, and
+            exchanging the two gives the same number to the last bit.
 
     Raises:
         ValueError: the shapes differ, a count is negative, or one side has no counts at all.
 
-    Source: COCO-DR, appendix C.2; Ioffe, Improved Consistent Sampling, Weighted Minhash and L1 Sketching,
-    2010.
+    Source: COCO-DR, appendix C.2; Ioffe, Improved Consistent Sampling, Weighted Minhash and L1 Sketching, 2010.
     """
     if source.shape != target.shape or source.ndim != 1:
         raise ValueError(f"counts of shapes {source.shape} and {target.shape} are not of the same things")
@@ -75,11 +73,11 @@ _FIRST_WORD = re.compile(r"[^\W_]+")
 def query_type(query: str) -> str:
     """One of :data:`QUERY_TYPES`.
 
-    The first word decides: the first run of letters and digits, in any case. So "What's new?" is "what", and
-    a mark before it does not count. The list decides and not grammar: "isn't it" and "may I" open with none
-    of its words and are declarative, as is everything in another language than English. Where the paper
-    prints "small" among the words that open a yes-no question, "shall" is meant here ("may" would be as good
-    a guess by grammar, but not by letters), and "small" opens none.
+    The first word decides: the first run of letters and digits, in any case. So "What's new?" is "what", and a mark
+    before it does not count. The list decides and not grammar: "isn't it" and "may I" open with none of its words and
+    are declarative, as is everything in another language than English. Where the paper prints "small" among the words
+    that open a yes-no question, "shall" is meant here ("may" would be as good a guess by grammar, but not by letters),
+    and "small" opens none.
 
     Source: COCO-DR, appendix C.1; Ren et al., A Thorough Examination on Zero-shot Dense Retrieval, 2022.
     """
@@ -109,9 +107,9 @@ _WAITING_ROWS = 1 << 20
 class Unigrams:
     """The words of a corpus with their collection frequencies.
 
-    A word is a run of letters, digits and underscores of title or text, in lower case. Nothing is stemmed
-    and no word is left out, since the paper names neither. Scripts that put no space between words are not
-    cut into words: there this means little.
+    A word is a run of letters, digits and underscores of title or text, in lower case. Nothing is stemmed and no word
+    is left out, since the paper names neither. Scripts that put no space between words are not cut into words: there
+    this means little.
 
     Attributes:
         words: (V,) Arrow strings, each once.
@@ -128,8 +126,8 @@ class Unigrams:
         """Count the words of a corpus in one pass.
 
         Args:
-            documents: the corpus; it is streamed. Memory grows with the number of different words, some
-                25 bytes each in the result and 250 at the peak, not with the number of documents.
+            documents: the corpus; it is streamed. Memory grows with the number of different words, some 25 bytes each
+                in the result and 250 at the peak, not with the number of documents.
             chunk_rows: documents read at a time; the result does not depend on it.
         """
         merged = _merge([])
@@ -146,8 +144,8 @@ class Unigrams:
     def aligned(self, other: Unigrams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Both counts over the words that both have, and two entries more: the words of one side alone.
 
-        These are summed up: against a count of 0, the sum of minima and that of maxima do not depend on how
-        they are divided among words.
+        These are summed up: against a count of 0, the sum of minima and that of maxima do not depend on how they are
+        divided among words.
 
         Returns:
             (C + 2,) counts here, (C + 2,) counts there.
@@ -224,10 +222,10 @@ class Shift(Report):
     """``shift.json``.
 
     Attributes:
-        document_jaccard, query_type_jaccard: a number where there is one target, and target to number where
-            there are several. None where one side has no words, or no queries.
-        scores: model to target to score in ``measure``, less that of the ``baseline`` if there is one.
-        correlations: model to the correlations of its scores with both similarities.
+        document_jaccard, query_type_jaccard: a number where there is one target, and target to number where there are
+            several. None where one side has no words, or no queries.
+        scores: model to target to score in ``measure``, less that of the ``baseline`` if there is one. correlations:
+        model to the correlations of its scores with both similarities.
     """
 
     document_jaccard: float | dict[str, float | None] | None
@@ -255,13 +253,13 @@ def shift(
 ) -> Shift:
     """Compare the unigrams of documents and the types of queries of targets with those of a source.
 
-    The source is read once, however many targets there are; of each corpus only its words and their counts
-    are held, and of the targets one after another.
+    The source is read once, however many targets there are; of each corpus only its words and their counts are held,
+    and of the targets one after another.
 
     Args:
         source, targets: datasets as the command line names them; queries are optional.
-        split: of the targets' queries: the judged queries of that split. By default test, and all queries
-            where there is no such split, which is logged; a split that was asked for has to be there.
+        split: of the targets' queries: the judged queries of that split. By default test, and all queries where there
+            is no such split, which is logged; a split that was asked for has to be there.
         source_split: the same for the source; by default train.
         results: results.json files of `evaluate` over targets: then every model's scores stand against the
             similarities, with correlations.
@@ -332,10 +330,7 @@ def _log_split(collection: Collection, asked: str | None, default: str) -> None:
                 f"{collection.name} has no split {asked!r}; choose one that it has, or none for all queries"
             )
         log.info(
-            "%s has no split %s: all its %d queries are counted",
-            collection.name,
-            default,
-            len(collection.queries),
+            "%s has no split %s: all its %d queries are counted", collection.name, default, len(collection.queries)
         )
 
 
@@ -350,9 +345,7 @@ def _against(home: _Side, there: _Side) -> TargetRecord:
     return TargetRecord(**vars(there.record), document_jaccard=documents, query_type_jaccard=queries)
 
 
-def _correlated(
-    values: dict[str, dict[str, float | None]], scores: dict[str, float]
-) -> list[SimilarityCorrelation]:
+def _correlated(values: dict[str, dict[str, float | None]], scores: dict[str, float]) -> list[SimilarityCorrelation]:
     """Pearson's r and Kendall's tau of both similarities with the scores, over targets that have both."""
     finite = {
         name: {target: math.nan if value is None else value for target, value in found.items()}
@@ -373,9 +366,7 @@ def _differences(scores: ModelScores, baseline: str) -> ModelScores:
             continue
         for target in found:
             if target not in base:
-                raise InputError(
-                    f"the results have {label!r} on {target!r}, but not the baseline {baseline!r}"
-                )
+                raise InputError(f"the results have {label!r} on {target!r}, but not the baseline {baseline!r}")
         differences[label] = {target: value - base[target] for target, value in found.items()}
     if not differences:
         raise InputError(f"the results have nothing but the baseline {baseline!r}")

@@ -1,8 +1,8 @@
 """Whether training helped on the source queries that resemble a target, and on the target too.
 
-A sample of source queries is clustered; the training loss of every query is taken under both models, without
-gradient; and for each target there are the cluster nearest to its queries, and the source queries that the
-model takes for most alike.
+A sample of source queries is clustered; the training loss of every query is taken under both models, without gradient;
+and for each target there are the cluster nearest to its queries, and the source queries that the model takes for most
+alike.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def source_losses(
 
     Args:
         model: an encoder; cosines are scaled by 20 as in training, dot products by 1.
-        documents: the corpus of the triplets. The documents of 256 queries are in memory at a time.
-        triplets: the queries.
+        documents: the corpus of the triplets. The documents of 256 queries are in memory at a time. triplets: the
+        queries.
         batch_size, progress: of encoding.
 
     Raises:
@@ -139,9 +139,7 @@ def source_losses(
 def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -> Tensor:
     """(b, d) and (b, 1 + n, d) to (b,)."""
     size, negatives = len(queries), documents.shape[1] - 1
-    one_each = torch.stack(
-        [documents[:, :1].expand(-1, negatives, -1), documents[:, 1:]], dim=2
-    )  # (b, n, 2, d)
+    one_each = torch.stack([documents[:, :1].expand(-1, negatives, -1), documents[:, 1:]], dim=2)  # (b, n, 2, d)
     repeated = queries.double().repeat_interleave(negatives, dim=0)  # (b * n, d)
     losses = triplet_losses(repeated, one_each.flatten(0, 1).double(), scale, normalize)
     return losses.view(size, negatives).mean(dim=1)
@@ -199,8 +197,8 @@ class SourceClusterOptions:
         clusters: K of K-means (paper: 50).
         sample: the most source queries.
         negatives: BM25 negatives a source query.
-        cases: target queries that are shown with their nearest source queries, where none are chosen.
-        nearest: source queries shown for each.
+        cases: target queries that are shown with their nearest source queries, where none are chosen. nearest: source
+        queries shown for each.
         seed: of the sample, the negatives and K-means.
     """
 
@@ -276,8 +274,8 @@ class SourceClusters(Report):
 
     Attributes:
         sampled: source queries.
-        nearest_improved: targets whose nearest cluster has a lower loss after than before.
-        reduction_against_gain: None without results.
+        nearest_improved: targets whose nearest cluster has a lower loss after than before. reduction_against_gain: None
+        without results.
         measure: of the gains, None without results.
     """
 
@@ -311,20 +309,20 @@ def source_clusters(
 ) -> SourceClusters:
     """Cluster source queries, find the cluster nearest to each target, and compare losses with gains.
 
-    A sample of the source's labelled queries is clustered by the embeddings of ``after``. The nearest cluster
-    of a target has the largest mean dot product of its queries with the target's. Losses are those of
-    fine-tuning, with BM25 negatives, the same for both models.
+    A sample of the source's labelled queries is clustered by the embeddings of ``after``. The nearest cluster of a
+    target has the largest mean dot product of its queries with the target's. Losses are those of fine-tuning, with BM25
+    negatives, the same for both models.
 
     Args:
         source, source_split: labelled, what the models were trained on.
-        targets, split: collections with queries: those of the split, or all where there is no such split.
-        before, after: two encoders with one similarity, such as without and with iDRO.
+        targets, split: collections with queries: those of the split, or all where there is no such split. before,
+        after: two encoders with one similarity, such as without and with iDRO.
         options: see :class:`SourceClusterOptions`.
-        results: results.json files of `evaluate` with both models, over targets (for the gains of Figure 5c
-            and Table 4) and over the source (for those of source queries in Table 4).
+        results: results.json files of `evaluate` with both models, over targets (for the gains of Figure 5c and Table
+            4) and over the source (for those of source queries in Table 4).
         measure: of the results.
-        queries: ids of target queries to show with their nearest source queries, as in Table 4. By default
-            those of the largest gains and losses where there are results, else some evenly spaced.
+        queries: ids of target queries to show with their nearest source queries, as in Table 4. By default those of the
+            largest gains and losses where there are results, else some evenly spaced.
         search: how models are loaded and encode.
 
     Raises:
@@ -413,13 +411,7 @@ class _Study:
         return ClusterRecord(k, len(members), before, after, before - after, shown)
 
     def cases(
-        self,
-        target: str,
-        texts: dict[str, str],
-        vectors: Array,
-        shown: Sequence[str],
-        gains: Gains,
-        count: int,
+        self, target: str, texts: dict[str, str], vectors: Array, shown: Sequence[str], gains: Gains, count: int
     ) -> list[Case]:
         rows = {query: row for row, query in enumerate(texts)}
         ids, of_target, of_source = list(self.queries), gains.by_query(target), gains.by_query(self.source)
@@ -439,9 +431,7 @@ class _Study:
         return cases
 
 
-def _shown(
-    texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequence[str], count: int
-) -> list[str]:
+def _shown(texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequence[str], count: int) -> list[str]:
     """The target queries to show: those chosen, else of the largest changes, else some evenly spaced."""
     if chosen:
         return [query for query in chosen if query in texts]

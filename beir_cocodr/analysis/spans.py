@@ -1,7 +1,7 @@
 """What a model makes of the pairs of spans that COCO contrasts, over a seeded sample of documents.
 
-Alignment: how near the two texts of a positive pair are; uniformity: how evenly embeddings are spread over
-the sphere; and the contrastive loss.
+Alignment: how near the two texts of a positive pair are; uniformity: how evenly embeddings are spread over the sphere;
+and the contrastive loss.
 """
 
 from __future__ import annotations
@@ -58,10 +58,9 @@ def sample_span_pairs(
         tokenizer: counts the tokens of spans.
         text_format: joins titles and texts.
         size: the most documents; a corpus that has fewer gives them all.
-        seed: of the documents and of the spans. The spans of a document depend on nothing but the seed and
-            its row.
-        span_tokens, flush_probability: see :func:`~beir_cocodr.data.spans.split_spans`; the defaults are
-            those of pre-training.
+        seed: of the documents and of the spans. The spans of a document depend on nothing but the seed and its row.
+        span_tokens, flush_probability: see :func:`~beir_cocodr.data.spans.split_spans`; the defaults are those of
+            pre-training.
 
     Raises:
         InputError: fewer than two documents have two spans.
@@ -112,8 +111,8 @@ def alignment(first: Tensor, second: Tensor) -> Tensor:
     Returns:
         (n,) float64.
 
-    Source: COCO-DR, appendix H; Wang and Isola, Understanding Contrastive Representation Learning through
-    Alignment and Uniformity on the Hypersphere, 2020 (α = 2).
+    Source: COCO-DR, appendix H; Wang and Isola, Understanding Contrastive Representation Learning through Alignment and
+    Uniformity on the Hypersphere, 2020 (α = 2).
     """
     if first.shape != second.shape or first.ndim != 2:
         raise ValueError(f"pairs need two tensors of one shape (n, d), not {first.shape} and {second.shape}")
@@ -123,8 +122,8 @@ def alignment(first: Tensor, second: Tensor) -> Tensor:
 def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) -> float:
     """ℓ_uniform = log mean exp(−t ‖f(x) − f(y)‖²) over all pairs of different rows, on the unit sphere.
 
-    0 where all texts have the same embedding, −4t where two are opposite; the smaller the more even. A row
-    is not paired with itself, as in the authors' code: the mean estimates that over independent draws.
+    0 where all texts have the same embedding, −4t where two are opposite; the smaller the more even. A row is not
+    paired with itself, as in the authors' code: the mean estimates that over independent draws.
 
     Args:
         embeddings: (n, d) of any length, n at least 2.
@@ -190,8 +189,8 @@ class SpanMeasures:
 
     Attributes:
         alignment: (n,) squared distances of the two spans; their mean is ℓ_align.
-        uniformity: ℓ_uniform, the mean of that of the first spans and that of the second ones, as in the
-            authors' code: so no positive pair is among the pairs.
+        uniformity: ℓ_uniform, the mean of that of the first spans and that of the second ones, as in the authors' code:
+            so no positive pair is among the pairs.
         losses: (m,) contrastive losses of m batches; what is left over is in none.
     """
 
@@ -238,11 +237,9 @@ def measure_spans(
     """Encode n pairs as documents, without masking or gradient, and measure.
 
     Args:
-        model: an encoder; the contrastive loss has its similarity, with scale 20 for cosine and 1 for dot
-            product.
+        model: an encoder; the contrastive loss has its similarity, with scale 20 for cosine and 1 for dot product.
         pairs: the texts.
-        batch_size: documents contrasted with each other; all of them where there are fewer.
-        temperature: of uniformity.
+        batch_size: documents contrasted with each other; all of them where there are fewer. temperature: of uniformity.
         encode_batch_size, progress: of encoding.
 
     Raises:
@@ -261,9 +258,7 @@ def measure_spans(
 
 
 def _encode(model: Any, texts: list[str], ids: list[str], batch_size: int, progress: bool) -> Tensor:
-    encoded = model.encode_document(
-        texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress
-    )
+    encoded = model.encode_document(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress)
     vectors: Tensor = encoded.detach().float().cpu()
     wrong = torch.nonzero(~vectors.isfinite().all(dim=1)).flatten().tolist()
     if wrong:
@@ -279,7 +274,5 @@ def _losses(first: Tensor, second: Tensor, batch_size: int, loss: COCOLoss) -> n
     spans = torch.stack([first, second], dim=1).double()  # (n, 2, d)
     size = min(batch_size, len(spans))
     batches = [spans[start : start + size] for start in range(0, len(spans) - size + 1, size)]
-    losses = [
-        coco_contrastive_loss(batch.flatten(0, 1), loss.scale, loss.normalize).item() for batch in batches
-    ]
+    losses = [coco_contrastive_loss(batch.flatten(0, 1), loss.scale, loss.normalize).item() for batch in batches]
     return np.array(losses)

@@ -33,9 +33,7 @@ app = typer.Typer(
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit status 0 on success, 2 with one line on stderr on bad input."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(
-        lambda record: record.name.startswith("beir_cocodr") or record.levelno >= logging.WARNING
-    )
+    handler.addFilter(lambda record: record.name.startswith("beir_cocodr") or record.levelno >= logging.WARNING)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -80,24 +78,14 @@ def validate(
         for line in defect_lines(defects, most):
             print(line)
         counts = ", ".join(f"{kind}: {count}" for kind, count in summarize(defects).items())
-        print(
-            f"{dataset}: {errors} errors, {len(defects) - errors} warnings"
-            + (f" ({counts})" if counts else "")
-        )
+        print(f"{dataset}: {errors} errors, {len(defects) - errors} warnings" + (f" ({counts})" if counts else ""))
     if errors:
         raise InputError(f"{dataset} has {errors} errors, and would be refused when loading")
 
 
 @app.command()
 @options.takes(
-    "search",
-    "analyzer",
-    "query_length",
-    "document_length",
-    "title_separator",
-    "batch_size",
-    "stores",
-    "device",
+    "search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "stores", "device"
 )
 def evaluate(
     dataset: options.Dataset,
@@ -123,16 +111,7 @@ def evaluate(
     from beir_cocodr.evaluation.evaluate import evaluate as run
     from beir_cocodr.report.evaluation_tables import comparison_table, evaluation_table
 
-    record = run(
-        dataset,
-        model,
-        output,
-        measures,
-        split,
-        identical_ids,
-        top_k,
-        search=search,
-    )
+    record = run(dataset, model, output, measures, split, identical_ids, top_k, search=search)
     if as_json:
         print_json(record.to_json())
     else:

@@ -25,8 +25,7 @@ from beir_cocodr.report.terminal import print_json, print_tables
 R = TypeVar("R", bound=Report)
 
 _Picture = Annotated[
-    bool | None,
-    typer.Option("--picture/--no-picture", help="Scatter picture; default: where matplotlib is there."),
+    bool | None, typer.Option("--picture/--no-picture", help="Scatter picture; default: where matplotlib is there.")
 ]
 
 _Results = Annotated[
@@ -74,14 +73,10 @@ def deliver(
         print_tables(*tables(report))
 
 
-@options.takes(
-    "search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device"
-)
+@options.takes("search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device")
 def qpp(
     dataset: options.Dataset,
-    model: Annotated[
-        str, typer.Option(help="Whose quality is predicted; names as for evaluate.", show_default=False)
-    ],
+    model: Annotated[str, typer.Option(help="Whose quality is predicted; names as for evaluate.", show_default=False)],
     output: options.Output,
     per_query: Annotated[
         Path | None, typer.Option(help="A NAME.per_query.tsv of evaluate, instead of searching.")
@@ -156,12 +151,9 @@ def representation(
         list[str], typer.Option(help="Corpus, named as for evaluate; repeat for several.", show_default=False)
     ],
     model: Annotated[
-        list[str],
-        typer.Option(help="An encoder, and optionally a second: before and after.", show_default=False),
+        list[str], typer.Option(help="An encoder, and optionally a second: before and after.", show_default=False)
     ],
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for representation.json and representation.png.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for representation.json and representation.png.")] = None,
     sample: Annotated[int, typer.Option(help="Most documents of a corpus, a pair of spans of each.")] = 1024,
     batch_size: Annotated[int, typer.Option(help="Documents contrasted with each other in the loss.")] = 128,
     temperature: Annotated[float, typer.Option(help="Temperature of uniformity.")] = 2.0,
@@ -182,14 +174,7 @@ def representation(
     settings = RepresentationOptions(sample, batch_size, temperature, span_tokens, seed)
     drawn = will_draw(picture, output is not None, "give --output")
     open_output(output)
-    report = run(
-        dataset,
-        model,
-        settings,
-        results or (),
-        measure,
-        search,
-    )
+    report = run(dataset, model, settings, results or (), measure, search)
     drawing = ("representation.png", representation_picture) if drawn else None
     deliver(report, "representation.json", output, drawing, representation_tables, as_json)
 
@@ -199,9 +184,7 @@ def source_clusters(
     source: Annotated[
         str, typer.Option(help="Labelled collection that the models were trained on.", show_default=False)
     ],
-    target: Annotated[
-        list[str], typer.Option(help="Collection with queries; repeat for several.", show_default=False)
-    ],
+    target: Annotated[list[str], typer.Option(help="Collection with queries; repeat for several.", show_default=False)],
     before: Annotated[str, typer.Option(help="An encoder, such as one without iDRO.", show_default=False)],
     after: Annotated[str, typer.Option(help="An encoder, such as one with iDRO.", show_default=False)],
     output: Annotated[
@@ -212,9 +195,7 @@ def source_clusters(
     negatives: Annotated[int, typer.Option(help="BM25 negatives a source query.")] = 4,
     cases: Annotated[int, typer.Option(help="Target queries shown with their nearest source queries.")] = 5,
     nearest: Annotated[int, typer.Option(help="Source queries shown for each.")] = 1,
-    query: Annotated[
-        list[str] | None, typer.Option(help="Id of a target query to show instead; repeat.")
-    ] = None,
+    query: Annotated[list[str] | None, typer.Option(help="Id of a target query to show instead; repeat.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample, the negatives and the clusters.")] = 42,
     source_split: Annotated[str, typer.Option(help="Split of the source's qrels.")] = "train",
     split: Annotated[str, typer.Option(help="Split of the targets' queries.")] = "test",
@@ -234,17 +215,7 @@ def source_clusters(
     drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")
     open_output(output)
     report = run(
-        source,
-        target,
-        before,
-        after,
-        settings,
-        results or (),
-        measure,
-        query or (),
-        source_split,
-        split,
-        search,
+        source, target, before, after, settings, results or (), measure, query or (), source_split, split, search
     )
     drawing = ("source_clusters.png", source_clusters_picture) if drawn else None
     deliver(report, "source_clusters.json", output, drawing, source_clusters_tables, as_json)

@@ -25,10 +25,7 @@ def generate_queries(
     dataset: options.Dataset,
     output: options.Output,
     generator: Annotated[
-        str,
-        typer.Option(
-            help="lexical (no model, any language), or a language model: a hub name or a folder.",
-        ),
+        str, typer.Option(help="lexical (no model, any language), or a language model: a hub name or a folder.")
     ] = "lexical",
     *,
     settings: GenerationOptions,

@@ -15,9 +15,7 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.report.terminal import print_json, print_tables
 
 
-@options.takes(
-    "search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device"
-)
+@options.takes("search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device")
 def compare(
     dataset: options.Dataset,
     models: Annotated[
@@ -35,16 +33,13 @@ def compare(
     measures: Annotated[
         str | None,
         typer.Option(
-            help="Separated by spaces; default: nDCG@10 R@100, or nDCG@10 AP@100 R@100 R_cap@100 RR@10 with "
-            "--parity."
+            help="Separated by spaces; default: nDCG@10 R@100, or nDCG@10 AP@100 R@100 R_cap@100 RR@10 with --parity."
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
     labels: Annotated[
         bool | None,
-        typer.Option(
-            "--labels/--no-labels", help="Judge models with labels; default: where the split has some."
-        ),
+        typer.Option("--labels/--no-labels", help="Judge models with labels; default: where the split has some."),
     ] = None,
     identical_ids: options.Policy = "auto",
     samples: Annotated[int, typer.Option(help="Crops and generated queries, without labels.")] = 300,
@@ -83,9 +78,7 @@ def compare(
         print_tables(*verdict_tables(record))
 
 
-def _parity(
-    run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool
-) -> None:
+def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool) -> None:
     from beir_cocodr.evaluation.parity import parity
     from beir_cocodr.evaluation.parity_tools import PARITY_MEASURES
     from beir_cocodr.report.evaluation_tables import parity_tables
@@ -112,15 +105,13 @@ def report(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="The collection, for titles and texts, if the one on record is not at hand.",
-            show_default=False,
+            help="The collection, for titles and texts, if the one on record is not at hand.", show_default=False
         ),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split of its qrels; default: the one on record.")] = None,
     queries: Annotated[int, typer.Option(help="Queries shown one by one, at most.", min=0)] = 50,
     published: Annotated[
-        list[Path] | None,
-        typer.Option(help="File of published figures, instead of the packaged ones; repeat."),
+        list[Path] | None, typer.Option(help="File of published figures, instead of the packaged ones; repeat.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -1,8 +1,8 @@
 """Options that several commands share, and how commands get flags from options classes.
 
-A field that is made by :func:`~beir_cocodr.models.spec.option` states a flag's name, type, default and help
-once. A command names the fields it has flags for, and gets the options as one object: by :func:`takes`, or,
-of a training, by :func:`trains`, with presets and ``--set``. :class:`RayCommand` is for commands whose work
+A field that is made by :func:`~beir_cocodr.models.spec.option` states a flag's name, type, default and help once. A
+command names the fields it has flags for, and gets the options as one object: by :func:`takes`, or, of a training, by
+:func:`trains`, with presets and ``--set``. :class:`RayCommand` is for commands whose work
 a cluster can share.
 """
 
@@ -22,10 +22,7 @@ from beir_cocodr.report.terminal import print_json
 from beir_cocodr.training.presets import stage_options
 
 Dataset = Annotated[
-    str,
-    typer.Option(
-        help="BEIR folder, corpus file, irds:ID, BEIR short name, or apidocs/DOMAIN.", show_default=False
-    ),
+    str, typer.Option(help="BEIR folder, corpus file, irds:ID, BEIR short name, or apidocs/DOMAIN.", show_default=False)
 ]
 
 Output = Annotated[Path, typer.Option(help="Folder for results.", show_default=False)]
@@ -40,18 +37,12 @@ Preset = Annotated[
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="NAME=VALUE for any setting that --show-config prints; repeat.", metavar="NAME=VALUE"
-    ),
+    typer.Option("--set", help="NAME=VALUE for any setting that --show-config prints; repeat.", metavar="NAME=VALUE"),
 ]
 
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with an interrupted output; keep a finished one.")
-]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted output; keep a finished one.")]
 
-ShowConfig = Annotated[
-    bool, typer.Option("--show-config", help="Print the settings in force as JSON and stop.")
-]
+ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print the settings in force as JSON and stop.")]
 
 Policy = Annotated[
     str,
@@ -72,8 +63,8 @@ def takes(into: str, *names: str) -> Callable[[Command], Command]:
 
     Args:
         into: the command's keyword argument; its type is the class.
-        names: the fields, of the class or of options in it. They stand in the help in this order, in the
-            place of the argument. A field ``progress`` is always on.
+        names: the fields, of the class or of options in it. They stand in the help in this order, in the place of the
+            argument. A field ``progress`` is always on.
     """
 
     def extend(command: Command) -> Command:

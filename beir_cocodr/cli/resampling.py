@@ -18,9 +18,7 @@ from beir_cocodr.training.options import TrainingOptions
 @options.takes("search", "query_length", "document_length", "batch_size", "device")
 @options.gives("budget", TrainingOptions, "max_steps", "epochs", "batch_size", "learning_rate")
 def evaluate(
-    folder: Annotated[
-        Path, typer.Option(help="Output of resample restrain or resample resttest.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Option(help="Output of resample restrain or resample resttest.", show_default=False)],
     output: Annotated[
         Path, typer.Option(help="Folder for results; one that was begun is resumed.", show_default=False)
     ],
@@ -44,16 +42,12 @@ def evaluate(
     *,
     budget: dict[str, Any],
     teacher: Annotated[
-        str | None,
-        typer.Option(help="Of dense-distilled: hybrid, cross-encoder (of the same set), or as for distill."),
+        str | None, typer.Option(help="Of dense-distilled: hybrid, cross-encoder (of the same set), or as for distill.")
     ] = None,
     recipe: options.Settings = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(help="Of training; repeat for several. Default: 42.")
-    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Of training; repeat for several. Default: 42.")] = None,
     ood: Annotated[
-        list[str] | None,
-        typer.Option(help="Collection outside the distribution, for the alignment; repeat."),
+        list[str] | None, typer.Option(help="Collection outside the distribution, for the alignment; repeat.")
     ] = None,
     measures: options.Measures = "nDCG@10 R@100",
     keep_models: Annotated[
@@ -61,9 +55,7 @@ def evaluate(
     ] = True,
     picture: Annotated[
         bool | None,
-        typer.Option(
-            "--picture/--no-picture", help="Scatter of the alignment; default: where matplotlib is there."
-        ),
+        typer.Option("--picture/--no-picture", help="Scatter of the alignment; default: where matplotlib is there."),
     ] = None,
     search: SearchOptions,
     show_config: options.ShowConfig = False,
@@ -117,14 +109,11 @@ if TYPE_CHECKING:
 Train = Annotated[
     str,
     typer.Option(
-        help="Dataset of the training queries: BEIR folder, irds:ID, BEIR name, or apidocs/DOMAIN.",
-        show_default=False,
+        help="Dataset of the training queries: BEIR folder, irds:ID, BEIR name, or apidocs/DOMAIN.", show_default=False
     ),
 ]
 
-Test = Annotated[
-    str, typer.Option(help="Dataset of the test queries, named the same way.", show_default=False)
-]
+Test = Annotated[str, typer.Option(help="Dataset of the test queries, named the same way.", show_default=False)]
 
 TrainSplit = Annotated[str, typer.Option(help="Split of the training queries.")]
 
@@ -133,8 +122,7 @@ TestSplit = Annotated[str, typer.Option(help="Split of the test queries.")]
 Encoder = Annotated[
     str,
     typer.Option(
-        help="Encoder whose query embeddings are compared: minilm, a folder or a hub name.",
-        show_default=False,
+        help="Encoder whose query embeddings are compared: minilm, a folder or a hub name.", show_default=False
     ),
 ]
 
@@ -144,13 +132,10 @@ BaseId = Annotated[
 
 ResampleSeed = Annotated[int, typer.Option(help="Seed of what is drawn.")]
 
-NewOutput = Annotated[
-    Path, typer.Option(help="Folder for the collections; must not be there yet.", show_default=False)
-]
+NewOutput = Annotated[Path, typer.Option(help="Folder for the collections; must not be there yet.", show_default=False)]
 
 resample = typer.Typer(
-    help="Make interpolation and extrapolation collections from a training and a test set.",
-    rich_markup_mode=None,
+    help="Make interpolation and extrapolation collections from a training and a test set.", rich_markup_mode=None
 )
 
 
@@ -173,8 +158,7 @@ def restrain(
         typer.Option(help="Training queries a set should have, as near as k allows; repeat for several."),
     ] = None,
     k: Annotated[
-        list[int] | None,
-        typer.Option(help="Instead of a size: nearest training queries of each test query; repeat."),
+        list[int] | None, typer.Option(help="Instead of a size: nearest training queries of each test query; repeat.")
     ] = None,
     exclude_top: Annotated[
         int | None,
@@ -262,17 +246,14 @@ def overlap(
     train_split: TrainSplit = "train",
     test_split: TestSplit = "test",
     encoder: Annotated[
-        str | None,
-        typer.Option(help="Find nearest training queries by this encoder; default: by their words."),
+        str | None, typer.Option(help="Find nearest training queries by this encoder; default: by their words.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder for overlap.json, nearest.tsv and similarity.png.")
     ] = None,
     picture: Annotated[
         bool | None,
-        typer.Option(
-            "--picture/--no-picture", help="Histogram of similarities; default: where matplotlib is there."
-        ),
+        typer.Option("--picture/--no-picture", help="Histogram of similarities; default: where matplotlib is there."),
     ] = None,
     *,
     search: SearchOptions,
@@ -284,14 +265,7 @@ def overlap(
 
     drawn = will_draw(picture, output is not None, "give --output")
     open_output(output)
-    report = run(
-        train,
-        test,
-        train_split=train_split,
-        test_split=test_split,
-        encoder=encoder,
-        search=search,
-    )
+    report = run(train, test, train_split=train_split, test_split=test_split, encoder=encoder, search=search)
     if output is not None:
         report.write_nearest(output / "nearest.tsv")
     drawing = ("similarity.png", overlap_picture) if drawn else None

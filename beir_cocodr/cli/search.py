@@ -37,16 +37,13 @@ def encode(
     dataset: options.Dataset,
     model: Annotated[str, typer.Option(help="minilm, a folder or a hub name.", show_default=False)],
     output: Annotated[
-        Path,
-        typer.Option(help="Folder of the store; an interrupted one is gone on with.", show_default=False),
+        Path, typer.Option(help="Folder of the store; an interrupted one is gone on with.", show_default=False)
     ],
     shard_size: Annotated[
         int | None, typer.Option(help="Documents a file, all that is lost when killed; default: 16384.")
     ] = None,
     precision: Annotated[str, typer.Option(help="On disk: fp32, fp16, bf16 (in fp16) or int8.")] = "fp32",
-    backend: Annotated[
-        str, typer.Option(help="Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")
-    ] = "fp32",
+    backend: Annotated[str, typer.Option(help="Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")] = "fp32",
     token_budget: Annotated[
         int | None, typer.Option(help="Tokens a batch, padding included; default: 4096 on a CPU, else 32768.")
     ] = None,
@@ -64,11 +61,7 @@ def encode(
 
     kinds: dict[str, Any] = {"precision": precision, "backend": backend}
     wanted = EncodeOptions(shard_size, token_budget=token_budget, **kinds)
-    settings: dict[str, Any] = {
-        "threads": threads,
-        "progress": True,
-        "encoder": encoder,
-    }
+    settings: dict[str, Any] = {"threads": threads, "progress": True, "encoder": encoder}
     if ray is None:
         report = run(dataset, model, output, wanted, _processes(processes), **settings)
     else:

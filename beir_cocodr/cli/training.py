@@ -14,13 +14,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_training
 from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
-from beir_cocodr.training.presets import (
-    ADAPT_STAGES,
-    DEFAULT_STAGES,
-    GPL_TEACHER,
-    adapt_options,
-    chosen_stages,
-)
+from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
 
 _Start = Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)]
 
@@ -37,9 +31,7 @@ _TEACHERS = [kind.help for kind in TEACHERS.values()]
 )
 def pretrain(
     *,
-    dataset: Annotated[
-        list[str], typer.Option(help="Corpus to adapt to; repeat for several.", show_default=False)
-    ],
+    dataset: Annotated[list[str], typer.Option(help="Corpus to adapt to; repeat for several.", show_default=False)],
     model: _Start,
     output: options.Output,
     queries: Annotated[
@@ -57,10 +49,7 @@ def pretrain(
 
 
 @options.takes("encoder", "device")
-@options.trains(
-    "finetune",
-    *("weighting", "clusters", "loss", "negatives", "episodes", "stages", "stage2_negatives"),
-)
+@options.trains("finetune", *("weighting", "clusters", "loss", "negatives", "episodes", "stages", "stage2_negatives"))
 def finetune(
     *,
     dataset: options.Dataset,
@@ -68,17 +57,14 @@ def finetune(
     output: options.Output,
     split: _TrainSplit = "train",
     target: Annotated[
-        list[str] | None,
-        typer.Option(help="Labelled collection to evaluate every episode or stage on; repeat."),
+        list[str] | None, typer.Option(help="Labelled collection to evaluate every episode or stage on; repeat.")
     ] = None,
     measures: options.Measures = "nDCG@10 R@100",
     settings: FinetuneOptions,
     resume: options.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
-    """Fine-tune an encoder on labelled queries: plainly or by iDRO, on BM25's negatives, in episodes or in
-    two stages.
-    """
+    """Fine-tune an encoder on labelled queries, plainly or by iDRO, on BM25's negatives, in episodes or two stages."""
     from beir_cocodr.training.finetune import finetune as run
 
     print_training(run(dataset, model, output, settings, split, resume, target or [], measures, encoder))
@@ -90,9 +76,7 @@ def distill(
     *,
     dataset: options.Dataset,
     model: _Start,
-    teacher: Annotated[
-        str, typer.Option(help=f"{', '.join(_TEACHERS[:-1])}, or {_TEACHERS[-1]}.", show_default=False)
-    ],
+    teacher: Annotated[str, typer.Option(help=f"{', '.join(_TEACHERS[:-1])}, or {_TEACHERS[-1]}.", show_default=False)],
     output: options.Output,
     split: _TrainSplit = "train",
     settings: DistillOptions,
@@ -109,26 +93,21 @@ def distill(
 @options.takes("search", "device")
 def adapt(
     *,
-    corpus: Annotated[
-        str, typer.Option(help="Target collection; its labels, if any, only judge.", show_default=False)
-    ],
+    corpus: Annotated[str, typer.Option(help="Target collection; its labels, if any, only judge.", show_default=False)],
     base: _Start,
     output: options.Output,
     source: Annotated[str | None, typer.Option(help="Labelled collection to fine-tune on.")] = None,
     stages: Annotated[
         str,
         typer.Option(
-            help=f"Any of {','.join(ADAPT_STAGES)}; run in the order that is right, each alone and all "
-            "together."
+            help=f"Any of {','.join(ADAPT_STAGES)}; run in the order that is right, each alone and all together."
         ),
     ] = ",".join(DEFAULT_STAGES),
     queries: Annotated[
         Path | None,
         typer.Option(help="Folder of generate-queries for the corpus; without it one is made where needed."),
     ] = None,
-    generator: Annotated[
-        str, typer.Option(help="Of queries: lexical, or a seq2seq or causal model.")
-    ] = "lexical",
+    generator: Annotated[str, typer.Option(help="Of queries: lexical, or a seq2seq or causal model.")] = "lexical",
     teacher: Annotated[
         str | None, typer.Option(help="Cross-encoder of the stage gpl; default: GPL's own, from the hub.")
     ] = None,
@@ -150,8 +129,8 @@ def adapt(
 ) -> None:
     """Adapt an encoder to a corpus, compare it with its base, and recommend one.
 
-    Labels of the corpus judge, if it has some. Without them estimates do, and how often such estimates were
-    right is said; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
+    Labels of the corpus judge, if it has some. Without them estimates do, and how often such estimates were right is
+    said; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
     chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     settings = {

@@ -22,8 +22,8 @@ _ONLY_WE_READ = ("title null or absent", "integer ids", "blank lines", "byte ord
 def link_corpus(collection: Collection, output: Path) -> None:
     """Put the documents of a collection into ``output`` as a ``corpus.jsonl`` that BEIR's loader reads.
 
-    A file that is such a file already gets a symbolic link, else a hard link, else it is copied; one in our
-    cache, which may be deleted at any time, gets no symbolic link. Any other corpus is written out.
+    A file that is such a file already gets a symbolic link, else a hard link, else it is copied; one in our cache,
+    which may be deleted at any time, gets no symbolic link. Any other corpus is written out.
     """
     target = output / _CORPUS
     target.unlink(missing_ok=True)
@@ -60,11 +60,7 @@ def _hard_link(source: Path, target: Path) -> None:
 def _beir_corpus(collection: Collection) -> Path | None:
     """The file behind a collection, if it is one that BEIR's loader reads as we do."""
     path = Path(resolve_source(collection.name, "train").documents_file)
-    if (
-        path.suffix != ".jsonl"
-        or not path.is_file()
-        or any(kind in collection.counts for kind in _ONLY_WE_READ)
-    ):
+    if path.suffix != ".jsonl" or not path.is_file() or any(kind in collection.counts for kind in _ONLY_WE_READ):
         return None
     with path.open(encoding="utf-8") as file:
         first = json.loads(file.readline())

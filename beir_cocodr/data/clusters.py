@@ -35,8 +35,8 @@ class Clusters:
         centroids: (K, d) float32 as K-means left them, those of folded clusters included.
         sizes: (K,) int64 numbers of queries, after folding; they sum to Q.
         method: the library that ran K-means.
-        sampled: the number of queries that K-means saw; the others were only assigned.
-        folded_clusters: clusters that had fewer than ``min_size`` queries, but some.
+        sampled: the number of queries that K-means saw; the others were only assigned. folded_clusters: clusters that
+        had fewer than ``min_size`` queries, but some.
         folded_queries: their queries.
     """
 
@@ -61,29 +61,28 @@ def cluster_queries(
 ) -> Clusters:
     """Cluster queries by Euclidean K-means: 25 iterations from k-means++ seeds.
 
-    The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries
-    goes to the nearest centroid of a cluster that is large enough, which is said in a warning.
+    The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries goes to
+    the nearest centroid of a cluster that is large enough, which is said in a warning.
 
-    Published code has faiss choose random queries as first centroids, and by faiss's default it runs on a
-    random 256 queries a centroid (12,800 for the published K = 50); ``max_points_per_centroid=256`` does the
-    latter. Random first centroids are not offered: they leave separated groups merged that k-means++ tells
-    apart.
+    Published code has faiss choose random queries as first centroids, and by faiss's default it runs on a random 256
+    queries a centroid (12,800 for the published K = 50); ``max_points_per_centroid=256`` does the latter. Random first
+    centroids are not offered: they leave separated groups merged that k-means++ tells apart.
 
     Args:
         embeddings: (Q, d) float32.
         k: clusters, K.
         seed: of the sample, the first centroids and the library.
-        normalize: scale every embedding to length 1 first, for models that compare by cosine; a zero vector
-            stays zero. Centroids are the means of what was clustered, and not scaled.
+        normalize: scale every embedding to length 1 first, for models that compare by cosine; a zero vector stays zero.
+            Centroids are the means of what was clustered, and not scaled.
         ids: (Q,) query ids, to name queries in messages; row numbers without them.
         min_size: queries that a cluster must have to stand; 1 folds none.
-        max_points_per_centroid: K-means runs on at most this many queries times ``k``, drawn at random; every
-            query is assigned in any case.
+        max_points_per_centroid: K-means runs on at most this many queries times ``k``, drawn at random; every query is
+            assigned in any case.
         method: "faiss" or "scikit-learn"; by default faiss where it is installed.
 
     Raises:
-        InputError: NaN or infinite embeddings; ``k``, ``min_size`` or ``max_points_per_centroid`` below 1;
-            more clusters than distinct queries; no cluster of ``min_size`` queries; faiss asked for, absent.
+        InputError: NaN or infinite embeddings; ``k``, ``min_size`` or ``max_points_per_centroid`` below 1; more
+            clusters than distinct queries; no cluster of ``min_size`` queries; faiss asked for, absent.
 
     Source: COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each episode).
 
@@ -115,9 +114,7 @@ def cluster_queries(
     seed %= 2**31  # what both libraries take
     sample = _sample(points, k * max_points_per_centroid, seed)
     method = method or _default_method()
-    centroids = (_faiss if method == "faiss" else _scikit_learn)(
-        sample, _first_centroids(sample, k, seed), seed
-    )
+    centroids = (_faiss if method == "faiss" else _scikit_learn)(sample, _first_centroids(sample, k, seed), seed)
     labels = _nearest(points, centroids)
     if empty := k - len(np.unique(labels)):
         log.warning("%d of %d clusters are empty; lower --clusters", empty, k)
@@ -144,9 +141,7 @@ def _fold(
             f"{len(centroids)} clusters for {len(points)} queries: none has {min_size} queries or more; "
             "lower --clusters"
         )
-    named = [
-        f"cluster {cluster} ({_listed(np.flatnonzero(labels == cluster), ids)})" for cluster in small.tolist()
-    ]
+    named = [f"cluster {cluster} ({_listed(np.flatnonzero(labels == cluster), ids)})" for cluster in small.tolist()]
     moved = np.flatnonzero(np.isin(labels, small))
     labels[moved] = large[_nearest(points[moved], centroids[large])]
     log.warning(
@@ -176,9 +171,7 @@ def _first_centroids(sample: npt.NDArray[np.float32], k: int, seed: int) -> npt.
     return np.ascontiguousarray(chosen, np.float32)
 
 
-def _faiss(
-    sample: npt.NDArray[np.float32], first: npt.NDArray[np.float32], seed: int
-) -> npt.NDArray[np.float32]:
+def _faiss(sample: npt.NDArray[np.float32], first: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float32]:
     try:
         import faiss
     except ImportError as error:

@@ -1,8 +1,7 @@
 """A collection: documents, queries and judgements of a split, from whatever a user calls a collection.
 
-The corpus is converted once, kept below the cache root, and used again while its source stays as it was.
-Queries and judgements are joined when they are read; queries alone (:func:`load_queries`) need no index of
-document ids.
+The corpus is converted once, kept below the cache root, and used again while its source stays as it was. Queries and
+judgements are joined when they are read; queries alone (:func:`load_queries`) need no index of document ids.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from beir_cocodr.io import cache_folder, text_sha256, unfinished
 def resolve_source(dataset: str | Path, split: str) -> Source:
     """Find the source of a collection. The first of these that fits is taken, so a folder hides a short name:
 
-    1. an existing folder: a BEIR folder (``corpus.jsonl``, ``queries.jsonl``, ``qrels/SPLIT.tsv``, each plain
-       or ``.gz``);
+    1. an existing folder: a BEIR folder (``corpus.jsonl``, ``queries.jsonl``, ``qrels/SPLIT.tsv``, each plain or
+       ``.gz``);
     2. an existing file: a lone corpus (see `read_documents`);
     3. ``irds:ID``: any ir_datasets id;
     4. ``apidocs/DOMAIN``: the embedded collection;
@@ -92,24 +91,22 @@ class JoinedLabels(NamedTuple):
 def join_labels(source: Source, labels: Labels, known: Known, report: Report) -> JoinedLabels:
     """Read what a source has of queries and judgements.
 
-    With judgements, the queries are the judged ones, in the order of the queries file; without, all of them.
-    Judgements of unknown queries are left out, those of unknown documents stay, as in trec_eval; both are
-    reported. Of repeated judgements of a pair the last one counts, as in BEIR, and each is reported.
+    With judgements, the queries are the judged ones, in the order of the queries file; without, all of them. Judgements
+    of unknown queries are left out, those of unknown documents stay, as in trec_eval; both are reported. Of repeated
+    judgements of a pair the last one counts, as in BEIR, and each is reported.
 
     Args:
         source: where to read.
         labels: with "required" it is an error if no judged query is left.
         known: which ids are documents.
-        report: gets the defects of both parts, the warnings "qrels for unknown queries", "qrels for unknown
-            documents" and "repeated judgements", and the error "no judged queries".
+        report: gets the defects of both parts, the warnings "qrels for unknown queries", "qrels for unknown documents"
+            and "repeated judgements", and the error "no judged queries".
     """
     qrels: dict[str, dict[str, int]] = {}
     for line, query, document, grade in source.judgements(report):
         grades = qrels.setdefault(query, {})
         if document in grades:
-            message = (
-                f"document {document!r} was judged for query {query!r} before; the last judgement counts"
-            )
+            message = f"document {document!r} was judged for query {query!r} before; the last judgement counts"
             report("warning", "repeated judgements", str(source.judgements_file), line, query, message)
         grades[document] = grade
     ids = DuplicateIds()
@@ -160,8 +157,8 @@ _FORMAT = "1"
 def converted_corpus(source: Source) -> ArrowCorpus:
     """The documents of a source, converted to Arrow the first time and mapped from then on.
 
-    The file is put in place in one step, so that processes may race and a dead one leaves nothing behind that
-    would be trusted.
+    The file is put in place in one step, so that processes may race and a dead one leaves nothing behind that would be
+    trusted.
 
     Raises:
         InputError: for any error in the corpus, and if the cache folder cannot be written.
@@ -215,8 +212,8 @@ class Collection:
     Attributes:
         name: as the user gave it.
         documents: the corpus, memory-mapped.
-        queries: query id -> text: the judged queries of the split in the order of the queries file, all
-            queries if there are no judgements, {} for a lone corpus.
+        queries: query id -> text: the judged queries of the split in the order of the queries file, all queries if
+            there are no judgements, {} for a lone corpus.
         qrels: query id -> {document id: grade}, for those queries; {} when absent.
         split: the split of the judgements, None where there are none.
         counts: what was accepted and counted, by kind (the kinds of `Defect`); only what occurred.
@@ -233,20 +230,20 @@ class Collection:
 def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels = "required") -> Collection:
     """Load a collection; the first time its corpus is converted to Arrow, from then on it is mapped.
 
-    Accepted and counted, among others: null or absent titles, title-only and empty documents, duplicate
-    texts, CRLF, judgements of unknown queries (left out) and of unknown documents (kept, as in trec_eval),
-    query ids equal to document ids.
+    Accepted and counted, among others: null or absent titles, title-only and empty documents, duplicate texts, CRLF,
+    judgements of unknown queries (left out) and of unknown documents (kept, as in trec_eval), query ids equal to
+    document ids.
 
     Args:
-        dataset: a BEIR folder, a lone corpus file, ``irds:ID``, ``apidocs/DOMAIN`` or a BEIR short name; the
-            first that fits, in this order.
+        dataset: a BEIR folder, a lone corpus file, ``irds:ID``, ``apidocs/DOMAIN`` or a BEIR short name; the first that
+            fits, in this order.
         split: the split of the judgements.
-        labels: "required" refuses a collection without queries or without the split; "optional" takes what is
-            there; "none" does not look at queries and judgements.
+        labels: "required" refuses a collection without queries or without the split; "optional" takes what is there;
+            "none" does not look at queries and judgements.
 
     Raises:
-        InputError: for a collection that cannot be found, broken JSON, bytes that are not UTF-8, missing or
-            duplicate ids, white space in ids, grades that are not integers, an empty corpus, a missing split.
+        InputError: for a collection that cannot be found, broken JSON, bytes that are not UTF-8, missing or duplicate
+            ids, white space in ids, grades that are not integers, an empty corpus, a missing split.
 
     Example:
         >>> from beir_cocodr import load_collection
@@ -274,9 +271,7 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
     check_duplicates(joined.duplicate_queries, str(source.queries_file), report)
     equal_ids = int(np.count_nonzero(known(list(joined.queries))))
     report.counts.update(Counter({"query ids equal to document ids": equal_ids} if equal_ids else {}))
-    return _said(
-        Collection(source.name, documents, joined.queries, joined.qrels, source.split, dict(report.counts))
-    )
+    return _said(Collection(source.name, documents, joined.queries, joined.qrels, source.split, dict(report.counts)))
 
 
 def _said(collection: Collection) -> Collection:
@@ -299,8 +294,7 @@ def load_queries(dataset: str | Path, split: str = "test") -> QuerySet:
     A collection without any judgements gives all its queries. No index of document ids is made.
 
     Raises:
-        InputError: the collection cannot be found or read, it has no queries, or judgements of other splits
-            only.
+        InputError: the collection cannot be found or read, it has no queries, or judgements of other splits only.
     """
     source = resolve_source(dataset, split)
     report = StrictReport(source.name)

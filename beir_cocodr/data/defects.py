@@ -1,7 +1,7 @@
 """What is wrong with a collection, as data: the reader reports, the caller decides what to do about it.
 
-Loading stops at errors and counts the rest. Ids that stand twice are found without keeping the ids, and
-lines of one kind are counted and reported once a file.
+Loading stops at errors and counts the rest. Ids that stand twice are found without keeping the ids, and lines of one
+kind are counted and reported once a file.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Defect:
         severity: ``"error"`` is what loading refuses, ``"warning"`` what it accepts and counts.
         kind: the category, the same words as the keys of ``Collection.counts``.
         file: the file it stands in, or ``irds:ID``.
-        line: line in that file from 1 (the record's number for ir_datasets), None if it is the whole file.
-        id: the id of the query or document at fault, None where there is none.
+        line: line in that file from 1 (the record's number for ir_datasets), None if it is the whole file. id: the id
+        of the query or document at fault, None where there is none.
         message: one line, what is wrong and the way out.
         times: how many lines this one defect stands for (CRLF, absent titles, ... are reported once a file).
     """
@@ -51,25 +51,12 @@ class Report(Protocol):
     """Receives the fields of a `Defect`, so that a caller that only counts makes no objects."""
 
     def __call__(
-        self,
-        severity: Severity,
-        kind: str,
-        file: str,
-        line: int | None,
-        id: str | None,
-        message: str,
-        times: int = 1,
+        self, severity: Severity, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
     ) -> None: ...
 
 
 def ignore(
-    severity: Severity,
-    kind: str,
-    file: str,
-    line: int | None,
-    id: str | None,
-    message: str,
-    times: int = 1,
+    severity: Severity, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
 ) -> None:
     """A `Report` for reading a file again whose defects are already known."""
 
@@ -86,14 +73,7 @@ class StrictReport:
         self.counts: Counter[str] = Counter()
 
     def __call__(
-        self,
-        severity: Severity,
-        kind: str,
-        file: str,
-        line: int | None,
-        id: str | None,
-        message: str,
-        times: int = 1,
+        self, severity: Severity, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
     ) -> None:
         if severity == "error":
             defect = Defect(severity, kind, file, line, id, message, times)

@@ -88,9 +88,7 @@ class IdIndex:
             open_ = open_[self._sorted[positions[open_]] == wanted[open_]]
             rows = self._order[positions[open_]]
             values = gather(self._ids, rows)
-            hit = np.array(
-                [ids[i] == value for i, value in zip(open_.tolist(), values, strict=True)], dtype=bool
-            )
+            hit = np.array([ids[i] == value for i, value in zip(open_.tolist(), values, strict=True)], dtype=bool)
             found[open_[hit]] = rows[hit]
             # Two ids that share a hash stand side by side: try the neighbour.
             open_ = open_[~hit]
@@ -106,14 +104,14 @@ _STREAM_ROWS = 4096
 class Documents(Mapping[str, dict[str, str]]):
     """A corpus in a memory-mapped Arrow table: also a drop-in BEIR corpus, id -> {"title": str, "text": str}.
 
-    Iterating, ``items()``, ``values()`` and `chunks` stream in corpus order; the corpus is never held in
-    memory as Python objects. The first lookup by id builds an index of 16 bytes a document.
+    Iterating, ``items()``, ``values()`` and `chunks` stream in corpus order; the corpus is never held in memory as
+    Python objects. The first lookup by id builds an index of 16 bytes a document.
 
     Args:
-        table: columns ``id``, ``title`` and ``text``, large_string without nulls, ids unique.
-        content_hash: sha256 in hexadecimal over all (id, title, text) in order.
-        path: the Arrow file behind the table. A pickled `Documents` with a path is opened again at the other
-            end, one without carries the whole table.
+        table: columns ``id``, ``title`` and ``text``, large_string without nulls, ids unique. content_hash: sha256 in
+        hexadecimal over all (id, title, text) in order.
+        path: the Arrow file behind the table. A pickled `Documents` with a path is opened again at the other end, one
+            without carries the whole table.
     """
 
     def __init__(self, table: pa.Table, content_hash: str, path: Path | None = None) -> None:
@@ -240,9 +238,7 @@ class _Values(ValuesView[dict[str, str]]):
 
 
 def _documents(ids: list[str], titles: list[str], texts: list[str]) -> list[dict[str, str]]:
-    return [
-        {"_id": id, "title": title, "text": text} for id, title, text in zip(ids, titles, texts, strict=True)
-    ]
+    return [{"_id": id, "title": title, "text": text} for id, title, text in zip(ids, titles, texts, strict=True)]
 
 
 def _reopen(path: str) -> Documents:

@@ -26,9 +26,8 @@ _SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
 class IrdsSource:
     """A `Source` over an ir_datasets id.
 
-    ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is taken at
-    its word, whatever split is asked for, with one exception: ``train`` is never served with the judgements
-    of another split.
+    ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is taken at its word,
+    whatever split is asked for, with one exception: ``train`` is never served with the judgements of another split.
 
     Args:
         name: the collection as the user gave it.
@@ -74,8 +73,8 @@ class IrdsSource:
     def key(self) -> tuple[str, ...] | None:
         import ir_datasets
 
-        # What ir_datasets ships is hash-checked, so its id and version say what the documents are. Splits
-        # share them, and an id that somebody else composed may have them from a shipped one.
+        # What ir_datasets ships is hash-checked, so its id and version say what the documents are. Splits share them,
+        # and an id that somebody else composed may have them from a shipped one.
         handler = self._dataset.docs_handler()
         for identifier in (ir_datasets.docs_parent_id(self.dataset_id), _namespace(handler)):
             if identifier and is_registered(identifier):
@@ -101,8 +100,8 @@ class IrdsSource:
         """Stream (number, id, title, text).
 
         The fields title and text where the id has a text; else the text that ir_datasets itself composes
-        (``default_text()``) with an empty title; else, as for codesearchnet, the title and all other fields
-        that are strings, which is reported as "texts joined from fields".
+        (``default_text()``) with an empty title; else, as for codesearchnet, the title and all other fields that are
+        strings, which is reported as "texts joined from fields".
         """
         checker = RecordChecker(self.documents_file, report)
         joined = LineTally()

@@ -43,8 +43,8 @@ class Passage(NamedTuple):
 #: First character, and the one after the last.
 Range = tuple[int, int]
 
-# sentencex panics after a mark that is followed by white space of several bytes; one character stands for
-# another here, so that places in the text stay what they are.
+# sentencex panics after a mark that is followed by white space of several bytes; one character stands for another here,
+# so that places in the text stay what they are.
 _SPACES = (0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x202F, 0x205F, 0x3000)
 
 _PLAIN_SPACE = dict.fromkeys(_SPACES, " ") | {0x85: "\n", 0x2029: "\n"}
@@ -53,14 +53,13 @@ _PLAIN_SPACE = dict.fromkeys(_SPACES, " ") | {0x85: "\n", 0x2029: "\n"}
 def sentence_ranges(text: str, language: str = "en") -> list[Range]:
     """The sentences of a text as character ranges, by Wikimedia's sentencex.
 
-    Together they hold every character that is not white space, once and in order; none begins or ends with
-    white space. The marks that end sentences are known for all scripts whatever the language is; the language
-    says which abbreviations do not end one.
+    Together they hold every character that is not white space, once and in order; none begins or ends with white space.
+    The marks that end sentences are known for all scripts whatever the language is; the language says which
+    abbreviations do not end one.
 
     Args:
         text: any text.
-        language: an ISO 639 code; for one that sentencex does not know it takes a related language, or
-            English.
+        language: an ISO 639 code; for one that sentencex does not know it takes a related language, or English.
     """
     return [_stripped(text, start, end) for start, end in _cuts(text, language) if text[start:end].strip()]
 
@@ -97,31 +96,27 @@ _WINDOW_A_TOKEN = 16
 
 
 def split_passages(
-    texts: Sequence[str],
-    count: Count,
-    limit: int = 144,
-    language: str = "en",
-    titles: Sequence[int] | None = None,
+    texts: Sequence[str], count: Count, limit: int = 144, language: str = "en", titles: Sequence[int] | None = None
 ) -> list[list[Range]]:
     """Cut documents into consecutive passages of at most ``limit`` tokens, counted on the passage itself.
 
-    Sentences are grouped greedily. One that is too long by itself is cut between words, and a word that is
-    too long (a text without spaces) between characters. No character but white space is lost, the order is
-    kept, and no passage begins or ends with white space; a blank text has no passage.
+    Sentences are grouped greedily. One that is too long by itself is cut between words, and a word that is too long (a
+    text without spaces) between characters. No character but white space is lost, the order is kept, and no passage
+    begins or ends with white space; a blank text has no passage.
 
     Args:
         texts: the documents.
         count: tokens of a text, those included that a tokenizer adds to every text.
         limit: the most tokens of a passage. A single character of more tokens stands alone.
         language: of the sentences, see :func:`sentence_ranges`.
-        titles: for each text the number of characters at its start that are a title, and so a sentence of
-            their own; none by default.
+        titles: for each text the number of characters at its start that are a title, and so a sentence of their own;
+            none by default.
 
     Returns:
         For each text the character ranges of its passages.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), section 4.1; the published code groups one
-    sentence too many.
+    Source: Wu et al., 2023 (Query-as-context Pre-training), section 4.1; the published code groups one sentence too
+    many.
     """
     passages: list[list[Range]] = [[] for _ in texts]
     long: list[int] = []
@@ -157,9 +152,7 @@ def _sentences(text: str, title: int, language: str) -> list[Range]:
     return head + [(title + start, title + end) for start, end in sentence_ranges(text[title:], language)]
 
 
-def _units(
-    texts: Sequence[str], sentences: Sequence[list[Range]], count: Count, limit: int
-) -> Iterator[list[_Unit]]:
+def _units(texts: Sequence[str], sentences: Sequence[list[Range]], count: Count, limit: int) -> Iterator[list[_Unit]]:
     """For each text its sentences with their tokens, those that are too long in parts."""
     flat = [text[start:end] for text, found in zip(texts, sentences, strict=True) for start, end in found]
     lengths = iter(count(flat))
@@ -190,12 +183,7 @@ def _regrouped(text: str, group: list[_Unit], count: Count, limit: int) -> Itera
     """A group that joined is longer than the sum of its units, cut into groups that were measured."""
     while group:
         taken = next(
-            (
-                n
-                for n in range(len(group) - 1, 1, -1)
-                if count([text[group[0][0] : group[n - 1][1]]])[0] <= limit
-            ),
-            1,
+            (n for n in range(len(group) - 1, 1, -1) if count([text[group[0][0] : group[n - 1][1]]])[0] <= limit), 1
         )
         yield group[:taken]
         group = group[taken:]
@@ -226,9 +214,7 @@ def _cut(text: str, start: int, end: int, count: Count, limit: int) -> tuple[int
     return fit or (start + 1, count([text[start : start + 1]])[0])
 
 
-def _last_fitting(
-    text: str, start: int, ends: Sequence[int], count: Count, limit: int
-) -> tuple[int, int] | None:
+def _last_fitting(text: str, start: int, ends: Sequence[int], count: Count, limit: int) -> tuple[int, int] | None:
     """The last of ascending ends up to which the text fits, by bisection, and its tokens, if any does."""
     best = None
     low, high = 0, len(ends)
@@ -260,9 +246,7 @@ class PassageReader:
         language: of the sentences.
     """
 
-    def __init__(
-        self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str
-    ) -> None:
+    def __init__(self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str) -> None:
         self.documents, self.text_format = documents, text_format
         self.count, self.limit, self.language = count, limit, language
         self._sample: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
@@ -280,9 +264,7 @@ class PassageReader:
                 for passage in self._split(range(start, min(start + _CHUNK, len(counts)))):
                     counts[passage.row] += 1
             save_array(saved, counts)
-        first = np.concatenate(
-            [[0], np.cumsum(np.load(saved))]
-        )  # (N + 1,) number of passages before a document
+        first = np.concatenate([[0], np.cumsum(np.load(saved))])  # (N + 1,) number of passages before a document
         total = int(first[-1])
         rng = np.random.default_rng(seed)
         self._sample = first, np.sort(rng.choice(total, min(size, total), replace=False))

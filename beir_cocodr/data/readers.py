@@ -1,7 +1,7 @@
 """The one reader of text files: documents, queries and judgements, as JSON lines or tab-separated.
 
-Loading and validation both stand on it, so that they cannot disagree. What every document and query has to
-satisfy, wherever it was read, is checked by :class:`RecordChecker`.
+Loading and validation both stand on it, so that they cannot disagree. What every document and query has to satisfy,
+wherever it was read, is checked by :class:`RecordChecker`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def numbered_lines(path: Path, report: Report) -> Iterator[tuple[int, str]]:
 
     Args:
         path: the file; ``.gz`` is decompressed on the way.
-        report: gets the errors "not UTF-8" and "unreadable file", and once a file the warnings "CRLF",
-            "blank lines" and "byte order mark".
+        report: gets the errors "not UTF-8" and "unreadable file", and once a file the warnings "CRLF", "blank lines"
+            and "byte order mark".
     """
     file = str(path)
     crlf, blank = LineTally(), LineTally()
@@ -77,9 +77,7 @@ def json_records(path: Path, report: Report) -> Iterator[tuple[int, dict[str, An
             message = f"broken JSON at column {error.colno} ({error.msg}); write one JSON object a line"
             report("error", "broken JSON", file, line, None, message)
         except (ValueError, RecursionError):
-            message = (
-                "broken JSON: too long a number or too deep a nesting; write one flat JSON object a line"
-            )
+            message = "broken JSON: too long a number or too deep a nesting; write one flat JSON object a line"
             report("error", "broken JSON", file, line, None, message)
         else:
             if isinstance(record, dict):
@@ -105,9 +103,9 @@ class RecordChecker:
 
     Args:
         file: the name used in reports.
-        report: gets the errors "missing ids", "ids not strings", "white space in ids", "text not a string"
-            and "not UTF-8", and the warnings "integer ids", "title null or absent", "title-only documents",
-            "empty documents" and "empty queries".
+        report: gets the errors "missing ids", "ids not strings", "white space in ids", "text not a string" and "not
+            UTF-8", and the warnings "integer ids", "title null or absent", "title-only documents", "empty documents"
+            and "empty queries".
     """
 
     def __init__(self, file: str, report: Report) -> None:
@@ -209,15 +207,14 @@ CORPUS_SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 def read_documents(path: Path, report: Report) -> Iterator[Document]:
     """Stream the documents of a ``.jsonl`` or ``.tsv`` file, plain or ``.gz``, as (line, id, title, text).
 
-    JSON lines take ``_id``, else ``id``; ``text``, else ``contents``; ``title`` may be absent. A
-    tab-separated file is ``id<TAB>text`` or ``id<TAB>title<TAB>text``, without quoting: its first line
-    decides which of the two the whole file is. A first line whose first cell is ``id`` or ``_id`` and whose
-    last is ``text`` or ``contents`` is a header.
+    JSON lines take ``_id``, else ``id``; ``text``, else ``contents``; ``title`` may be absent. A tab-separated file is
+    ``id<TAB>text`` or ``id<TAB>title<TAB>text``, without quoting: its first line decides which of the two the whole
+    file is. A first line whose first cell is ``id`` or ``_id`` and whose last is ``text`` or ``contents`` is a header.
 
     Args:
         path: the file.
-        report: gets the defects, among them the errors "broken JSON", "wrong columns", "no text field" and
-            "empty corpus".
+        report: gets the defects, among them the errors "broken JSON", "wrong columns", "no text field" and "empty
+            corpus".
     """
     checker = RecordChecker(str(path), report)
     read = _read_tsv if path.name.endswith((".tsv", ".tsv.gz")) else _read_jsonl
@@ -312,15 +309,15 @@ _GRADE_HEADERS = {"score", "relevance", "rel", "label", "grade"}
 def read_judgements(path: Path, report: Report) -> Iterator[Judgement]:
     """Stream the judgements of a qrels file, plain or ``.gz``, as (line, query id, document id, grade).
 
-    Two layouts, told apart by the first line: BEIR's three columns (query, document, grade; a header line
-    such as ``query-id corpus-id score`` is recognised by its last cell) and TREC's four (query, iteration,
-    document, grade). A line with tabs is cut at its tabs, another at white space. A grade is an integer:
-    ``1.0`` is refused, as tools disagree on what to make of it.
+    Two layouts, told apart by the first line: BEIR's three columns (query, document, grade; a header line such as
+    ``query-id corpus-id score`` is recognised by its last cell) and TREC's four (query, iteration, document, grade). A
+    line with tabs is cut at its tabs, another at white space. A grade is an integer: ``1.0`` is refused, as tools
+    disagree on what to make of it.
 
     Args:
         path: the file.
-        report: gets the errors "wrong columns", "non-integer grades" and those of the ids, and the warning
-            "qrels without header" (BEIR's own loader would lose the first judgement of such a file).
+        report: gets the errors "wrong columns", "non-integer grades" and those of the ids, and the warning "qrels
+            without header" (BEIR's own loader would lose the first judgement of such a file).
     """
     checker = RecordChecker(str(path), report)
     columns = 0

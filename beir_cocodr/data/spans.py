@@ -27,10 +27,9 @@ def split_spans(
 ) -> list[str]:
     """Cut one text into consecutive spans of at most ``span_tokens`` tokens.
 
-    Sentences are grouped greedily; a span ends when the next sentence would make it too long, or at random
-    after a sentence with ``flush_probability``. A sentence that is longer by itself is cut into windows of
-    about equal size, at white space where there is any. A text of more than ``span_tokens`` tokens has at
-    least two spans.
+    Sentences are grouped greedily; a span ends when the next sentence would make it too long, or at random after a
+    sentence with ``flush_probability``. A sentence that is longer by itself is cut into windows of about equal size, at
+    white space where there is any. A text of more than ``span_tokens`` tokens has at least two spans.
 
     Args:
         text: the document.
@@ -117,9 +116,7 @@ def _windows(offsets: Sequence[Range], start: int, end: int, span_tokens: int) -
 
 
 # Scripts that are written without spaces: Thai and Lao, Myanmar, Khmer, kana, Han.
-_SPACELESS = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
+_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
 #: A word: one character of such a script, a run of other letters and digits, or any other mark alone.
 _WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|\S")
@@ -130,8 +127,8 @@ _ALONE = re.compile(rf"[{_SPACELESS}]")
 def delete_words(text: str, ratio: float, rng: np.random.Generator) -> str:
     """``text`` without about ``ratio`` of its words, each deleted independently; one of them always stays.
 
-    Needs no tokenizer and no language: where a script has no spaces, characters are deleted. What was not
-    adjacent in the text stays apart by a space, except characters of such a script.
+    Needs no tokenizer and no language: where a script has no spaces, characters are deleted. What was not adjacent in
+    the text stays apart by a space, except characters of such a script.
 
     Args:
         text: any text; one without words is returned as it is.
@@ -183,9 +180,7 @@ class SpannedText:
         """The text from span ``first`` up to, but without, span ``last``; empty where there is none."""
         if first >= last:
             return ""
-        return self.text[
-            self.offsets[self.ranges[first][0]][0] : self.offsets[self.ranges[last - 1][1] - 1][1]
-        ]
+        return self.text[self.offsets[self.ranges[first][0]][0] : self.offsets[self.ranges[last - 1][1] - 1][1]]
 
     def tokens(self, first: int, last: int) -> int:
         return self.ranges[last - 1][1] - self.ranges[first][0]
@@ -208,9 +203,7 @@ def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
     return text, text
 
 
-def inverse_cloze(
-    document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1
-) -> tuple[str, str]:
+def inverse_cloze(document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1) -> tuple[str, str]:
     """One random span of a window as the query, the rest of the window as its passage (ICT).
 
     Args:
@@ -237,8 +230,8 @@ def damaged(document: SpannedText, rng: np.random.Generator, deletion: float = 0
 def draw_window(document: SpannedText, rng: np.random.Generator, least: int = 1) -> Range:
     """A random run of consecutive spans of at most ``max_tokens`` tokens, but of ``least`` spans.
 
-    It grows from a random span to random sides until no neighbour fits, so that it is always about full. A
-    document that fits is taken whole.
+    It grows from a random span to random sides until no neighbour fits, so that it is always about full. A document
+    that fits is taken whole.
 
     Returns:
         The first span, and the one after the last.
@@ -250,11 +243,7 @@ def draw_window(document: SpannedText, rng: np.random.Generator, least: int = 1)
     last = first + 1
     while True:
         larger = [(first - 1, last)] * (first > 0) + [(first, last + 1)] * (last < count)
-        fitting = [
-            wider
-            for wider in larger
-            if last - first < least or document.tokens(*wider) <= document.max_tokens
-        ]
+        fitting = [wider for wider in larger if last - first < least or document.tokens(*wider) <= document.max_tokens]
         if not fitting:
             return first, last
         first, last = fitting[int(rng.integers(len(fitting)))]

@@ -1,7 +1,7 @@
 """From a query or a document to what an encoder reads: joining title and text, words, tokens and masks.
 
-Words are found in any language, without a dictionary. Texts are counted in tokens of a tokenizer, or in words
-where there is none. Masking for masked language modelling takes whole words.
+Words are found in any language, without a dictionary. Texts are counted in tokens of a tokenizer, or in words where
+there is none. Masking for masked language modelling takes whole words.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TextFormat:
         title_separator: stands between title and text (default one space, as in BEIR).
         query_prompt: put before every query.
         document_prompt: put before every document.
-        query_length: tokens a query is cut to, special tokens and prompt included; None means the
-            encoder's own maximum.
+        query_length: tokens a query is cut to, special tokens and prompt included; None means the encoder's own
+            maximum.
         document_length: the same for documents.
 
     Source: COCO-DR, section 5 (title and text joined, 64 and 128 tokens).
@@ -70,9 +70,8 @@ _UNIT = regex.compile(rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|
 def words(text: str) -> list[str]:
     """The words of a text, lowercased, in order, as often as they stand there.
 
-    A word is a run of letters, marks and digits. In scripts that put no space between words (Chinese,
-    Japanese but for katakana, Thai, Lao, Khmer, Burmese) it is every pair of neighbouring characters, as in
-    Lucene's CJK analysis.
+    A word is a run of letters, marks and digits. In scripts that put no space between words (Chinese, Japanese but for
+    katakana, Thai, Lao, Khmer, Burmese) it is every pair of neighbouring characters, as in Lucene's CJK analysis.
     """
     found: list[str] = []
     for run in _RUN.findall(text.lower()):
@@ -94,8 +93,8 @@ def count_units(text: str) -> int:
 def load_tokenizer(name: str) -> Any:
     """Load a tokenizer by a hub name or folder.
 
-    For a model folder without tokenizer files the host makes one that knows special tokens only, and reads
-    every text as unknown; that is refused here.
+    For a model folder without tokenizer files the host makes one that knows special tokens only, and reads every text
+    as unknown; that is refused here.
 
     Raises:
         InputError: there is no tokenizer, or it is such a one.
@@ -108,9 +107,7 @@ def load_tokenizer(name: str) -> Any:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unreadable")
         raise InputError(f"the tokenizer of {name!r} cannot be loaded ({reason})") from error
     if len(tokenizer) - len(tokenizer.all_special_ids) < 2:
-        raise InputError(
-            f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model"
-        )
+        raise InputError(f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model")
     return tokenizer
 
 
@@ -142,9 +139,7 @@ def token_counter(tokenizer: Any) -> TokenCounter:
     def count(texts: Sequence[str]) -> list[int]:
         if not texts:
             return []
-        encoded = tokenizer(
-            list(texts), verbose=False, return_attention_mask=False, return_token_type_ids=False
-        )
+        encoded = tokenizer(list(texts), verbose=False, return_attention_mask=False, return_token_type_ids=False)
         return [len(ids) for ids in encoded["input_ids"]]
 
     return TokenCounter(count, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest())
@@ -157,9 +152,9 @@ IGNORED = -100
 class WholeWordMasker:
     """Masks whole words of token id sequences, reproducibly for a given generator.
 
-    Of n ordinary tokens max(1, round(probability * n)) are chosen, word by word in random order, leaving
-    out a word that would pass the budget (the shortest word is taken where none fits). Of the chosen
-    tokens 80% become the mask token, 10% a random ordinary token, 10% stay.
+    Of n ordinary tokens max(1, round(probability * n)) are chosen, word by word in random order, leaving out a word
+    that would pass the budget (the shortest word is taken where none fits). Of the chosen tokens 80% become the mask
+    token, 10% a random ordinary token, 10% stay.
 
     Args:
         tokenizer: a fast tokenizer with a mask token.
@@ -170,9 +165,7 @@ class WholeWordMasker:
 
     def __init__(self, tokenizer: Any, probability: float = 0.15) -> None:
         if tokenizer.mask_token_id is None:
-            raise InputError(
-                f"{type(tokenizer).__name__} has no mask token, so no language model can be trained"
-            )
+            raise InputError(f"{type(tokenizer).__name__} has no mask token, so no language model can be trained")
         self.probability = probability
         self.mask_id = int(tokenizer.mask_token_id)
         size = len(tokenizer)

@@ -21,13 +21,12 @@ Hashes = npt.NDArray[np.int64]
 class CorpusHashes:
     """Reads a corpus once and keeps 32 bytes of each document, so that later checks can ask for it.
 
-    Ids are compared themselves where hashes meet. Texts are not: that two different ones of ten million share
-    a 64-bit hash has a chance of about three in a million, and costs a warning too many.
+    Ids are compared themselves where hashes meet. Texts are not: that two different ones of ten million share a 64-bit
+    hash has a chance of about three in a million, and costs a warning too many.
 
     Args:
         source: where to read.
-        report: gets the defects of the corpus, among them the error "duplicate ids" and the warning
-            "duplicate texts".
+        report: gets the defects of the corpus, among them the error "duplicate ids" and the warning "duplicate texts".
     """
 
     def __init__(self, source: Source, report: Report) -> None:
@@ -64,9 +63,7 @@ class CorpusHashes:
             wanted = np.int64(hash(text.strip()))
             place = int(self._texts.searchsorted(wanted))
             if text.strip() and place < len(self._texts) and self._texts[place] == wanted:
-                message = (
-                    f"the document on line {self._lines[place]} has the same text; retrieving it is trivial"
-                )
+                message = f"the document on line {self._lines[place]} has the same text; retrieving it is trivial"
                 report("warning", "query texts equal to document texts", file, line, id, message)
 
     def _report_duplicate_texts(self, contents: Hashes, report: Report) -> None:
@@ -104,9 +101,9 @@ __all__ = ["Defect", "summarize", "validate"]
 def validate(dataset: str | Path, split: str = "test", *, labels: Labels | None = None) -> list[Defect]:
     """Report every defect of a collection, with file, line and id.
 
-    Errors are exactly what `load_collection` refuses with the same arguments: both read through the same
-    readers. Warnings are what it accepts; next to those it counts, they name queries whose text is a
-    document's, and every query is looked at, judged or not. Of the corpus, 32 bytes a document are kept.
+    Errors are exactly what `load_collection` refuses with the same arguments: both read through the same readers.
+    Warnings are what it accepts; next to those it counts, they name queries whose text is a document's, and every query
+    is looked at, judged or not. Of the corpus, 32 bytes a document are kept.
 
     Args:
         dataset: as for `load_collection`.
@@ -151,13 +148,6 @@ class _Collected:
         self.list: list[Defect] = []
 
     def __call__(
-        self,
-        severity: Severity,
-        kind: str,
-        file: str,
-        line: int | None,
-        id: str | None,
-        message: str,
-        times: int = 1,
+        self, severity: Severity, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
     ) -> None:
         self.list.append(Defect(severity, kind, file, line, id, message, times))

@@ -59,33 +59,33 @@ def compare_models(
 ) -> ComparisonRecord:
     """Compare two or more models: "better", "worse" or "cannot tell" for each pair, b against a.
 
-    With labels: paired tests, bootstrap intervals, wins, ties and losses. "better" and "worse" need a
-    two-tailed paired t-test with p < 0.05 after Holm's correction over all pairs.
-    Without: estimates from held-out crops, generated queries and agreement with BM25 and with the fusion,
-    by a rule that was calibrated on labelled collections, or says that it was not.
+    With labels: paired tests, bootstrap intervals, wins, ties and losses. "better" and "worse" need a two-tailed paired
+    t-test with p < 0.05 after Holm's correction over all pairs.
+    Without: estimates from held-out crops, generated queries and agreement with BM25 and with the fusion, by a rule
+    that was calibrated on labelled collections, or says that it was not.
 
     Args:
         models: model names, or, with labels, TREC run files.
         dataset, split: the collection.
-        output: folder for comparison.json, labels_wanted.tsv, runs and, with labels, what ``evaluate``
-            writes; nothing is kept without it.
+        output: folder for comparison.json, labels_wanted.tsv, runs and, with labels, what ``evaluate`` writes; nothing
+            is kept without it.
         measures: with labels; the first one decides.
-        labels: False does without the labels that there are, True insists on them; by default they are used
-            where the split has some.
+        labels: False does without the labels that there are, True insists on them; by default they are used where the
+            split has some.
         policy: for documents whose id is the query's, see
             :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         queries: look at only that many queries of the collection, evenly spaced.
         samples, seed: of crops and of generated queries.
         wanted: how many pairs to ask labels for.
-        against: ask for those that tell this model from the best of the others, not the two best models.
-        search: how models are loaded and search.
+        against: ask for those that tell this model from the best of the others, not the two best models. search: how
+        models are loaded and search.
 
     Returns:
         What comparison.json holds.
 
     Raises:
-        InputError: fewer than two models, one named twice, or what has to be corrected in the collection,
-            the models, the runs or the measures.
+        InputError: fewer than two models, one named twice, or what has to be corrected in the collection, the models,
+            the runs or the measures.
 
     Example:
         >>> from beir_cocodr import compare
@@ -141,9 +141,7 @@ def _collection(dataset: str, split: str, labels: bool | None) -> Collection:
         return load_collection(dataset, split)
     collection = load_collection(dataset, split, labels="optional")
     if labels is None and not collection.qrels:
-        log.warning(
-            "%s has no judgements of split %r: the verdict is an estimate without labels", dataset, split
-        )
+        log.warning("%s has no judgements of split %r: the verdict is an estimate without labels", dataset, split)
     return collection
 
 

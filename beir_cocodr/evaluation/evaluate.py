@@ -58,8 +58,8 @@ def evaluate(
         measures: names that ir-measures knows.
         policy: for documents whose id is the query's, see :func:`identical_ids`.
         top_k: documents a query; by default what the measures need.
-        families: questions, each by the (a, b) labels to test for it; by default all against all.
-        queries: evaluate only that many queries, evenly spaced (stated in the results).
+        families: questions, each by the (a, b) labels to test for it; by default all against all. queries: evaluate
+        only that many queries, evenly spaced (stated in the results).
         search: how models are loaded and search.
 
     Returns:
@@ -193,10 +193,7 @@ def _search(
             ranking = retriever.search(queries, top_k + drop)
             results = ranking.results(collection.documents, drop_identical_ids=drop, depth=top_k)
             searched = time.perf_counter() - ready
-            yield (
-                label,
-                _Searched(results, retriever.describe(), round(ready - start, 3), round(searched, 3)),
-            )
+            yield (label, _Searched(results, retriever.describe(), round(ready - start, 3), round(searched, 3)))
 
 
 def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarray]) -> None:

@@ -75,23 +75,19 @@ _BATCH_ELEMENTS = 10_000_000
 
 
 def compare(
-    scores: dict[str, dict[str, np.ndarray]],
-    families: Mapping[str, Sequence[tuple[str, str]]],
-    seed: int = 42,
+    scores: dict[str, dict[str, np.ndarray]], families: Mapping[str, Sequence[tuple[str, str]]], seed: int = 42
 ) -> list[PairedTest]:
     """Test every pair (a, b) of every family in every measure.
 
     Args:
         scores: model to measure to (Q,) per-query scores, all in one order of queries.
-        families: name of a question to the pairs that answer it; Holm's correction is over these.
-        seed: of the resampling.
+        families: name of a question to the pairs that answer it; Holm's correction is over these. seed: of the
+        resampling.
     """
     compared = []
     for measure in next(iter(scores.values()), {}):
         for family, pairs in families.items():
-            tests = [
-                _test(family, measure, a, b, scores[a][measure], scores[b][measure], seed) for a, b in pairs
-            ]
+            tests = [_test(family, measure, a, b, scores[a][measure], scores[b][measure], seed) for a, b in pairs]
             t = holm([test.t_p for test in tests])
             randomization = holm([test.randomization_p for test in tests])
             compared += [
@@ -122,9 +118,7 @@ def interval(values: np.ndarray, seed: int = 42) -> Interval | None:
     return float(found.low), float(found.high)
 
 
-def _test(
-    family: str, measure: str, a: str, b: str, first: np.ndarray, second: np.ndarray, seed: int
-) -> PairedTest:
+def _test(family: str, measure: str, a: str, b: str, first: np.ndarray, second: np.ndarray, seed: int) -> PairedTest:
     difference = second - first
     t_p: float | None = None
     randomization_p: float | None = None

@@ -1,5 +1,5 @@
-"""One run under BEIR, ir-measures and pytrec_eval, with every difference accounted for: a tool's habits are
-applied to the reference one after the other, and the mean is computed again after each.
+"""One run under BEIR, ir-measures and pytrec_eval, with every difference accounted for: a tool's habits are applied to
+the reference one after the other, and the mean is computed again after each.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class Scoring:
     def values(self, qrels: Qrels) -> dict[str, float]:
         """Each query's part, for those that the mean is taken over."""
         scores = {
-            metric.query_id: float(metric.value)
-            for metric in ir_measures.iter_calc([self.measure], qrels, self.run)
+            metric.query_id: float(metric.value) for metric in ir_measures.iter_calc([self.measure], qrels, self.run)
         }
         return {query: scores[query] * self._factor(qrels[query]) for query in self.queries}
 
@@ -163,9 +162,7 @@ class ParityRecord(Record):
     versions: dict[str, str]
 
 
-def explain(
-    tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float, tolerance: float
-) -> Difference:
+def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float, tolerance: float) -> Difference:
     """Account for a tool's number, starting from ir-measures'.
 
     Args:
@@ -224,9 +221,7 @@ def _beir(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[St
         many = [q for q, grades in qrels.items() if sum(g > 0 for g in grades.values()) > measure.beir_cutoff]
         if many:
             scoring = replace(scoring, capped=True)
-            reason = (
-                f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall by all"
-            )
+            reason = f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall by all"
             yield Step("capping", reason, many, scoring)
     if not measure.beir_custom:
         yield from _denominator(scoring, "BEIR's evaluate")
@@ -294,14 +289,12 @@ def _rounded(mean: float, value: float) -> float:
 TOLERANCE = 1e-6
 
 
-def parity(
-    run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES
-) -> ParityRecord:
+def parity(run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES) -> ParityRecord:
     """Score a TREC run with three tools and say why their numbers differ.
 
-    The reference is ir-measures: its mean is over all judged queries, with 0 for those without results. Each
-    habit of another tool that concerns this run is applied to the reference in turn and the mean computed
-    again; what the last mean and the tool's own number still differ by is reported as remaining.
+    The reference is ir-measures: its mean is over all judged queries, with 0 for those without results. Each habit of
+    another tool that concerns this run is applied to the reference in turn and the mean computed again; what the last
+    mean and the tool's own number still differ by is reported as remaining.
 
     Args:
         run: a TREC run file.
@@ -309,8 +302,8 @@ def parity(
         measures: names of ir-measures that BEIR has as well, and ``R_cap@k``.
 
     Raises:
-        InputError: a run or collection that cannot be read, no query in common, or a measure that the
-            tools do not share.
+        InputError: a run or collection that cannot be read, no query in common, or a measure that the tools do not
+            share.
     """
     wanted = parse_parity_measures(measures)
     found = read_trec_run(Path(run))
@@ -348,17 +341,12 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
         # With a negative grade pytrec_eval, on which all three tools stand, may never return.
         counts["grades below 0, read as 0, which means not relevant as well"] = negative
     return {
-        query: {document: max(grade, 0) for document, grade in grades.items()}
-        for query, grades in joined.qrels.items()
+        query: {document: max(grade, 0) for document, grade in grades.items()} for query, grades in joined.qrels.items()
     }, counts
 
 
 def _row(
-    measure: ParityMeasure,
-    reference: dict[str, float],
-    others: dict[Tool, dict[str, float]],
-    qrels: Qrels,
-    run: Run,
+    measure: ParityMeasure, reference: dict[str, float], others: dict[Tool, dict[str, float]], qrels: Qrels, run: Run
 ) -> MeasureParity:
     names: dict[Tool, str] = {"beir": measure.beir_name, "pytrec_eval": measure.pytrec_name}
     tools = {"ir_measures": ToolValue(str(measure.measure), reference[measure.name])}

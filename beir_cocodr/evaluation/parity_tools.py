@@ -92,11 +92,7 @@ def _parse(name: str) -> ParityMeasure:
         measure = ir_measures.parse_measure(f"R@{capped.group(1)}" if capped else name)
         # Measures are made without looking at what they need: R and P need a cutoff.
         known = measure.NAME in _NAMES and set(measure.params) <= {"cutoff"}
-        known = (
-            known
-            and int(measure.params.get("cutoff", 1)) > 0
-            and ir_measures.DefaultPipeline.supports(measure)
-        )
+        known = known and int(measure.params.get("cutoff", 1)) > 0 and ir_measures.DefaultPipeline.supports(measure)
     except Exception:
         known = False
     if not known:
@@ -131,8 +127,8 @@ def pytrec_eval_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run
 def beir_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:
     """``EvaluateRetrieval.evaluate``, then ``evaluate_custom`` on the same results, as BEIR's examples do.
 
-    ``evaluate_custom`` cannot take results of queries that are not judged, nor can its R_cap those of queries
-    without relevant documents: it gets the others.
+    ``evaluate_custom`` cannot take results of queries that are not judged, nor can its R_cap those of queries without
+    relevant documents: it gets the others.
     """
     from beir.retrieval.evaluation import EvaluateRetrieval
 

@@ -9,12 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.evaluation.records import (
-    AnnotationCandidate,
-    EvaluationRecord,
-    PairedTest,
-    Recommendation,
-)
+from beir_cocodr.evaluation.records import AnnotationCandidate, EvaluationRecord, PairedTest, Recommendation
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.retrieval.ranking import Results
 
@@ -32,11 +27,7 @@ TRAINING, USE, COCO, STAGE = (
 
 _COCO = " + COCO"
 
-_COCO_VERDICTS = {
-    "better": "COCO helped",
-    "worse": "COCO hurt",
-    "cannot tell": "COCO did not help measurably",
-}
+_COCO_VERDICTS = {"better": "COCO helped", "worse": "COCO hurt", "cannot tell": "COCO did not help measurably"}
 
 
 def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
@@ -63,11 +54,10 @@ def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
 def recommend(results: EvaluationRecord) -> Recommendation:
     """Name one model and the reasons, from the results of an adaptation.
 
-    Training has to pay, and so has everything else. A trained encoder may be chosen in a mode (alone, with
-    feedback, fused) only if it is significantly better there than the base in the same mode: two-tailed
-    paired t-test, p < 0.05 after Holm's correction over the comparisons that answer the same question. Of
-    these and the untrained ones the best in the first measure is taken, if it is significantly better than
-    the base alone, else the base.
+    Training has to pay, and so has everything else. A trained encoder may be chosen in a mode (alone, with feedback,
+    fused) only if it is significantly better there than the base in the same mode: two-tailed paired t-test, p < 0.05
+    after Holm's correction over the comparisons that answer the same question. Of these and the untrained ones the best
+    in the first measure is taken, if it is significantly better than the base alone, else the base.
 
     Args:
         results: of :func:`~beir_cocodr.evaluation.evaluate.evaluate` over the ablation's labels and families.
@@ -86,18 +76,14 @@ def recommend(results: EvaluationRecord) -> Recommendation:
     winners = [label for label in allowed if label != BASE and tests[USE, BASE, label].verdict == "better"]
     chosen = max(winners, key=value.__getitem__, default=BASE)
     verdicts = {label: tests[TRAINING, BASE, label].verdict for label in encoders}
-    reasons = [
-        f"{label} against {BASE}: {_describe_test(tests[TRAINING, BASE, label])}." for label in encoders
-    ]
+    reasons = [f"{label} against {BASE}: {_describe_test(tests[TRAINING, BASE, label])}." for label in encoders]
     for (family, without, label), test in tests.items():
         if ", " in label:
             continue
         if family == COCO:
             stages = without.removeprefix(f"{BASE} + ")
             meaning = _COCO_VERDICTS[test.verdict]
-            reasons.append(
-                f"COCO before {stages}, against {stages} alone: {_describe_test(test)}; {meaning}."
-            )
+            reasons.append(f"COCO before {stages}, against {stages} alone: {_describe_test(test)}; {meaning}.")
         elif family == STAGE:
             reasons.append(f"{label} against {without}: {_describe_test(test)}.")
     reasons.append(_choice(chosen, value, measure))
@@ -140,16 +126,13 @@ _TEXT = 300
 
 
 def annotation_candidates(
-    first: Results,
-    second: Results,
-    judged: Mapping[str, Mapping[str, int]] | None = None,
-    count: int = 50,
+    first: Results, second: Results, judged: Mapping[str, Mapping[str, int]] | None = None, count: int = 50
 ) -> list[AnnotationCandidate]:
     """The unjudged pairs that two rankings place most differently.
 
-    The weight of a pair is by how much the difference of the two models' DCG@10 changes if its document turns
-    out to be relevant: |1 / log2(1 + rank_a) − 1 / log2(1 + rank_b)|, 0 beyond rank 10. Among equal weights
-    the queries come first on which the lists differ most, by the sum of their weights.
+    The weight of a pair is by how much the difference of the two models' DCG@10 changes if its document turns out to be
+    relevant: |1 / log2(1 + rank_a) − 1 / log2(1 + rank_b)|, 0 beyond rank 10. Among equal weights the queries come
+    first on which the lists differ most, by the sum of their weights.
 
     Args:
         first, second: results of models a and b for the same queries.

@@ -19,8 +19,8 @@ POLICIES = ("auto", "keep", "drop")
 def identical_ids(dataset: str, policy: str = "auto") -> str:
     """Whether a document whose id equals the query's is kept or dropped: "keep" or "drop".
 
-    "auto" drops on ArguAna and Quora, where the query itself stands in the corpus, and keeps elsewhere,
-    where equal ids are an accident of numbering.
+    "auto" drops on ArguAna and Quora, where the query itself stands in the corpus, and keeps elsewhere, where equal ids
+    are an accident of numbering.
     """
     if policy not in POLICIES:
         raise InputError(f"unknown policy for identical ids {policy!r}; there are {', '.join(POLICIES)}")
@@ -65,20 +65,18 @@ def read_trec_run(path: Path) -> Run:
     """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``. Ranks are not looked at.
 
     Returns:
-        Queries and each query's documents in the order of the file, on which tools rely that do not say how
-        they order equal scores.
+        Queries and each query's documents in the order of the file, on which tools rely that do not say how they order
+        equal scores.
 
     Raises:
-        InputError: no such file, a line without six columns, a score that is no finite number, a document
-            that a query has twice, or no line at all.
+        InputError: no such file, a line without six columns, a score that is no finite number, a document that a query
+            has twice, or no line at all.
     """
     run: Run = {}
     for place, query, document, score in _hits(path):
         found = run.setdefault(query, {})
         if document in found:
-            raise InputError(
-                f"{place}: document {document!r} stands twice for query {query!r}; leave one out"
-            )
+            raise InputError(f"{place}: document {document!r} stands twice for query {query!r}; leave one out")
         found[document] = score
     if not run:
         raise InputError(f"{path} is empty; a run without results cannot be scored")
@@ -146,7 +144,4 @@ def run_tops(path: Path, depth: int, queries: Container[str] | None = None) -> d
             if len(hits) > 4 * depth:
                 hits.sort(reverse=True)
                 del hits[depth:]
-    return {
-        query: [document for _, document in sorted(hits, reverse=True)[:depth]]
-        for query, hits in found.items()
-    }
+    return {query: [document for _, document in sorted(hits, reverse=True)[:depth]] for query, hits in found.items()}

@@ -49,26 +49,25 @@ def search(
 
     Args:
         store: folder that ``encode`` wrote.
-        dataset, split: the collection whose queries are searched; its corpus has to be the store's. Without
-            any judgements all its queries are taken.
+        dataset, split: the collection whose queries are searched; its corpus has to be the store's. Without any
+            judgements all its queries are taken.
         output: the run file.
         top_k: documents a query.
         policy: for documents whose id is the query's, see
             :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         model: where the encoder is now; by default where it was when it made the store.
-        processes, device, threads: see :func:`~beir_cocodr.retrieval.store.search.search_store`; GPUs in turn
-            by default.
+        processes, device, threads: see :func:`~beir_cocodr.retrieval.store.search.search_store`; GPUs in turn by
+            default.
         batch_size: queries encoded at a time.
-        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`;
-            searched in this process. None searches exactly.
+        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`; searched in this
+            process. None searches exactly.
         share: as for ``search_store``.
 
     Returns:
         what was searched with what, counts, and seconds.
 
     Raises:
-        InputError: no complete store, a corpus or a model that is not the store's, no queries, or ``top_k``
-            below 1.
+        InputError: no complete store, a corpus or a model that is not the store's, no queries, or ``top_k`` below 1.
     """
     started = time.perf_counter()
     devices, policy = device_list(device, processes), identical_ids(dataset, policy)
@@ -79,9 +78,7 @@ def search(
     with torch_threads(threads) as count:
         warn_if_crowded(devices, count)
         encoder = query_encoder(opened, model, devices[0])
-        vectors = encoder.encode_queries(
-            texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
-        )
+        vectors = encoder.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
         searching = time.perf_counter()
         if index is None:
             ranking = search_store(opened, ids, vectors, top_k + drop, devices, count, share=share)

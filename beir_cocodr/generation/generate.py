@@ -1,7 +1,7 @@
 """Queries for the passages of a corpus, as a BEIR folder that can be trained on.
 
-An output belongs to one :class:`~beir_cocodr.generation.shards.GenerationPlan`: any number of processes may
-follow it at the same time, and whichever finishes the last shard writes the folder.
+An output belongs to one :class:`~beir_cocodr.generation.shards.GenerationPlan`: any number of processes may follow it
+at the same time, and whichever finishes the last shard writes the folder.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | No
         return record
     begun = output / SHARDS / _PLAN_FILE
     if not begun.is_file() and _strangers(output):
-        raise InputError(
-            f"{output} is not empty, and no queries were generated in it; choose another --output"
-        )
+        raise InputError(f"{output} is not empty, and no queries were generated in it; choose another --output")
     with locked(output):
         if begun.is_file():
             _check_plan(output, plan.changes(GenerationPlan.read(begun), selection=False))
@@ -85,8 +83,7 @@ def lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | No
 def _check_plan(output: Path, changed: list[str]) -> None:
     if changed:
         raise InputError(
-            f"{output} was begun with another plan ({', '.join(changed)}); use the same one, "
-            "or choose another --output"
+            f"{output} was begun with another plan ({', '.join(changed)}); use the same one, or choose another --output"
         )
 
 
@@ -112,11 +109,11 @@ def generate_queries(
 ) -> GenerationRecord | UnfinishedGeneration:
     """Generate queries for the passages of a corpus.
 
-    The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is finished,
-    so that the same call goes on where a killed one was; and any number of processes may share the shards,
-    each doing its part. Whichever finishes the last shard writes the folder: a BEIR folder (also in BEIR's
-    and GPL's qgen layout) with ``queries.jsonl``, ``qrels/train.tsv``, the corpus linked, and
-    ``generation.json``. What it holds depends neither on interruptions nor on the number of processes.
+    The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is finished, so that
+    the same call goes on where a killed one was; and any number of processes may share the shards, each doing its part.
+    Whichever finishes the last shard writes the folder: a BEIR folder (also in BEIR's and GPL's qgen layout) with
+    ``queries.jsonl``, ``qrels/train.tsv``, the corpus linked, and ``generation.json``. What it holds depends neither on
+    interruptions nor on the number of processes.
 
     Args:
         dataset: as for ``load_collection``; only its documents are read.
@@ -131,8 +128,8 @@ def generate_queries(
         The record of the folder; while others have not finished their part, how many shards are missing.
 
     Raises:
-        InputError: the corpus, the generator, the tokenizer or the retriever of the filter cannot be had, no
-            passage gives a query, or ``output`` is taken.
+        InputError: the corpus, the generator, the tokenizer or the retriever of the filter cannot be had, no passage
+            gives a query, or ``output`` is taken.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
     """
@@ -148,9 +145,7 @@ def generate_queries(
         return record
     shards = QueryShards(output, len(collection.documents), options.shard_documents)
     text_format = TextFormat(title_separator=options.title_separator)
-    reader = PassageReader(
-        collection.documents, text_format, counter.count, options.passage_tokens, options.language
-    )
+    reader = PassageReader(collection.documents, text_format, counter.count, options.passage_tokens, options.language)
     mine = [shard for shard in range(number - 1, shards.count, parts) if not shards.is_done(shard)]
     if mine:
         if options.max_passages is not None:
@@ -177,12 +172,7 @@ def _generator(
             raise InputError("the lexical generator reads no prefix and no prompt; leave them out")
         text_format = TextFormat(title_separator=options.title_separator)
         lexical = LexicalGenerator(
-            collection.documents,
-            text_format,
-            options.per_passage,
-            options.language,
-            options.max_length,
-            options.seed,
+            collection.documents, text_format, options.per_passage, options.language, options.max_length, options.seed
         )
         assert counting is not None
         return lexical, named_counter(counting)
@@ -199,12 +189,7 @@ def _filter(
     if options.filter_retriever is None:
         return None
     consistency = ConsistencyFilter(
-        collection.documents,
-        options.filter_retriever,
-        options.filter_top,
-        options.analyzer,
-        device,
-        progress,
+        collection.documents, options.filter_retriever, options.filter_top, options.analyzer, device, progress
     )
     consistency.check()
     return consistency
@@ -223,9 +208,7 @@ def _plan(
     )
 
 
-def _make(
-    shard: int, shards: QueryShards, reader: PassageReader, maker: Generator, options: GenerationOptions
-) -> None:
+def _make(shard: int, shards: QueryShards, reader: PassageReader, maker: Generator, options: GenerationOptions) -> None:
     begun = time.perf_counter()
     passages, counts = reader.read(shards.rows(shard))
     generated = maker.generate(passages, shard)

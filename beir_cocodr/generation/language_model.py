@@ -12,10 +12,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import load_tokenizer, token_counter
@@ -45,8 +42,8 @@ def load_generator_model(name: str, device: str | None = None) -> GeneratorModel
         device: default: a GPU if there is one.
 
     Raises:
-        InputError: there is no such model or device, it has no decoder or no tokenizer, or the
-            decoder's weights are missing.
+        InputError: there is no such model or device, it has no decoder or no tokenizer, or the decoder's weights are
+            missing.
     """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
@@ -106,10 +103,10 @@ _CAUSAL_PROMPT = f"Passage: {PLACEHOLDER}\nSearch query:"
 class ModelGenerator:
     """Samples queries from a language model: the top k, of them the nucleus, and no beams.
 
-    The passages of a shard are read in batches of about equal length, the longest first. Every batch is
-    sampled by a seed of its own, made of the seed, the shard and the batch, so that a query does not depend
-    on what was generated before it. Of what a causal model writes behind its prompt, only the first line is
-    the query. A prompt that the model cannot read whole loses the end of its passage, counted.
+    The passages of a shard are read in batches of about equal length, the longest first. Every batch is sampled by a
+    seed of its own, made of the seed, the shard and the batch, so that a query does not depend on what was generated
+    before it. Of what a causal model writes behind its prompt, only the first line is the query. A prompt that the
+    model cannot read whole loses the end of its passage, counted.
 
     Args:
         name: a hub name or a folder, of any encoder-decoder or causal model.
@@ -203,9 +200,7 @@ class ModelGenerator:
         """The most tokens of a prompt; None where nothing is known to limit them."""
         config = self.model.config
         positions = getattr(config, "max_position_embeddings", None)
-        limits = [
-            limit for limit in (positions, self.tokenizer.model_max_length) if limit and limit < 1 << 30
-        ]
+        limits = [limit for limit in (positions, self.tokenizer.model_max_length) if limit and limit < 1 << 30]
         if not limits:
             return None
         room: int = min(limits) - (self.options.max_length if self.kind == "causal" else 0)

@@ -57,9 +57,7 @@ class DocumentFrequencies:
         return cls(saved[:-1], int(saved[-1]))
 
 
-def count_document_frequencies(
-    documents: Documents, text_format: TextFormat | None = None
-) -> DocumentFrequencies:
+def count_document_frequencies(documents: Documents, text_format: TextFormat | None = None) -> DocumentFrequencies:
     """Count the words of a corpus, streamed.
 
     Args:
@@ -91,24 +89,24 @@ _FRUITLESS = 20
 
 
 class LexicalGenerator:
-    """For each query one of three is chosen at random: the title of the document, a salient sentence of the
-    passage, or some of its best terms by tf-idf.
+    """For each query one of three is chosen at random: the title of the document, a salient sentence of the passage, or
+    some of its best terms by tf-idf.
 
-    A passage never gets the same query twice, nor one with just the words of the whole passage; a short one
-    may so get fewer than asked for. Sentences come in the order of their salience, the tf-idf of their words
-    summed, over the square root of their number. Between two and five terms are drawn from the best ten in
-    proportion to their tf-idf, and keep the order of the passage. tf-idf is (1 + ln tf) · ln(1 + N/df).
+    A passage never gets the same query twice, nor one with just the words of the whole passage; a short one may so get
+    fewer than asked for. Sentences come in the order of their salience, the tf-idf of their words summed, over the
+    square root of their number. Between two and five terms are drawn from the best ten in proportion to their tf-idf,
+    and keep the order of the passage. tf-idf is (1 + ln tf) · ln(1 + N/df).
 
-    The corpus is read once for document frequencies, streamed, in 16 MiB; no stop words are needed. What a
-    passage gets depends on the seed, its document's row and its number only.
+    The corpus is read once for document frequencies, streamed, in 16 MiB; no stop words are needed. What a passage gets
+    depends on the seed, its document's row and its number only.
 
     Args:
         documents: the corpus.
         text_format: joins titles and texts.
         per_passage: queries of a passage.
         language: of the sentences, see :func:`sentence_ranges`.
-        max_length: the most words of a query, as :func:`count_units` counts them; a longer one is cut.
-        seed: of all choices.
+        max_length: the most words of a query, as :func:`count_units` counts them; a longer one is cut. seed: of all
+        choices.
     """
 
     def __init__(
@@ -175,10 +173,7 @@ class LexicalGenerator:
         assert self._frequencies is not None, "prepare() comes first"
         counts = Counter(terms)
         idf = self._frequencies.idf(list(counts)).tolist()
-        return {
-            term: (1 + float(np.log(tf))) * weight
-            for (term, tf), weight in zip(counts.items(), idf, strict=True)
-        }
+        return {term: (1 + float(np.log(tf))) * weight for (term, tf), weight in zip(counts.items(), idf, strict=True)}
 
     def _sentences(self, passage: Passage, weights: dict[str, float]) -> Iterator[str]:
         """The sentences of a passage, the most salient first; the title is none of them."""

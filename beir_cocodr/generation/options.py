@@ -25,29 +25,29 @@ class GenerationOptions:
     Args:
         per_passage: C, queries of a passage (5; the published code 20).
         passage_tokens: the most tokens of a passage, special tokens included.
-        tokenizer: what counts them: ``words``, ``minilm``, a folder or a hub name. By default the
-            generator's own, and ``words`` for the lexical one.
+        tokenizer: what counts them: ``words``, ``minilm``, a folder or a hub name. By default the generator's own, and
+            ``words`` for the lexical one.
         language: ISO 639 code for the abbreviations that do not end a sentence.
-        prefix: put before a passage; by default nothing, but "text2query: " for a model whose name has
-            "with_prefix" in it, as the authors' has.
-        prompt: what a model reads, with ``{passage}`` in it, behind the prefix; by default the passage alone
-            for an encoder-decoder, and "Passage: {passage}\\nSearch query:" for a causal model.
-        max_length: the most tokens of a query; a longer text without tokens, the lexical generator's, is cut
-            to so many words.
+        prefix: put before a passage; by default nothing, but "text2query: " for a model whose name has "with_prefix" in
+            it, as the authors' has.
+        prompt: what a model reads, with ``{passage}`` in it, behind the prefix; by default the passage alone for an
+            encoder-decoder, and "Passage: {passage}\\nSearch query:" for a causal model.
+        max_length: the most tokens of a query; a longer text without tokens, the lexical generator's, is cut to so many
+            words.
         top_p, top_k: of nucleus sampling.
         batch_size: passages read at a time.
-        max_passages: generate for a random sample of so many passages; for all by default.
-        shard_documents: documents of a shard, which is the unit of resuming.
+        max_passages: generate for a random sample of so many passages; for all by default. shard_documents: documents
+        of a shard, which is the unit of resuming.
         seed: of sampling.
         title_separator: between title and text of a document.
         dedupe: keep a text once in the whole output, its first time.
-        filter_retriever: keep a query only if its document is among the first ``filter_top`` of this
-            retriever, named as for ``evaluate``; None keeps all.
+        filter_retriever: keep a query only if its document is among the first ``filter_top`` of this retriever, named
+            as for ``evaluate``; None keeps all.
         filter_top: r.
         analyzer: of BM25 in that retriever, "english" or "none".
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter Dai et al.,
-    2022 (Promptagator), section 3.2, with r = 1.
+    Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter Dai et al., 2022
+    (Promptagator), section 3.2, with r = 1.
     """
 
     per_passage: int = option(5, "Queries of a passage.")
@@ -58,9 +58,7 @@ class GenerationOptions:
         "default: the generator's own, and words for lexical.",
     )
     language: str = option("en", "ISO 639 code, for abbreviations that do not end a sentence.")
-    prefix: str | None = option(
-        None, 'Before every passage; default: none, or "text2query: " for a with_prefix model.'
-    )
+    prefix: str | None = option(None, 'Before every passage; default: none, or "text2query: " for a with_prefix model.')
     prompt: str | None = option(None, "What the model reads, with {passage} in it; default: by its kind.")
     max_length: int = option(64, "The most tokens of a query.")
     top_p: float = option(0.95, "Probability mass that is sampled from.")
@@ -75,9 +73,7 @@ class GenerationOptions:
         None, "Keep a query only if this model finds its document; named as for evaluate."
     )
     filter_top: int = option(1, "... among so many first documents.")
-    analyzer: str = option(
-        "english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer"
-    )
+    analyzer: str = option("english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer")
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

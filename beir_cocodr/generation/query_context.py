@@ -48,17 +48,17 @@ class _Place(NamedTuple):
 def load_query_context(folder: str | Path, queries_per_passage: int | None = None) -> Dataset:
     """Load the passages of a folder that ``generate-queries`` made, each with its queries.
 
-    The first time the table is written below the cache root; from then on it is mapped, and memory does not
-    grow with the corpus.
+    The first time the table is written below the cache root; from then on it is mapped, and memory does not grow with
+    the corpus.
 
     Args:
-        folder: a finished folder, with ``generation.json``, ``queries.jsonl`` and the corpus.
-        queries_per_passage: C, the most queries a passage keeps: the first C of ``queries.jsonl``; all by
+        folder: a finished folder, with ``generation.json``, ``queries.jsonl`` and the corpus. queries_per_passage: C,
+        the most queries a passage keeps: the first C of ``queries.jsonl``; all by
             default.
 
     Returns:
-        A ``datasets.Dataset`` with a row for every passage that has a query, in corpus order (the passages of
-        a document are consecutive rows), and the columns
+        A ``datasets.Dataset`` with a row for every passage that has a query, in corpus order (the passages of a
+        document are consecutive rows), and the columns
 
         - ``document``: id of the document in the corpus,
         - ``row``: its row in ``load_collection(folder, ...).documents``,
@@ -67,8 +67,8 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
         - ``queries``: list of 1 to C strings.
 
     Raises:
-        InputError: the folder is not finished, its queries were reordered or have lost their metadata, or the
-            corpus is not the one that they were generated from.
+        InputError: the folder is not finished, its queries were reordered or have lost their metadata, or the corpus is
+            not the one that they were generated from.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
     """
@@ -78,9 +78,7 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
     record = read_generation(folder)
     documents = load_collection(folder, labels="none").documents
     if documents.content_hash != record.dataset.corpus_sha256:
-        raise InputError(
-            f"{folder}: the corpus has changed since the queries were generated; generate them again"
-        )
+        raise InputError(f"{folder}: the corpus has changed since the queries were generated; generate them again")
     queries = folder / "queries.jsonl"
     if not queries.is_file():
         raise InputError(f"{queries}: no such file; generate the queries again")
@@ -144,10 +142,6 @@ def _rows(
 
 def _write(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
     """Write an Arrow stream, the layout that ``datasets`` maps, in one step."""
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("wb") as file,
-        pa.ipc.new_stream(file, _SCHEMA) as writer,
-    ):
+    with atomic_path(path) as temporary, temporary.open("wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
         for batch in batches:
             writer.write_batch(batch)

@@ -1,9 +1,9 @@
 """Generated queries from their generator to a BEIR folder.
 
-What a generator takes and gives (:class:`Generator`); its queries on their way, one file a shard, which is
-there when the shard is finished (:class:`QueryShards`); how they are cleaned, which of them stay
-(:func:`select_queries`, :class:`ConsistencyFilter`), and how the folder is written; and generation.json, how
-the queries of a folder were generated, and from what (:class:`GenerationRecord`).
+What a generator takes and gives (:class:`Generator`); its queries on their way, one file a shard, which is there when
+the shard is finished (:class:`QueryShards`); how they are cleaned, which of them stay (:func:`select_queries`,
+:class:`ConsistencyFilter`), and how the folder is written; and generation.json, how the queries of a folder were
+generated, and from what (:class:`GenerationRecord`).
 """
 
 from __future__ import annotations
@@ -224,9 +224,7 @@ def read_generation(folder: Path) -> GenerationRecord:
     """
     path = folder / GENERATION_FILE
     if not path.is_file():
-        raise InputError(
-            f"{folder} has no {GENERATION_FILE}; make the folder with beir-cocodr generate-queries"
-        )
+        raise InputError(f"{folder} has no {GENERATION_FILE}; make the folder with beir-cocodr generate-queries")
     return GenerationRecord.read(path)
 
 
@@ -236,9 +234,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _CHARACTERS_A_TOKEN = 16
 
 
-def clean_queries(
-    queries: Sequence[Sequence[Query]], max_length: int
-) -> tuple[list[list[str]], dict[str, int]]:
+def clean_queries(queries: Sequence[Sequence[Query]], max_length: int) -> tuple[list[list[str]], dict[str, int]]:
     """The texts of generated queries on one line each, without control characters and surrounding space.
 
     A text of more than 16 characters a token is cut there.
@@ -248,8 +244,8 @@ def clean_queries(
         max_length: the most tokens of a query.
 
     Returns:
-        The texts, "" where nothing is left, and the counts ``generated`` (all), ``empty`` and ``cut`` (ended
-        by a limit, the generator's or this one).
+        The texts, "" where nothing is left, and the counts ``generated`` (all), ``empty`` and ``cut`` (ended by a
+        limit, the generator's or this one).
     """
     counts = {"generated": 0, "empty": 0, "cut": 0}
     cleaned: list[list[str]] = []
@@ -347,13 +343,13 @@ def select_queries(
 
     Args:
         shards: all finished.
-        dedupe: of equal texts only the first stays (equal by a 64-bit hash: that two of ten million texts
-            share one by chance has a probability of three in a million).
+        dedupe: of equal texts only the first stays (equal by a 64-bit hash: that two of ten million texts share one by
+            chance has a probability of three in a million).
         consistency: only queries that it keeps stay.
 
     Returns:
-        bool (n,) over all generated queries in corpus order, and the counts ``duplicates`` and
-        ``inconsistent``, of what was left out by either, in this order; a 0 where it was not asked for.
+        bool (n,) over all generated queries in corpus order, and the counts ``duplicates`` and ``inconsistent``, of
+        what was left out by either, in this order; a 0 where it was not asked for.
     """
     kept = np.fromiter((bool(text.text) for text in _texts(shards)), bool)
     counts = {"duplicates": 0, "inconsistent": 0}
@@ -375,8 +371,8 @@ def select_queries(
 def write_queries(shards: QueryShards, kept: Kept, documents: Documents, output: Path) -> dict[str, int]:
     """Write ``queries.jsonl`` and ``qrels/train.tsv``, and both a second time by the names of qgen folders.
 
-    The metadata of a query name its document, the number of the passage in it, and the passage's character
-    range in the document's title and text joined.
+    The metadata of a query name its document, the number of the passage in it, and the passage's character range in the
+    document's title and text joined.
 
     Returns:
         The counts ``queries`` and ``passages_without_query``.
@@ -402,12 +398,7 @@ def write_queries(shards: QueryShards, kept: Kept, documents: Documents, output:
 
 
 def _line(id: str, text: str, document: str, passage: PassageQueries) -> str:
-    metadata = {
-        "document": document,
-        "number": passage.number,
-        "start": passage.start,
-        "end": passage.end,
-    }
+    metadata = {"document": document, "number": passage.number, "start": passage.start, "end": passage.end}
     return json.dumps({"_id": id, "text": text, "metadata": metadata}, ensure_ascii=False) + "\n"
 
 

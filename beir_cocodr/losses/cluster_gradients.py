@@ -1,10 +1,10 @@
 """Cluster gradients of one training step: the (K, K) inner products ∇ℓ_i·∇ℓ_j that iDRO weighs clusters by.
 
-From top to bottom: which layers are compared (:func:`selected_modules`), the step from a watched forward to
-the matrix (:class:`ClusterStep`), how hooks catch what the training backward computes anyway
-(:class:`ClusterCapture`), and three ways from there to inner products: exactly, module by module
-(:func:`module_gram`), from random projections (:func:`sketched_gradients`), and by a gradient call for each
-cluster as published (:func:`gram_by_calls`), slow and the yardstick for the others.
+From top to bottom: which layers are compared (:func:`selected_modules`), the step from a watched forward to the matrix
+(:class:`ClusterStep`), how hooks catch what the training backward computes anyway (:class:`ClusterCapture`), and three
+ways from there to inner products: exactly, module by module (:func:`module_gram`), from random projections
+(:func:`sketched_gradients`), and by a gradient call for each cluster as published (:func:`gram_by_calls`), slow and the
+yardstick for the others.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def selected_modules(model: Any, layers: int | None = None) -> dict[str, nn.Modu
 
     Args:
         model: the encoder.
-        layers: how many; by default 3 of 12, as published for a base model, and 2 of any other number, as
-            published for a large one.
+        layers: how many; by default 3 of 12, as published for a base model, and 2 of any other number, as published for
+            a large one.
 
     Raises:
         InputError: the backbone has fewer layers, recomputes its activations, or keeps parameters elsewhere.
@@ -76,9 +76,9 @@ def _recomputes(backbone: Any) -> bool:
 class ClusterStep:
     """From a watched forward to the inner products of all pairs of cluster gradients.
 
-    On one process a module's share of them is worked out as soon as the backward has left it, and its inputs
-    and output gradients are let go. On several, exact gradients wait for the end of the backward, so that
-    their reduction does not come between that of the training gradients.
+    On one process a module's share of them is worked out as soon as the backward has left it, and its inputs and output
+    gradients are let go. On several, exact gradients wait for the end of the backward, so that their reduction does not
+    come between that of the training gradients.
 
     Args:
         modules: those whose parameters count.
@@ -155,20 +155,18 @@ class ClusterStep:
 class ClusterCapture:
     """Keeps the inputs and output gradients of chosen modules over one training step.
 
-    For a layer y = x Wᵀ + b the gradient of cluster k's loss is D_kᵀ X_k, where X_k and D_k are the rows of x
-    and of the gradient of y that come from cluster k's examples; the backward computes both anyway. Hooks
+    For a layer y = x Wᵀ + b the gradient of cluster k's loss is D_kᵀ X_k, where X_k and D_k are the rows of x and of
+    the gradient of y that come from cluster k's examples; the backward computes both anyway. Hooks
     are put on for the duration of a forward only, so nothing of this stays in the model.
 
     Args:
-        modules: to watch; each takes (B, ..., in) and gives (B, ..., out), row b from example b.
-        slots: (B,) the place of each example's cluster among the clusters of the batch.
-        deliver: called once per module, with its index and :data:`Tokens`, as soon as the gradients of all
-            its forwards are there.
+        modules: to watch; each takes (B, ..., in) and gives (B, ..., out), row b from example b. slots: (B,) the place
+        of each example's cluster among the clusters of the batch.
+        deliver: called once per module, with its index and :data:`Tokens`, as soon as the gradients of all its forwards
+            are there.
     """
 
-    def __init__(
-        self, modules: list[nn.Module], slots: Tensor, deliver: Callable[[int, Tokens], None]
-    ) -> None:
+    def __init__(self, modules: list[nn.Module], slots: Tensor, deliver: Callable[[int, Tokens], None]) -> None:
         self.modules, self.slots, self.deliver = modules, slots, deliver
         self._forwards: list[list[tuple[Tensor, Tensor]]] = [[] for _ in modules]  # inputs and outputs
         self._arrived: list[list[Tokens]] = [[] for _ in modules]
@@ -226,8 +224,9 @@ class ClusterCapture:
         return hook
 
     def _tokens(self, inputs: Tensor, gradient: Tensor) -> Tokens:
-        """Flat tokens, without those whose output gradient is zero: padding, and in the last layer of a
-        [CLS] encoder most others. They add nothing to any cluster's gradient."""
+        """Flat tokens, without those whose output gradient is zero: padding, and in the last layer of a [CLS] encoder
+        most others. They add nothing to any cluster's gradient.
+        """
         slots = self.slots.view(-1, *[1] * (gradient.ndim - 2)).expand(gradient.shape[:-1])
         used = (gradient != 0).any(dim=-1)
         return inputs[used], gradient[used], slots[used]
@@ -284,13 +283,11 @@ def gram_of(vectors: Tensor, reduce: Reduce = sum_over_ranks) -> Tensor:
     return (wide @ wide.T).double()
 
 
-def sketched_gradients(
-    module: nn.Module, tokens: Tokens, n_slots: int, size: int, seed: tuple[int, int]
-) -> Tensor:
+def sketched_gradients(module: nn.Module, tokens: Tokens, n_slots: int, size: int, seed: tuple[int, int]) -> Tensor:
     """A small random image of each cluster's gradient, whose inner products are right in expectation.
 
-    Inputs and output gradients of a Linear are projected to ``size`` dimensions each by Gaussian matrices of
-    variance 1/size, so G_k = D_kᵀ X_k becomes (size, size); LayerNorms and biases are kept whole.
+    Inputs and output gradients of a Linear are projected to ``size`` dimensions each by Gaussian matrices of variance
+    1/size, so G_k = D_kᵀ X_k becomes (size, size); LayerNorms and biases are kept whole.
 
     Args:
         seed: of the projections: a number, and the module's. They are the same on every process and step.
@@ -367,9 +364,7 @@ def gram_by_batched_call(cluster_losses: Tensor, parameters: Sequence[Tensor]) -
     return gram_of(_flat(gradients, parameters, (len(cluster_losses),)))
 
 
-def _flat(
-    gradients: tuple[Tensor | None, ...], parameters: Sequence[Tensor], batch: tuple[int, ...]
-) -> Tensor:
+def _flat(gradients: tuple[Tensor | None, ...], parameters: Sequence[Tensor], batch: tuple[int, ...]) -> Tensor:
     parts = [
         (parameter.new_zeros(*batch, *parameter.shape) if gradient is None else gradient).flatten(len(batch))
         for gradient, parameter in zip(gradients, parameters, strict=True)

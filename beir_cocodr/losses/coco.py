@@ -31,8 +31,8 @@ def coco_contrastive_loss(
 ) -> Tensor:
     """Each span has to find the other span of its document among all spans of the batch.
 
-    With S = scale * C Cᵀ, the diagonal set to −∞, and row i's target i xor 1, the cross entropy averaged
-    over all rows, so over both directions. Identical embeddings give exactly ln(2B − 1).
+    With S = scale * C Cᵀ, the diagonal set to −∞, and row i's target i xor 1, the cross entropy averaged over all rows,
+    so over both directions. Identical embeddings give exactly ln(2B − 1).
 
     Args:
         embeddings: C, (2B, d); rows 2i and 2i + 1 come from document i.
@@ -69,26 +69,26 @@ class COCOLoss(CachedLossMixin, nn.Module):
     """COCO: the contrastive loss above plus the masked-language-model losses of a training head.
 
     Where the model ends in a :class:`~beir_cocodr.models.condenser.CondenserHead` and the features carry
-    ``mlm_labels``, the last column of each embedding is that sequence's summed language-model loss. Summed
-    over the batch and divided by the number of masked tokens of the whole batch, it is added with weight
-    ``mlm_weight``, so that gradient caching leaves its weight unchanged.
+    ``mlm_labels``, the last column of each embedding is that sequence's summed language-model loss. Summed over the
+    batch and divided by the number of masked tokens of the whole batch, it is added with weight ``mlm_weight``, so that
+    gradient caching leaves its weight unchanged.
 
-    Over several ranks the batch is that of all ranks: rank r holds its r-th part, all parts of one size.
-    Embeddings are gathered with their gradient, masked tokens are counted over all ranks, and the gradient
-    that data-parallel averaging makes is that of one process with the whole batch. The value is this
+    Over several ranks the batch is that of all ranks: rank r holds its r-th part, all parts of one size. Embeddings are
+    gathered with their gradient, masked tokens are counted over all ranks, and the gradient that data-parallel
+    averaging makes is that of one process with the whole batch. The value is this
     rank's share; its mean over ranks is the loss.
 
     Args:
         model: the encoder, with or without the head.
-        scale: factor on the scores; by default 20 for cosine models and 1 for dot-product models.
-        mini_batch_size: sequences embedded at a time by gradient caching; None embeds all at once.
-        mlm_weight: weight of the language-model losses (paper: 1).
-        contrastive_weight: weight of the contrastive loss (paper: 1); 0 leaves it out, so that one column
-            is enough (Condenser, or masked language modelling with a head without layers).
+        scale: factor on the scores; by default 20 for cosine models and 1 for dot-product models. mini_batch_size:
+        sequences embedded at a time by gradient caching; None embeds all at once. mlm_weight: weight of the
+        language-model losses (paper: 1).
+        contrastive_weight: weight of the contrastive loss (paper: 1); 0 leaves it out, so that one column is enough
+            (Condenser, or masked language modelling with a head without layers).
 
     Requirements:
-        Two columns of texts, row i of both from document i. Further columns are hard negatives: candidates
-        of every row, and nobody's target. Labels are ignored.
+        Two columns of texts, row i of both from document i. Further columns are hard negatives: candidates of every
+        row, and nobody's target. Labels are ignored.
 
     References:
         COCO-DR, section 4.1, Eq. 1 and 2; gradient caching: Gao et al., 2021.

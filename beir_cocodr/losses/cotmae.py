@@ -19,14 +19,12 @@ from beir_cocodr.records import Json
 _SCALE = 1024.0
 
 
-def accumulated(
-    loss: Callable[[slice], Tensor], parts: Iterable[slice], parameters: Iterable[nn.Parameter]
-) -> Tensor:
+def accumulated(loss: Callable[[slice], Tensor], parts: Iterable[slice], parameters: Iterable[nn.Parameter]) -> Tensor:
     """The sum of a loss over the parts of a batch, with one part's activations in memory at a time.
 
-    The gradient of each part is taken as soon as its loss is known, and handed on in the backward pass of the
-    sum. Unlike gradient caching this embeds nothing twice; it needs a loss in which no part acts on another,
-    and memory for one more gradient of all parameters.
+    The gradient of each part is taken as soon as its loss is known, and handed on in the backward pass of the sum.
+    Unlike gradient caching this embeds nothing twice; it needs a loss in which no part acts on another, and memory for
+    one more gradient of all parameters.
 
     Args:
         loss: rows of the batch to their share of its loss, a scalar.
@@ -89,21 +87,21 @@ def next_token_labels(ids: Tensor, attention_mask: Tensor) -> Tensor:
 class CoTMAELoss(nn.Module):
     """The encoder's masked-language-model loss plus the decoder's loss.
 
-    Each is the mean over its own labels of the whole batch: the masked tokens of the passages, and the
-    tokens of the contexts that the decoder has to tell (all of them, or the masked ones).
+    Each is the mean over its own labels of the whole batch: the masked tokens of the passages, and the tokens of the
+    contexts that the decoder has to tell (all of them, or the masked ones).
 
-    Over several ranks the batch is that of all ranks, as in :class:`~beir_cocodr.losses.coco.COCOLoss`: the
-    gradient that data-parallel averaging makes is that of one process with the whole batch.
+    Over several ranks the batch is that of all ranks, as in :class:`~beir_cocodr.losses.coco.COCOLoss`: the gradient
+    that data-parallel averaging makes is that of one process with the whole batch.
 
     Args:
-        model: the encoder, ending in a :class:`~beir_cocodr.models.condenser.CondenserHead` without layers
-            and a :class:`~beir_cocodr.models.cotmae.CoTMAEDecoder`.
-        mini_batch_size: passages in memory at a time, by accumulation; None takes all at once.
-        mlm_weight: weight of the encoder's loss (paper: 1).
+        model: the encoder, ending in a :class:`~beir_cocodr.models.condenser.CondenserHead` without layers and a
+            :class:`~beir_cocodr.models.cotmae.CoTMAEDecoder`.
+        mini_batch_size: passages in memory at a time, by accumulation; None takes all at once. mlm_weight: weight of
+        the encoder's loss (paper: 1).
 
     Requirements:
-        Two columns: passages with ``mlm_labels``, and their contexts; with ``mlm_labels`` these are labels of
-        the decoder, else it has to tell each next token. Labels are ignored.
+        Two columns: passages with ``mlm_labels``, and their contexts; with ``mlm_labels`` these are labels of the
+        decoder, else it has to tell each next token. Labels are ignored.
 
     References:
         Query-as-context pre-training, section 2.2; CoT-MAE (Wu et al., 2022), Eq. 7.
@@ -149,8 +147,7 @@ def _joined(passage: dict[str, Tensor], context: dict[str, Tensor]) -> dict[str,
 def _part(features: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
     """Some rows, without padding that none of them needs."""
     widths = {
-        mask: int(features[mask][rows].any(dim=0).nonzero().max()) + 1
-        for mask in ("attention_mask", "decoder_mask")
+        mask: int(features[mask][rows].any(dim=0).nonzero().max()) + 1 for mask in ("attention_mask", "decoder_mask")
     }
 
     def cut(name: str, value: Tensor) -> Tensor:

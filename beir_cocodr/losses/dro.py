@@ -1,9 +1,9 @@
 """Losses over clusters of queries: ERM, group DRO, CVaR and iDRO.
 
-All of them are Σ_k c_k ℓ_k with ℓ_k the mean loss of cluster k in the batch, and differ in how they choose
-c: :class:`ClusterLoss` by the clusters' sizes (ERM), :class:`GroupDROLoss` by their losses, online,
-:class:`CVaRLoss` so that only the worst share counts fully, and :class:`IDROLoss` by whose gradient lowers
-the losses of all. A new weighting is a subclass with :meth:`~ClusterLoss.observe`,
+All of them are Σ_k c_k ℓ_k with ℓ_k the mean loss of cluster k in the batch, and differ in how they choose c:
+:class:`ClusterLoss` by the clusters' sizes (ERM), :class:`GroupDROLoss` by their losses, online,
+:class:`CVaRLoss` so that only the worst share counts fully, and :class:`IDROLoss` by whose gradient lowers the losses
+of all. A new weighting is a subclass with :meth:`~ClusterLoss.observe`,
 :meth:`~ClusterLoss.coefficients` or :meth:`~ClusterLoss.update`.
 """
 
@@ -39,28 +39,27 @@ _LEAST = 1e-8
 class ClusterLoss(nn.Module):
     """ERM, and the base of all losses that weigh clusters of queries.
 
-    The loss is Σ_k c_k ℓ_k, with ℓ_k the mean loss of the examples of cluster k in the batch of all
-    processes. Here c_k is the cluster's share of the batch, which makes it the plain mean over examples;
-    subclasses say otherwise in :meth:`observe`, :meth:`coefficients` and :meth:`update`.
+    The loss is Σ_k c_k ℓ_k, with ℓ_k the mean loss of the examples of cluster k in the batch of all processes. Here c_k
+    is the cluster's share of the batch, which makes it the plain mean over examples; subclasses say otherwise in
+    :meth:`observe`, :meth:`coefficients` and :meth:`update`.
 
     Args:
         model: the encoder.
         n_clusters: K.
-        clusters: (N,) the cluster of each training example, which labels then number; without it labels are
-            clusters.
-        scale: factor on scores; by default 20 for cosine models and 1 for dot-product models.
-        in_batch: let each query find its positive among all documents of the batch, over all processes,
-            instead of among its own. Cluster gradients are then no longer separable by example, and
-            "one_backward" and "sketch" take them from the triplet part, query against own documents.
-        gram: "one_backward" (hooks in the training backward, exact), "sketch" (the same with gradients
-            projected to ``sketch_size`` dimensions a side, for many processes), "k_calls" (a gradient call
-            for each cluster, as published) or "batched" (one vectorised call).
-        gradient_layers: last layers whose gradients are compared; default 3 of 12, else 2.
-        sketch_size, seed: of the sketch.
+        clusters: (N,) the cluster of each training example, which labels then number; without it labels are clusters.
+        scale: factor on scores; by default 20 for cosine models and 1 for dot-product models. in_batch: let each query
+        find its positive among all documents of the batch, over all processes, instead of
+            among its own. Cluster gradients are then no longer separable by example, and "one_backward" and "sketch"
+            take them from the triplet part, query against own documents.
+        gram: "one_backward" (hooks in the training backward, exact), "sketch" (the same with gradients projected to
+            ``sketch_size`` dimensions a side, for many processes), "k_calls" (a gradient call for each cluster, as
+            published) or "batched" (one vectorised call).
+        gradient_layers: last layers whose gradients are compared; default 3 of 12, else 2. sketch_size, seed: of the
+        sketch.
 
     Requirements:
-        Columns query, positive and, unless ``in_batch``, negatives; labels. Each forward in training is
-        followed by one backward before the next.
+        Columns query, positive and, unless ``in_batch``, negatives; labels. Each forward in training is followed by one
+        backward before the next.
 
     References:
         COCO-DR, section 4.2 and appendix E.
@@ -273,8 +272,8 @@ class CVaRLoss(ClusterLoss):
         eps: weight of the rest.
 
     References:
-        Oren et al., Distributionally robust language modeling, 2019; Zhou et al., Distributionally robust
-        multilingual machine translation, 2021.
+        Oren et al., Distributionally robust language modeling, 2019; Zhou et al., Distributionally robust multilingual
+        machine translation, 2021.
     """
 
     average_losses: Tensor
@@ -311,8 +310,8 @@ def idro_weights(
 ) -> Tensor:
     """The cluster weights after one step, as the published code moves them.
 
-    R_ij = (ℓ_i ℓ_j)^α cos(g_i, g_j), e_j = ρ mean_i R_ij, and h_j ← h_j^ema exp(e_j) for the clusters of the
-    batch, so a cluster whose gradient agrees with those of lossy clusters gains.
+    R_ij = (ℓ_i ℓ_j)^α cos(g_i, g_j), e_j = ρ mean_i R_ij, and h_j ← h_j^ema exp(e_j) for the clusters of the batch, so
+    a cluster whose gradient agrees with those of lossy clusters gains.
 
     Args:
         weights: h, (K,).
@@ -320,9 +319,8 @@ def idro_weights(
         counts: n, (K,) examples in the batch.
         gram: (K, K) inner products of the clusters' gradients, 0 where absent.
         alpha, rho, ema, eps: as published.
-        absent: "reset" as published: absent clusters fall to ``eps`` and the present ones share 1. "keep":
-            absent clusters keep their weight and the present ones share what they had. Where all are present
-            the two agree.
+        absent: "reset" as published: absent clusters fall to ``eps`` and the present ones share 1. "keep": absent
+            clusters keep their weight and the present ones share what they had. Where all are present the two agree.
 
     Returns:
         (K,), at least ``eps`` each, so the sum may pass 1.
@@ -358,8 +356,8 @@ def idro_weights_in_closed_form(
     Returns:
         (K,), sum 1.
 
-    Source: COCO-DR, Eq. 8 and 23. The outer α_i that Eq. 8 adds and the stray sum that appendix E carries
-    into r are left out: without them this is the minimiser.
+    Source: COCO-DR, Eq. 8 and 23. The outer α_i that Eq. 8 adds and the stray sum that appendix E carries into r are
+    left out: without them this is the minimiser.
     """
     powers = losses.clamp(min=0) ** beta
     gains = (powers[:, None] * powers * gram).sum(dim=1)
@@ -369,21 +367,21 @@ def idro_weights_in_closed_form(
 class IDROLoss(ClusterLoss):
     """iDRO: clusters are weighted by how far a step along their gradient lowers all clusters' losses.
 
-    The loss of a step uses the weights from before it, and its backward moves them: :func:`idro_weights`
-    in the modes "stable" and "published", :func:`idro_weights_in_closed_form` in the mode "paper".
+    The loss of a step uses the weights from before it, and its backward moves them: :func:`idro_weights` in the modes
+    "stable" and "published", :func:`idro_weights_in_closed_form` in the mode "paper".
 
     Args:
         model, n_clusters, ...: as for :class:`ClusterLoss`.
-        mode: "published" is the released code bit for bit: ``absent="reset"``, loss Σ_k h_k ℓ_k, weights 1 at
-            first. "stable" (default) is the same update with ``absent="keep"`` and
-            ``renormalize_present``, because small batches hold few of the clusters and the sum of their
-            weights swings. "paper": loss Σ_k α_k ω_k ℓ_k with α_k ∝ ℓ_k^β, mean 1 over the clusters of the
-            batch, and Eq. 23 with weights of at least 1e-8. Its gradients are raw: where they are large the
-            default τ lets one cluster take nearly all the weight, so look at the log and raise τ.
+        mode: "published" is the released code bit for bit: ``absent="reset"``, loss Σ_k h_k ℓ_k, weights 1 at first.
+            "stable" (default) is the same update with ``absent="keep"`` and
+            ``renormalize_present``, because small batches hold few of the clusters and the sum of their weights swings.
+            "paper": loss Σ_k α_k ω_k ℓ_k with α_k ∝ ℓ_k^β, mean 1 over the clusters of the batch, and Eq. 23 with
+            weights of at least 1e-8. Its gradients are raw: where they are large the default τ lets one cluster take
+            nearly all the weight, so look at the log and raise τ.
         alpha, rho, ema, eps: of the published update (0.25, 0.05, 0.1, 0.01).
         beta, tau: of the paper's; τ is K/ρ by default, 1,000 with the published settings.
-        absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own.
-        renormalize_present: divide the factors of the clusters of a batch by their sum; None is the mode's
+        absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own. renormalize_present:
+        divide the factors of the clusters of a batch by their sum; None is the mode's
             own.
 
     Raises:

@@ -22,16 +22,16 @@ def lambda_rank_distillation_loss(
 ) -> Tensor:
     """Σ over pairs with y(d) > y(d') of |1/π(d) − 1/π(d')| · softplus(s(d') − s(d)).
 
-    π is the student's own rank of a document among those of its query, ties broken by position; no gradient
-    passes through it.
+    π is the student's own rank of a document among those of its query, ties broken by position; no gradient passes
+    through it.
 
     Args:
         student: s, (B, n) scores; only their differences within a row matter.
-        teacher: y, (B, m) scores of the first m ≤ n documents; only their order within a row matters. The
-            others are in-batch documents: ranked below these, and tied among themselves.
+        teacher: y, (B, m) scores of the first m ≤ n documents; only their order within a row matters. The others are
+            in-batch documents: ranked below these, and tied among themselves.
         mask: (B, n), True where there is a document to be compared (default everywhere).
-        reduction: "sum" sums over the pairs of a query and averages over queries. "mean" averages over all
-            pairs of all queries, as the lambda-MRR loss of CL-DRD does.
+        reduction: "sum" sums over the pairs of a query and averages over queries. "mean" averages over all pairs of all
+            queries, as the lambda-MRR loss of CL-DRD does.
 
     Returns:
         A scalar, at least float32; 0 where there is no pair.
@@ -69,19 +69,18 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
 
     Args:
         model: an :class:`MRL`, or any encoder that compares by dot product or cosine.
-        scale: factor on dot products; by default ½ for MRL, so that s = −KL, 20 for cosine models and 1 for
-            others.
-        in_batch: all documents of the batch take part in every query's list, below its own (default). A
-            document that stands in the query's own list too is told by its tokens and left out: where lists
-            hold all known positives, no known positive becomes a negative. Each takes part once, however
+        scale: factor on dot products; by default ½ for MRL, so that s = −KL, 20 for cosine models and 1 for others.
+        in_batch: all documents of the batch take part in every query's list, below its own (default). A document that
+            stands in the query's own list too is told by its tokens and left out: where lists hold all known positives,
+            no known positive becomes a negative. Each takes part once, however
             many lists hold it. Over several ranks, each rank has its own batch.
         reduction: see :func:`lambda_rank_distillation_loss`.
         mini_batch_size: texts embedded at a time by gradient caching; None embeds all at once.
 
     Requirements:
-        Columns query, document_1, ..., document_n; labels (B, n) with the teacher's raw scores. A label of
-        −inf marks a place without a document, where a query has fewer than n. For MRL,
-        ``args.router_mapping`` has to map the columns to "query" and "document".
+        Columns query, document_1, ..., document_n; labels (B, n) with the teacher's raw scores. A label of −inf marks a
+        place without a document, where a query has fewer than n. For MRL, ``args.router_mapping`` has to map the
+        columns to "query" and "document".
 
     Raises:
         InputError: a NaN among the labels.
@@ -170,9 +169,7 @@ def _check(columns: list[dict[str, Tensor]], labels: Tensor | None, in_batch: bo
         raise ValueError(f"distillation needs a query and documents to rank, got {len(columns)} columns")
     if labels is None or labels.ndim != 2 or labels.shape[1] != listed:
         shape = None if labels is None else tuple(labels.shape)
-        raise ValueError(
-            f"the labels have to be teacher scores, (B, {listed}) like the documents; got {shape}"
-        )
+        raise ValueError(f"the labels have to be teacher scores, (B, {listed}) like the documents; got {shape}")
     if (wrong := labels.isnan().nonzero()).numel():
         row, column = wrong[0].tolist()
         raise InputError(f"the teacher's score of document_{column + 1} in row {row} of the batch is NaN")

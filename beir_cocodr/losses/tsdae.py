@@ -21,19 +21,19 @@ from beir_cocodr.records import Json
 class TSDAELoss(DenoisingAutoEncoderLoss):
     """A decoder has to rebuild a text from the embedding of its damaged copy.
 
-    The decoder is the encoder's own checkpoint as a language model; all parameters that both have are
-    shared. Its own are the cross attention, drawn at random, and the language-model layers. They live in
-    this loss and never in the model; ``state_dict`` holds exactly them, for checkpoints.
+    The decoder is the encoder's own checkpoint as a language model; all parameters that both have are shared. Its own
+    are the cross attention, drawn at random, and the language-model layers. They live in this loss and never in the
+    model; ``state_dict`` holds exactly them, for checkpoints.
 
     Args:
-        model: the encoder, loaded from a checkpoint with a causal language model with cross attention
-            (BERT, RoBERTa, ELECTRA and kin; not DistilBERT or MPNet).
-        mini_batch_size: examples in memory at a time; activations of the others are computed again in the
-            backward pass. None keeps all. The gradient is the same.
+        model: the encoder, loaded from a checkpoint with a causal language model with cross attention (BERT, RoBERTa,
+            ELECTRA and kin; not DistilBERT or MPNet).
+        mini_batch_size: examples in memory at a time; activations of the others are computed again in the backward
+            pass. None keeps all. The gradient is the same.
 
     Requirements:
-        Two columns: damaged texts, and the texts. The loss is the mean over the tokens of the batch, over
-        several ranks that of all ranks. Labels are ignored.
+        Two columns: damaged texts, and the texts. The loss is the mean over the tokens of the batch, over several ranks
+        that of all ranks. Labels are ignored.
 
     Raises:
         InputError: transformers has no decoder for the encoder's architecture.

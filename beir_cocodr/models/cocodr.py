@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from sentence_transformers.util import load_file_path
@@ -33,14 +28,14 @@ _FORMAT_KEY = "title_separator"
 class COCODR(SentenceTransformer):
     """A dense encoder for queries and documents.
 
-    A folder or hub name with a ``modules.json`` keeps its own pooling, similarity, prompts and lengths.
-    Anything else (a bare BERT, such as the published ``OpenMatch/cocodr-*``) becomes the last layer's
-    [CLS] vector, compared by dot product, with queries cut to 64 and documents to 128 tokens. What
-    ``save_pretrained`` writes is made of stock modules and loads with ``SentenceTransformer(path)``.
+    A folder or hub name with a ``modules.json`` keeps its own pooling, similarity, prompts and lengths. Anything else
+    (a bare BERT, such as the published ``OpenMatch/cocodr-*``) becomes the last layer's
+    [CLS] vector, compared by dot product, with queries cut to 64 and documents to 128 tokens. What ``save_pretrained``
+    writes is made of stock modules and loads with ``SentenceTransformer(path)``.
 
     Args:
-        model_name_or_path: hub name, folder of a transformer, or folder of a sentence-transformers model.
-        query_length, document_length: override the lengths, in tokens.
+        model_name_or_path: hub name, folder of a transformer, or folder of a sentence-transformers model. query_length,
+        document_length: override the lengths, in tokens.
         query_prompt, document_prompt: override the prompts.
         title_separator: overrides what stands between title and text.
         **kwargs: passed on to ``SentenceTransformer`` (``device``, ``model_kwargs``, ``modules``, ...).
@@ -74,9 +69,7 @@ class COCODR(SentenceTransformer):
     ) -> None:
         name = None if model_name_or_path is None else str(model_name_or_path)
         prompts = dict(kwargs.pop("prompts", None) or {})
-        prompts |= {
-            k: v for k, v in (("query", query_prompt), ("document", document_prompt)) if v is not None
-        }
+        prompts |= {k: v for k, v in (("query", query_prompt), ("document", document_prompt)) if v is not None}
         if name is not None and not Path(name).is_dir():
             kwargs = _reachable(name, kwargs)
         hub: dict[str, Any] = {
@@ -181,12 +174,8 @@ def _saved_separator(name: str | None, hub: dict[str, Any]) -> str:
 def _bare_encoder(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments of Transformer + CLS pooling + dot product around a bare transformer."""
     kwargs = dict(kwargs)
-    hub = {
-        k: kwargs[k] for k in ("token", "revision", "local_files_only", "trust_remote_code") if k in kwargs
-    }
-    shared = {
-        k: hub | (kwargs.pop(k, None) or {}) for k in ("model_kwargs", "processor_kwargs", "config_kwargs")
-    }
+    hub = {k: kwargs[k] for k in ("token", "revision", "local_files_only", "trust_remote_code") if k in kwargs}
+    shared = {k: hub | (kwargs.pop(k, None) or {}) for k in ("model_kwargs", "processor_kwargs", "config_kwargs")}
     try:
         transformer = Transformer(
             name,

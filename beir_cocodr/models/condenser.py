@@ -23,8 +23,8 @@ from beir_cocodr.errors import InputError
 #: The file beside the BERT weights in which Condenser and coCondenser were released with their head.
 PUBLISHED_HEAD = "model.pt"
 
-# dense, LayerNorm and bias of the masked-language-model heads of BERT, RoBERTa and MPNet, DistilBERT:
-# the same three layers under different names.
+# dense, LayerNorm and bias of the masked-language-model heads of BERT, RoBERTa and MPNet, DistilBERT: the same three
+# layers under different names.
 _MLM_NAMES = (
     ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
     ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
@@ -62,9 +62,9 @@ def mlm_layers(source: str) -> dict[str, Tensor] | None:
 def published_head_layers(source: str) -> list[dict[str, Tensor]] | None:
     """The transformer layers of a Condenser head as it was released, as nn.TransformerEncoderLayer's weights.
 
-    The file is the one foreign pickle that is read here, and only tensors of it (``weights_only=True``): a
-    state dict with the keys ``c_head.{i}.`` of BERT's layers. Other keys (coCondenser keeps a buffer of
-    contrastive targets) are of no use outside the original training.
+    The file is the one foreign pickle that is read here, and only tensors of it (``weights_only=True``): a state dict
+    with the keys ``c_head.{i}.`` of BERT's layers. Other keys (coCondenser keeps a buffer of contrastive targets) are
+    of no use outside the original training.
 
     Returns:
         One state dict per layer; None where there is no such file, or no such key in it.
@@ -138,17 +138,15 @@ class SavedModule(Module):
 class CondenserHead(SavedModule):
     """Two transformer layers over [last [CLS] ; earlier tokens], and a shared masked-language-model head.
 
-    It stands last in the encoder while that is trained, so that checkpoints, optimiser and data-parallel
-    wrapping see it, and does nothing unless the features carry ``mlm_labels``. Then it adds one column to
-    the embeddings: each sequence's language-model loss, summed over its masked tokens, through the head
-    (tokens of layer ``skip_from`` beside the last layer's [CLS]) and, with ``late_mlm``, straight from the
-    last layer as well.
+    It stands last in the encoder while that is trained, so that checkpoints, optimiser and data-parallel wrapping see
+    it, and does nothing unless the features carry ``mlm_labels``. Then it adds one column to
+    the embeddings: each sequence's language-model loss, summed over its masked tokens, through the head (tokens of
+    layer ``skip_from`` beside the last layer's [CLS]) and, with ``late_mlm``, straight from the last layer as well.
 
     Args:
-        hidden_size, num_attention_heads, intermediate_size, dropout, vocab_size, layer_norm_eps: as in the
-            backbone.
-        n_head_layers: transformer layers of the head (default 2; 0 leaves the late loss alone).
-        skip_from: hidden state that the tokens are taken from, 0 being the embeddings (default half of
+        hidden_size, num_attention_heads, intermediate_size, dropout, vocab_size, layer_norm_eps: as in the backbone.
+        n_head_layers: transformer layers of the head (default 2; 0 leaves the late loss alone). skip_from: hidden state
+        that the tokens are taken from, 0 being the embeddings (default half of
             the layers, so 6 of 12).
         late_mlm: add the loss of the last layer (default).
 
@@ -187,13 +185,7 @@ class CondenserHead(SavedModule):
         self.layer_norm_eps = layer_norm_eps
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
-                hidden_size,
-                num_attention_heads,
-                intermediate_size,
-                dropout,
-                "gelu",
-                layer_norm_eps,
-                batch_first=True,
+                hidden_size, num_attention_heads, intermediate_size, dropout, "gelu", layer_norm_eps, batch_first=True
             )
             for _ in range(n_head_layers)
         )
@@ -236,19 +228,15 @@ class CondenserHead(SavedModule):
 
 
 def build_head(
-    model: Any,
-    source: str | None,
-    n_head_layers: int = 2,
-    skip_from: int | None = None,
-    late_mlm: bool = True,
+    model: Any, source: str | None, n_head_layers: int = 2, skip_from: int | None = None, late_mlm: bool = True
 ) -> tuple[CondenserHead, str]:
     """A head that fits ``model``, tied to its embeddings, with the best weights that are to be had.
 
     Args:
         model: the encoder.
-        source: where the encoder was loaded from. A head saved by an earlier pre-training is loaded from
-            there; else the transformer layers of a published Condenser (its file ``model.pt``) and the
-            masked-language-model layers of the backbone's own checkpoint, as far as they are there.
+        source: where the encoder was loaded from. A head saved by an earlier pre-training is loaded from there; else
+            the transformer layers of a published Condenser (its file ``model.pt``) and the masked-language-model layers
+            of the backbone's own checkpoint, as far as they are there.
 
     Returns:
         The head, and in words where its weights come from.
@@ -259,9 +247,7 @@ def build_head(
     backbone = model.transformers_model
     config, embedding = backbone.config, backbone.get_input_embeddings()
     if skip_from is not None and not 0 <= skip_from <= config.num_hidden_layers:
-        raise InputError(
-            f"skip_from {skip_from} is not one of the encoder's layers, 0 to {config.num_hidden_layers}"
-        )
+        raise InputError(f"skip_from {skip_from} is not one of the encoder's layers, 0 to {config.num_hidden_layers}")
     head = CondenserHead(
         hidden_size=config.hidden_size,
         num_attention_heads=config.num_attention_heads,
@@ -312,11 +298,7 @@ def _load_saved(head: CondenserHead, folder: Path, skip_from: int | None) -> Non
     if not (saved.n_head_layers and head.n_head_layers):
         # Masked language modelling alone has no transformer layers: only the output layers go on.
         weights = {name: weight for name, weight in weights.items() if not name.startswith("layers.")}
-    elif (saved.n_head_layers, saved.late_mlm, saved.skip_from) != (
-        head.n_head_layers,
-        head.late_mlm,
-        head.skip_from,
-    ):
+    elif (saved.n_head_layers, saved.late_mlm, saved.skip_from) != (head.n_head_layers, head.late_mlm, head.skip_from):
         raise InputError(
             f"{folder} has n_head_layers {saved.n_head_layers}, late_mlm {saved.late_mlm} and skip_from "
             f"{saved.skip_from}; ask for the same, or delete it for a new head"

@@ -22,8 +22,8 @@ DECODERS = {"autoregressive": 1, "masked": 2}
 def autoregressive_mask(length: int, window: int = 3) -> Tensor:
     """Which positions a position of the decoder sees.
 
-    Position i sees position 0, where the passage's embedding stands, and the positions i − window + 1 to i.
-    Up to position ``window`` these are all positions up to i.
+    Position i sees position 0, where the passage's embedding stands, and the positions i − window + 1 to i. Up to
+    position ``window`` these are all positions up to i.
 
     Returns:
         (L, L) bool, row i true where position i sees.
@@ -39,25 +39,25 @@ class CoTMAEDecoder(SavedModule):
     """Rebuilds a context from [embedding of the passage ; tokens of the context].
 
     It stands last in the encoder while that is trained, behind a
-    :class:`~beir_cocodr.models.condenser.CondenserHead` without layers, whose output layers it shares, and
-    does nothing unless the features carry ``decoder_ids``. Then it adds one column to the embeddings: each
-    passage's decoder loss, summed over the labels of its context.
+    :class:`~beir_cocodr.models.condenser.CondenserHead` without layers, whose output layers it shares, and does nothing
+    unless the features carry ``decoder_ids``. Then it adds one column to the embeddings: each passage's decoder loss,
+    summed over the labels of its context.
 
-    The tokens of the context are embedded by the encoder's own embedding layer. In the place of the first,
-    [CLS], stands the passage's embedding by the model's own pooling, which is the last layer's [CLS] of a
-    bare BERT; a normalised one is scaled by √d, to the size of the tokens beside it.
+    The tokens of the context are embedded by the encoder's own embedding layer. In the place of the first, [CLS],
+    stands the passage's embedding by the model's own pooling, which is the last layer's [CLS] of a bare BERT; a
+    normalised one is scaled by √d, to the size of the tokens beside it.
 
     Args:
-        hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the backbone.
-        vocab_size: the backbone's; tells decoders apart.
-        decoder: "autoregressive" (each position sees what :func:`autoregressive_mask` says) or "masked"
-            (each position sees all).
+        hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the backbone. vocab_size:
+        the backbone's; tells decoders apart.
+        decoder: "autoregressive" (each position sees what :func:`autoregressive_mask` says) or "masked" (each position
+            sees all).
         n_layers: transformer layers (default 1 and 2).
         window: attention window of the autoregressive decoder.
 
     Inputs:
-        ``decoder_ids``, ``decoder_mask`` and ``decoder_labels``, (B, L) each: the context's token ids, 1
-        where there is a token, and the labels, -100 where there is no loss.
+        ``decoder_ids``, ``decoder_mask`` and ``decoder_labels``, (B, L) each: the context's token ids, 1 where there is
+        a token, and the labels, -100 where there is no loss.
 
     References:
         Query-as-context pre-training, section 2.2; CoT-MAE (Wu et al., 2022), section 3.
@@ -157,15 +157,14 @@ def build_decoder(
     Args:
         model: the encoder.
         head: see :meth:`CoTMAEDecoder.tie`.
-        source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes on.
-        decoder, n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`' number.
+        source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes on. decoder,
+        n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`' number.
 
     Returns:
         The decoder, and in words where its weights come from.
 
     Raises:
-        InputError: the encoder's parts cannot be shared with a decoder, or what lies in ``source`` is another
-            decoder.
+        InputError: the encoder's parts cannot be shared with a decoder, or what lies in ``source`` is another decoder.
     """
     embeddings = _embedding_layer(model)
     built = CoTMAEDecoder(

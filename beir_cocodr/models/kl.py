@@ -25,8 +25,8 @@ def negative_kl(
 
     Args:
         query_mean, query_variance: μ_q and σ_q² > 0, (..., k).
-        document_mean, document_variance: μ_d and σ_d² > 0, (..., k); the leading dimensions broadcast.
-        formula: "paper" gives Eq. 10 instead, for ablation:
+        document_mean, document_variance: μ_d and σ_d² > 0, (..., k); the leading dimensions broadcast. formula: "paper"
+        gives Eq. 10 instead, for ablation:
             −½ [Σ log σ_di² + Π σ_qi² / Π σ_di² + Σ (μ_qi − μ_di)² / σ_di²], its ratio at most e^60.
 
     Returns:
@@ -50,19 +50,17 @@ def negative_kl(
     return -0.5 * (ratios - ratios.log() - 1 + distance).sum(dim=-1)
 
 
-def flatten_query(
-    mean: Tensor, variance: Tensor, formula: Formula = "exact", log_reference: float = 0.0
-) -> Tensor:
+def flatten_query(mean: Tensor, variance: Tensor, formula: Formula = "exact", log_reference: float = 0.0) -> Tensor:
     """q = [1, σ_q² + μ_q², μ_q], so that −2·KL(Q‖D) = q·d + Σ_i log σ_qi² + k.
 
-    The last two terms are the same for all documents; d is that of :func:`flatten_document`. Built in float64
-    whatever comes in, because q·d is a small difference of large sums.
+    The last two terms are the same for all documents; d is that of :func:`flatten_document`. Built in float64 whatever
+    comes in, because q·d is a small difference of large sums.
 
     Args:
         mean, variance: μ_q and σ_q² > 0, (..., k).
-        formula: "paper" gives q = [1, Π σ_qi², μ_q², μ_q] of Eq. 14, with q·d twice Eq. 10.
-        log_reference: for "paper" only, subtracted from Σ log σ_i² of queries and documents alike, so that
-            products of hundreds of variances keep within the range of float32 (beyond e^±30 they saturate).
+        formula: "paper" gives q = [1, Π σ_qi², μ_q², μ_q] of Eq. 14, with q·d twice Eq. 10. log_reference: for "paper"
+        only, subtracted from Σ log σ_i² of queries and documents alike, so that products of
+            hundreds of variances keep within the range of float32 (beyond e^±30 they saturate).
 
     Returns:
         (..., 2k + 1), or (..., 2k + 2) for "paper"; float64 for float64 input, else float32.
@@ -75,9 +73,7 @@ def flatten_query(
     return torch.cat(parts, dim=-1).to(torch.promote_types(mean.dtype, torch.float32))
 
 
-def flatten_document(
-    mean: Tensor, variance: Tensor, formula: Formula = "exact", log_reference: float = 0.0
-) -> Tensor:
+def flatten_document(mean: Tensor, variance: Tensor, formula: Formula = "exact", log_reference: float = 0.0) -> Tensor:
     """d = [γ_d, −1/σ_d², 2μ_d/σ_d²] with the document's prior γ_d = −Σ_i (log σ_di² + μ_di²/σ_di²).
 
     Args:

@@ -79,8 +79,8 @@ _INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
 def fingerprint(model: Any) -> dict[str, str]:
     """Hashes of an encoder's weights, its tokenizer, and all else that its vectors depend on.
 
-    Two encoders may share their weights and differ in pooling or in the number of attention heads: those are
-    the third hash. Device, name and path count in none, and lengths and prompts are left to the text format.
+    Two encoders may share their weights and differ in pooling or in the number of attention heads: those are the third
+    hash. Device, name and path count in none, and lengths and prompts are left to the text format.
 
     Args:
         model: a :class:`~beir_cocodr.models.cocodr.COCODR`, or another ``SentenceTransformer``.
@@ -91,9 +91,7 @@ def fingerprint(model: Any) -> dict[str, str]:
     Raises:
         InputError: the model is no ``SentenceTransformer``, so that there is nothing to hash.
     """
-    if not (
-        hasattr(model, "state_dict") and hasattr(model, "named_children") and hasattr(model, "tokenizer")
-    ):
+    if not (hasattr(model, "state_dict") and hasattr(model, "named_children") and hasattr(model, "tokenizer")):
         raise InputError(
             f"{type(model).__name__} has no weights and tokenizer that could be told apart from others'; "
             "load the encoder with load_encoder"

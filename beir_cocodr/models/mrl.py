@@ -24,25 +24,25 @@ HEAD_CLASS = f"{MRLHead.__module__}.{MRLHead.__name__}"
 class MRL(COCODR):
     """An encoder of queries and documents as normal distributions, compared by −KL(Q‖D).
 
-    ``encode_query`` and ``encode_document`` (BEIR: ``encode_queries``, ``encode_corpus``) give flattened
-    vectors whose dot product is −2·KL up to terms of the query, so every dot-product index serves them as
-    they are. Queries and documents are flattened differently: plain ``encode`` is refused, and so is all
+    ``encode_query`` and ``encode_document`` (BEIR: ``encode_queries``, ``encode_corpus``) give flattened vectors whose
+    dot product is −2·KL up to terms of the query, so every dot-product index serves them as they are. Queries and
+    documents are flattened differently: plain ``encode`` is refused, and so is all
     that changes vectors afterwards (normalisation, truncation, quantisation).
 
-    Starts from any BERT-like encoder, or one that sentence-transformers saved with [CLS] or mean pooling; or
-    is a saved MRL, see :meth:`load`. Inputs are ``[CLS] [VAR] text [SEP]``; all of it counts in the lengths.
+    Starts from any BERT-like encoder, or one that sentence-transformers saved with [CLS] or mean pooling; or is a saved
+    MRL, see :meth:`load`. Inputs are ``[CLS] [VAR] text [SEP]``; all of it counts in the lengths.
 
     Args:
         model_name_or_path: hub name or folder.
-        k: variables of the distribution; by default the most that make vectors no wider than the start
-            encoder's own, 383 of 768.
+        k: variables of the distribution; by default the most that make vectors no wider than the start encoder's own,
+            383 of 768.
         beta: β of the softplus that makes variances (default 1).
-        pooling: "cls" or "mean", what W_M projects to the mean. By default the start encoder's own pooling,
-            because [CLS] of a mean-pooled encoder was never trained to say anything; [CLS] for a bare BERT.
-        normalize_mean: project a unit vector; by default where the start encoder normalises or declares
-            cosine, as its geometry is one of directions.
-        formula: "exact" (default), or "paper" for ablation, see :mod:`beir_cocodr.models.kl`. The only one of
-            these that may be changed when a saved MRL is loaded.
+        pooling: "cls" or "mean", what W_M projects to the mean. By default the start encoder's own pooling, because
+            [CLS] of a mean-pooled encoder was never trained to say anything; [CLS] for a bare BERT.
+        normalize_mean: project a unit vector; by default where the start encoder normalises or declares cosine, as its
+            geometry is one of directions.
+        formula: "exact" (default), or "paper" for ablation, see :mod:`beir_cocodr.models.kl`. The only one of these
+            that may be changed when a saved MRL is loaded.
         seed: of the new projections (default 0).
         **kwargs: as for :class:`COCODR`.
 
@@ -85,13 +85,7 @@ class MRL(COCODR):
         if kwargs.get("truncate_dim") is not None:
             raise InputError(_no("truncate_dim"))
         super().__init__(model_name_or_path, **kwargs)
-        options = {
-            "k": k,
-            "beta": beta,
-            "pooling": pooling,
-            "normalize_mean": normalize_mean,
-            "formula": formula,
-        }
+        options = {"k": k, "beta": beta, "pooling": pooling, "normalize_mean": normalize_mean, "formula": formula}
         given = {name: value for name, value in options.items() if value is not None}
         if isinstance(self[-1], MRLHead):
             _change(self.head, given)
@@ -123,8 +117,8 @@ class MRL(COCODR):
     def load(cls, input_path: str | Path, **kwargs: Any) -> MRL:
         """Load a saved MRL, from a folder or the hub.
 
-        sentence-transformers loads classes of other packages only with ``trust_remote_code``, which trusts
-        whatever a folder names. Here this package's own head is trusted, and nothing else.
+        sentence-transformers loads classes of other packages only with ``trust_remote_code``, which trusts whatever a
+        folder names. Here this package's own head is trusted, and nothing else.
 
         Raises:
             InputError: there is no MRL.
@@ -136,9 +130,7 @@ class MRL(COCODR):
         except (OSError, ValueError):
             modules = None
         if modules is None or HEAD_CLASS not in Path(modules).read_text():
-            raise InputError(
-                f"there is no saved MRL in {name}; MRL({name!r}) starts a new one from an encoder"
-            )
+            raise InputError(f"there is no saved MRL in {name}; MRL({name!r}) starts a new one from an encoder")
         return cls(name, **kwargs)
 
     # The host's overloads describe models with one kind of vector.
@@ -179,15 +171,13 @@ class MRL(COCODR):
 
         Args:
             texts: queries or documents.
-            task: "query" or "document", for prompt and length; the projections are the same.
-            batch_size, **kwargs: as for ``encode_query``.
+            task: "query" or "document", for prompt and length; the projections are the same. batch_size, **kwargs: as
+            for ``encode_query``.
         """
         if task not in ("query", "document"):
             raise InputError(f"task is {task!r}; there are query and document")
         encode = self.encode_query if task == "query" else self.encode_document
-        both: Any = encode(
-            list(texts), batch_size=batch_size, convert_to_tensor=True, flatten=False, **kwargs
-        )
+        both: Any = encode(list(texts), batch_size=batch_size, convert_to_tensor=True, flatten=False, **kwargs)
         mean, variance = both.reshape(len(texts), 2 * self.head.k).split(self.head.k, dim=-1)
         return mean, variance
 
@@ -201,9 +191,7 @@ def _change(head: MRLHead, given: dict[str, Any]) -> None:
     _check(head.hidden_size, given)
     for name, value in given.items():
         if name != "formula" and getattr(head, name) != value:
-            raise InputError(
-                f"this MRL was saved with {name} {getattr(head, name)}, it cannot be {value} now"
-            )
+            raise InputError(f"this MRL was saved with {name} {getattr(head, name)}, it cannot be {value} now")
     head.formula = given.get("formula", head.formula)
 
 
@@ -212,9 +200,7 @@ def _new_head(model: COCODR, given: dict[str, Any]) -> MRLHead:
     kinds = [type(module) for module in model]
     if kinds not in ([Transformer, Pooling], [Transformer, Pooling, Normalize]):
         names = ", ".join(kind.__name__ for kind in kinds)
-        raise InputError(
-            f"MRL starts from Transformer, Pooling and at most Normalize; this encoder is {names}"
-        )
+        raise InputError(f"MRL starts from Transformer, Pooling and at most Normalize; this encoder is {names}")
     pooling: Any = model[1]
     if "pooling" not in given and (pooling.pooling_mode not in ("cls", "mean") or not pooling.include_prompt):
         raise InputError(

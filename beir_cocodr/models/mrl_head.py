@@ -26,18 +26,16 @@ _COSINE_SCALE = 20.0
 class MRLHead(SavedModule):
     """Token embeddings to the flattened normal distribution of a query or a document.
 
-    μ = W_M h and σ² = softplus_β(W_Σ h_VAR), where h is [CLS]'s last hidden state or the mean over all tokens
-    but [VAR]. From there on everything is float64; what leaves is float32, and q·d = −2·KL(Q‖D) up to terms
-    of the query.
+    μ = W_M h and σ² = softplus_β(W_Σ h_VAR), where h is [CLS]'s last hidden state or the mean over all tokens but
+    [VAR]. From there on everything is float64; what leaves is float32, and q·d = −2·KL(Q‖D) up to terms of the query.
 
     Args:
         hidden_size: d of the backbone.
         k: variables of the distribution; the flattened vectors have 2k + 1 numbers.
         beta: β of the softplus (default 1; the paper finds any β ≥ 1 as good).
         pooling: "cls" (the paper) or "mean", what h is.
-        normalize_mean: scale h to unit length, for encoders that compare by cosine (default off).
-        formula: "exact" or, for ablation, "paper" (2k + 2 numbers), see :mod:`beir_cocodr.models.kl`.
-        variance_floor: least σ² (1e-4, ours).
+        normalize_mean: scale h to unit length, for encoders that compare by cosine (default off). formula: "exact" or,
+        for ablation, "paper" (2k + 2 numbers), see :mod:`beir_cocodr.models.kl`. variance_floor: least σ² (1e-4, ours).
 
     References:
         MRL, section 4.1, Eq. 11.
@@ -73,8 +71,8 @@ class MRLHead(SavedModule):
     def initialize(self, seed: int) -> None:
         """W_M semi-orthogonal, so that distances survive it, and W_Σ small, so that at first σ² ≈ ln 2 / β.
 
-        With unit vectors, distances are so short that random differences of variances would outweigh them.
-        There W_M is longer by the factor that makes −KL begin as 20 times the cosine.
+        With unit vectors, distances are so short that random differences of variances would outweigh them. There W_M is
+        longer by the factor that makes −KL begin as 20 times the cosine.
         """
         generator = torch.Generator().manual_seed(seed)
         gain = 1.0
@@ -141,8 +139,8 @@ class MRLHead(SavedModule):
 def add_variance_token(model: Any) -> None:
     """Make an encoder read ``[CLS] [VAR] text [SEP]``, by its tokenizer's own template.
 
-    So wherever the tokenizer is used, [VAR] is there, counts in the length, and is never cut off. Its
-    embedding starts as [CLS]'s: a token that the encoder knows as one that sums a text up. Does nothing
+    So wherever the tokenizer is used, [VAR] is there, counts in the length, and is never cut off. Its embedding starts
+    as [CLS]'s: a token that the encoder knows as one that sums a text up. Does nothing
     where all of this was done before.
 
     Raises:

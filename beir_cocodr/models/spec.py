@@ -1,7 +1,7 @@
 """What a user says about models: their names, how encoders are loaded, and how a corpus is searched.
 
-This module imports neither torch nor the models themselves, so that names can be checked and the command
-line's help be made in milliseconds.
+This module imports neither torch nor the models themselves, so that names can be checked and the command line's help be
+made in milliseconds.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ RETRIEVERS: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A parsed model name: ``bm25``, ``hybrid:M``, ``rrf:M``, ``feedback:M``, or M, what an encoder is loaded
-    from: an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. With ``lucene-`` before the first
-    four, BM25 is Lucene's.
+    """A parsed model name: ``bm25``, ``hybrid:M``, ``rrf:M``, ``feedback:M``, or M, what an encoder is loaded from: an
+    alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. With ``lucene-`` before the first four, BM25 is
+    Lucene's.
 
     Args:
         name: as it was given.
@@ -162,18 +162,11 @@ class SearchOptions:
     """
 
     encoder: EncoderOptions = EncoderOptions()
-    analyzer: str = option(
-        "english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer"
-    )
+    analyzer: str = option("english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer")
     batch_size: int = option(
-        64,
-        "Queries encoded at a time; documents are batched by their tokens.",
-        flag="--encode-batch-size",
-        min=1,
+        64, "Queries encoded at a time; documents are batched by their tokens.", flag="--encode-batch-size", min=1
     )
     progress: bool = False
     stores: tuple[str | Path, ...] = option(
-        (),
-        "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.",
-        flag="--store",
+        (), "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.", flag="--store"
     )

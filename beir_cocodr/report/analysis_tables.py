@@ -72,8 +72,7 @@ def representation_tables(report: Representation) -> list[Table]:
 
 def _measures(report: Representation) -> Table:
     table = make_table(
-        f"two spans of a document (t = {report.temperature:g}, seed {report.seed}; "
-        "smaller is better in each)",
+        f"two spans of a document (t = {report.temperature:g}, seed {report.seed}; smaller is better in each)",
         ["corpus", "model"],
         ["documents", "ℓ_align", "95%", "ℓ_uniform", "contrastive loss", "95%"],
         _representation_notes(report),

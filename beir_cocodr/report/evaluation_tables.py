@@ -35,10 +35,7 @@ def evaluation_table(record: EvaluationRecord) -> Table:
     for label, result in record.models.items():
         cells = []
         for measure, interval in result.intervals.items():
-            cells += [
-                f"{result.measures[measure]:.4f}",
-                "" if interval is None else "{:.3f}–{:.3f}".format(*interval),
-            ]
+            cells += [f"{result.measures[measure]:.4f}", "" if interval is None else "{:.3f}–{:.3f}".format(*interval)]
         table.add_row(label, *cells, f"{result.seconds:.1f}")
     return table
 

@@ -1,7 +1,7 @@
 """Pictures of records as PNG files, drawn where matplotlib is installed.
 
-Predictors against quality, named points against each other, a histogram; and what of each record is drawn.
-Whether there is going to be a picture is decided before the work starts, by :func:`will_draw`.
+Predictors against quality, named points against each other, a histogram; and what of each record is drawn. Whether
+there is going to be a picture is decided before the work starts, by :func:`will_draw`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
     """Decide before the work starts.
 
     Args:
-        picture: whether one is asked for; None draws where there is something to draw and matplotlib.
-        possible: whether there is something to draw, and a folder for it.
+        picture: whether one is asked for; None draws where there is something to draw and matplotlib. possible: whether
+        there is something to draw, and a folder for it.
         needs: what is lacking where it is not possible, as the way out.
 
     Raises:
@@ -105,8 +105,8 @@ def write_scatter(
 
     Args:
         path: of the picture; appears only when it is complete.
-        values: predictor to query id to value; values that are missing or not finite are not drawn.
-        quality: query id to the measure.
+        values: predictor to query id to value; values that are missing or not finite are not drawn. quality: query id
+        to the measure.
         rows: the correlations of every predictor, in the order of the panels.
         title, measure: what is written over the picture and at the vertical axes.
 
@@ -121,9 +121,7 @@ def write_scatter(
         for axis, row in zip(figure.axes, rows, strict=False):
             found = values[row.predictor]
             drawn = [query for query in quality if math.isfinite(found.get(query, math.nan))]
-            axis.scatter(
-                [found[query] for query in drawn], [quality[query] for query in drawn], s=10, alpha=0.5, lw=0
-            )
+            axis.scatter([found[query] for query in drawn], [quality[query] for query in drawn], s=10, alpha=0.5, lw=0)
             axis.set_xlabel(_plain(row.predictor))
             axis.set_title(_scatter_caption(row), fontsize="small")
         for axis in figure.axes[len(rows) :]:
@@ -226,11 +224,7 @@ def _write_names(axis: Any, panel: Panel) -> None:
     taken: list[Any] = []
     for name, point in panel.points().items():
         text = axis.annotate(
-            _plain(panel.names.get(name, name)),
-            point,
-            xytext=(0, 0),
-            textcoords="offset points",
-            fontsize="x-small",
+            _plain(panel.names.get(name, name)), point, xytext=(0, 0), textcoords="offset points", fontsize="x-small"
         )
         text.set_in_layout(False)  # a long name must not squeeze the panel
         for x, y, horizontal, vertical in (*_PLACES, _PLACES[0]):
@@ -246,9 +240,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def write_histogram(
-    path: Path, edges: Sequence[float], counts: Sequence[int], title: str, label: str
-) -> None:
+def write_histogram(path: Path, edges: Sequence[float], counts: Sequence[int], title: str, label: str) -> None:
     """Draw a histogram as a PNG.
 
     Args:

@@ -134,8 +134,7 @@ def resample_table(manifest: Manifest) -> Table:
     notes = [
         "labels ≥ g: test queries with a passage of that grade or more that is relevant in training; "
         "similarity: cosine to the nearest training query",
-        "in ir_datasets, after beir_cocodr.plugins.irds.register(): "
-        f"{escape(manifest.sets[0].id)} and the like",
+        f"in ir_datasets, after beir_cocodr.plugins.irds.register(): {escape(manifest.sets[0].id)} and the like",
     ]
     if not manifest.same_corpus:
         notes.append("the corpora differ: the test split of each collection is in its folder test")
@@ -157,8 +156,7 @@ def _title(manifest: Manifest) -> str:
     else:
         what = f"ReSTTest, {parameters.buckets} buckets"
     return escape(
-        f"{what}: {train.dataset} ({train.split}) and {test.dataset} ({test.split}) "
-        f"by {manifest.encoder.name}"
+        f"{what}: {train.dataset} ({train.split}) and {test.dataset} ({test.split}) by {manifest.encoder.name}"
     )
 
 

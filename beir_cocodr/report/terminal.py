@@ -28,9 +28,7 @@ def print_tables(*tables: Table) -> None:
         console.print(table)
 
 
-def make_table(
-    title: str, left: Iterable[str], right: Iterable[str] = (), notes: Iterable[str] = ()
-) -> Table:
+def make_table(title: str, left: Iterable[str], right: Iterable[str] = (), notes: Iterable[str] = ()) -> Table:
     """A table with columns of text, then columns of numbers, intervals dim; ``notes`` stand below it."""
     table = Table(title=title)
     for column in left:

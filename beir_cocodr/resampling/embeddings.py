@@ -1,5 +1,6 @@
-"""Embeddings of queries by any dense encoder, which compare by cosine: encoded once, and kept in a store
-below the cache root."""
+"""Embeddings of queries by any dense encoder, which compare by cosine: encoded once, and kept in a store below the
+cache root.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from beir_cocodr.retrieval.store.store import EmbeddingStore
 class QueryEncoder:
     """Encodes queries as unit vectors: their dot product is the cosine of the encoder's embeddings.
 
-    An encoder that compares by dot product is taken at the direction of its vectors. Of an MRL the means are
-    taken: its flattened vectors hold variances and constants besides, whose directions mean nothing.
+    An encoder that compares by dot product is taken at the direction of its vectors. Of an MRL the means are taken: its
+    flattened vectors hold variances and constants besides, whose directions mean nothing.
 
     Args:
         name: the encoder, as everywhere: an alias, a hub name or a folder.
@@ -111,16 +112,16 @@ _NAMED = 5
 def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> EmbeddingStore:
     """The embeddings of queries, in their order: from the cache, or encoded shard by shard into it.
 
-    The key is a hash of the encoder (weights, modules, tokenizer, text format) and of the texts, so that a
-    changed model or collection never gets the vectors of another.
+    The key is a hash of the encoder (weights, modules, tokenizer, text format) and of the texts, so that a changed
+    model or collection never gets the vectors of another.
 
     Args:
         encoder: see :class:`QueryEncoder`.
         queries: query id to text, at least one.
 
     Raises:
-        InputError: the store in the cache has another number of queries or dimensions than it must, or lacks
-            a shard; NaN or infinite embeddings; a cache that cannot be written.
+        InputError: the store in the cache has another number of queries or dimensions than it must, or lacks a shard;
+            NaN or infinite embeddings; a cache that cannot be written.
     """
     folder = cache_folder("query_embeddings") / _key(encoder, queries)
     if not folder.exists():
@@ -134,9 +135,7 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
             f"{encoder.dimensions}: delete that folder"
         )
     if len(found) != len(queries):
-        raise InputError(
-            f"{folder} holds {len(found)} embeddings for {len(queries)} queries: delete that folder"
-        )
+        raise InputError(f"{folder} holds {len(found)} embeddings for {len(queries)} queries: delete that folder")
     return found
 
 

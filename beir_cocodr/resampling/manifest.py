@@ -1,8 +1,8 @@
 """The manifest of resampled collections: from what, how and where on this machine they were made.
 
-Its records (:class:`Manifest` and its parts) are what is written as ``manifest.json`` and read back; where a
-collection comes from, as far as links and ids of ir_datasets need it; and which outputs of `resample` there
-are on this machine. Nothing here needs torch.
+Its records (:class:`Manifest` and its parts) are what is written as ``manifest.json`` and read back; where a collection
+comes from, as far as links and ids of ir_datasets need it; and which outputs of `resample` there are on this machine.
+Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class SetRecord:
     Attributes:
         id: in ir_datasets, without a split.
         regime: "interpolation" or "extrapolation".
-        size, k: of ReSTrain: what was asked for, if it was a size, and the nearest queries that make it up.
-        bucket: of ReSTTest: the one that is held out, from 1.
+        size, k: of ReSTrain: what was asked for, if it was a size, and the nearest queries that make it up. bucket: of
+        ReSTTest: the one that is held out, from 1.
     """
 
     id: str
@@ -149,8 +149,8 @@ class OverlapSummary:
 
     Attributes:
         label_overlap: at every grade, by both rules.
-        exact_duplicates, near_duplicates: test queries that training queries repeat.
-        nearest_similarity: to the nearest training query.
+        exact_duplicates, near_duplicates: test queries that training queries repeat. nearest_similarity: to the nearest
+        training query.
     """
 
     training_queries: int
@@ -289,9 +289,7 @@ def remember(output: Path) -> None:
     try:
         write_text(cache_root() / "resampled" / f"{name}.json", json.dumps({"folder": folder}) + "\n")
     except OSError as error:
-        log.warning(
-            "%s is not noted in the cache (%s); register_resampled finds it by its path", output, error
-        )
+        log.warning("%s is not noted in the cache (%s); register_resampled finds it by its path", output, error)
 
 
 def remembered_outputs() -> list[Path]:

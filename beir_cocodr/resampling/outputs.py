@@ -108,10 +108,9 @@ def write_resampled(
 ) -> Manifest:
     """Write every set as a BEIR folder, and ``manifest.json``, all in one step.
 
-    A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and
-    ``qrels/test.tsv``. A corpus that is no file of the user's is written once, as ``corpus.jsonl`` of the
-    output. Where test queries have a corpus of their own they have a folder of their own: ``test`` in the
-    training set's.
+    A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and ``qrels/test.tsv``. A
+    corpus that is no file of the user's is written once, as ``corpus.jsonl`` of the output. Where test queries have a
+    corpus of their own they have a folder of their own: ``test`` in the training set's.
 
     Args:
         output: the folder; must not be there, or be empty.

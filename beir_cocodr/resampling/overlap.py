@@ -1,7 +1,7 @@
 """What a training set gives away of a test set: shared labels, repeated queries, similar queries.
 
-:func:`overlap` measures how biased a benchmark is. The same few numbers are taken of every set that is
-resampled. Queries are compared as sets of words, or by an encoder; only the latter needs torch.
+:func:`overlap` measures how biased a benchmark is. The same few numbers are taken of every set that is resampled.
+Queries are compared as sets of words, or by an encoder; only the latter needs torch.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ class TrainTest:
         """
         pair = cls(load_collection(train, train_split), load_collection(test, test_split))
         if not pair.same_corpus:
-            log.warning(
-                "%s and %s have different corpora; labels are compared by the ids of documents", train, test
-            )
+            log.warning("%s and %s have different corpora; labels are compared by the ids of documents", train, test)
         return pair
 
     @property
@@ -92,8 +90,7 @@ class TrainTest:
         """Check that the sets can be resampled.
 
         Raises:
-            InputError: more test than training queries; or, where both go into one folder, an id that has two
-                texts.
+            InputError: more test than training queries; or, where both go into one folder, an id that has two texts.
         """
         queries, tests = self.train.queries, self.test.queries
         if len(tests) > len(queries):
@@ -118,8 +115,8 @@ class QueryDuplicates:
 
     Attributes:
         exact: the same text, but for case and white space.
-        near: another text of the same words, after stop words and punctuation are taken out and the rest is
-            stemmed, in any order and number; a query without such words has none.
+        near: another text of the same words, after stop words and punctuation are taken out and the rest is stemmed, in
+            any order and number; a query without such words has none.
     """
 
     exact: Pairs
@@ -186,9 +183,7 @@ def word_sets(*groups: Sequence[str]) -> list[WordSets]:
     tokenizer: Any = Tokenizer(splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english"))
     # Without allow_empty the host gives a text without words a word of its own, "".
     tokens = [
-        tokenizer.tokenize(list(texts), update_vocab=True, show_progress=False, allow_empty=False)
-        if texts
-        else []
+        tokenizer.tokenize(list(texts), update_vocab=True, show_progress=False, allow_empty=False) if texts else []
         for texts in groups
     ]
     width = len(tokenizer.get_vocab_dict())
@@ -203,9 +198,7 @@ def _matrix(ids: list[list[int]], width: int) -> WordSets:
     return sparse.csr_array((ones, columns, starts), shape=(len(words), width))
 
 
-def nearest_by_words(
-    train: WordSets, test: WordSets
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def nearest_by_words(train: WordSets, test: WordSets) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """The training query of highest Jaccard similarity for every test query; the first of equal ones.
 
     Args:
@@ -238,10 +231,10 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels, minimum: int = 1) -> li
 
     Args:
         train_qrels: training query id to {document id: grade}.
-        test_qrels: test query id to {document id: grade}; all of them are counted, also those without a
-            passage of the grade.
-        minimum: 1, "any of its passages", is the rule that the paper states; 2, "more than one", the one
-            that its published script applies.
+        test_qrels: test query id to {document id: grade}; all of them are counted, also those without a passage of the
+            grade.
+        minimum: 1, "any of its passages", is the rule that the paper states; 2, "more than one", the one that its
+            published script applies.
 
     Returns:
         One row for every positive grade of the test judgements, the highest first.
@@ -253,14 +246,9 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels, minimum: int = 1) -> li
     """
     if minimum < 1:
         raise InputError(f"minimum is {minimum}: an overlap has at least one passage")
-    relevant = {
-        document for grades in train_qrels.values() for document, grade in grades.items() if grade > 0
-    }
+    relevant = {document for grades in train_qrels.values() for document, grade in grades.items() if grade > 0}
     grades = sorted({grade for judged in test_qrels.values() for grade in judged.values() if grade > 0})
-    shared = [
-        [grade for document, grade in judged.items() if document in relevant]
-        for judged in test_qrels.values()
-    ]
+    shared = [[grade for document, grade in judged.items() if document in relevant] for judged in test_qrels.values()]
     rows = []
     for least in reversed(grades):
         found = sum(sum(grade >= least for grade in grades) >= minimum for grades in shared)
@@ -274,17 +262,14 @@ MINIMA = (1, 2)
 
 
 def overlap_summary(
-    pair: TrainTest,
-    train: Container[str],
-    test: Container[str],
-    similarities: npt.NDArray[np.floating[Any]],
+    pair: TrainTest, train: Container[str], test: Container[str], similarities: npt.NDArray[np.floating[Any]]
 ) -> OverlapSummary:
     """Label overlap by both rules, repeated queries, and similarity to the nearest training query.
 
     Args:
         pair: the full sets.
-        train, test: ids of the training and test queries that are looked at; sets are fast.
-        similarities: (t,) of those test queries to their nearest of those training queries.
+        train, test: ids of the training and test queries that are looked at; sets are fast. similarities: (t,) of those
+        test queries to their nearest of those training queries.
     """
     train_qrels = {query: grades for query, grades in pair.train.qrels.items() if query in train}
     test_qrels = {query: grades for query, grades in pair.test.qrels.items() if query in test}
@@ -378,8 +363,8 @@ class Overlap(Report):
     Attributes:
         train, test: the sets.
         same_corpus: whether they have the same documents.
-        label_overlap: a row for every grade and rule (``minimum`` 1: any of the passages of that grade or
-            more is relevant to a training query; 2: more than one).
+        label_overlap: a row for every grade and rule (``minimum`` 1: any of the passages of that grade or more is
+            relevant to a training query; 2: more than one).
         exact_duplicates, near_duplicates: see `QueryDuplicates`.
         nearest: the most similar training query of every test query.
     """
@@ -418,8 +403,8 @@ def overlap(
     Args:
         train, test: datasets as the command line names them.
         train_split, test_split: splits of their judgements.
-        encoder: whose query embeddings say, by cosine, which training query is nearest; without one it is
-            the Jaccard similarity of stemmed words, stop words taken out.
+        encoder: whose query embeddings say, by cosine, which training query is nearest; without one it is the Jaccard
+            similarity of stemmed words, stop words taken out.
         search: how queries are encoded.
 
     Raises:
@@ -481,9 +466,7 @@ def _nearest_queries(
 ) -> list[NearestQuery]:
     ids = list(pair.train.queries)
     found = []
-    for (query, text), score, row in zip(
-        pair.test.queries.items(), scores.tolist(), rows.tolist(), strict=True
-    ):
+    for (query, text), score, row in zip(pair.test.queries.items(), scores.tolist(), rows.tolist(), strict=True):
         other = ids[row] if row >= 0 else None
         other_text = None if other is None else pair.train.queries[other]
         found.append(NearestQuery(query, text, other, other_text, round(score, 5)))

@@ -64,22 +64,22 @@ def restrain(
 ) -> ReSTrain:
     """Choose interpolation and extrapolation training sets from the best ranks of training queries.
 
-    The interpolation set is the union of every test query's k nearest training queries. The extrapolation
-    set is a uniform sample of the same size from the training queries outside the union of the L nearest;
-    L is one for all sizes, and samples are beginnings of one random order. So sets are nested across sizes,
-    and every extrapolation set is disjoint from every interpolation set.
+    The interpolation set is the union of every test query's k nearest training queries. The extrapolation set is a
+    uniform sample of the same size from the training queries outside the union of the L nearest; L is one for all
+    sizes, and samples are beginnings of one random order. So sets are nested across sizes, and every extrapolation set
+    is disjoint from every interpolation set.
 
     Args:
         ranks: (N,) best ranks, from `best_ranks`.
         depth: length of the lists that they come from; larger ranks are not distinguished.
-        sizes: target sizes; for each the k is taken whose union is nearest in size, the smaller of two.
-        ks: instead of sizes, the k themselves.
+        sizes: target sizes; for each the k is taken whose union is nearest in size, the smaller of two. ks: instead of
+        sizes, the k themselves.
         exclude_top: L, at least the largest k; by default the k of the largest set.
         seed: of the random order.
 
     Raises:
-        InputError: neither sizes nor ks or both, a value below 1 or twice, L below k, or fewer training
-            queries left outside the L nearest than the interpolation set has.
+        InputError: neither sizes nor ks or both, a value below 1 or twice, L below k, or fewer training queries left
+            outside the L nearest than the interpolation set has.
         ValueError: the lists are too short to tell.
 
     Source: Zhan et al., 2022, section 4.1.2.
@@ -141,9 +141,7 @@ def _union_sizes(ranks: Rows, depth: int) -> Rows:
 def _k_for(size: int, unions: Rows) -> int:
     k = int(np.searchsorted(unions, size))
     if k == len(unions):
-        raise ValueError(
-            f"lists of {len(unions) - 1} neighbours hold {unions[-1]} queries, fewer than {size}"
-        )
+        raise ValueError(f"lists of {len(unions) - 1} neighbours hold {unions[-1]} queries, fewer than {size}")
     if k > 1 and size - unions[k - 1] <= unions[k] - size:
         k -= 1
     return k
@@ -172,8 +170,8 @@ def ranks_for_targets(
 ) -> tuple[npt.NDArray[np.int64], int]:
     """Best ranks from lists that are long enough for `restrain` with the same targets.
 
-    How much lists share, and so how long they must be, is only known when they are there: those that turn out
-    too short are made anew, twice as long.
+    How much lists share, and so how long they must be, is only known when they are there: those that turn out too short
+    are made anew, twice as long.
 
     Args:
         train: (N, d) embeddings of training queries.
@@ -213,8 +211,8 @@ def resample_restrain(
 ) -> Manifest:
     """Resample training queries by their similarity to the test queries, and write the collections.
 
-    ``output/interpolation`` and ``output/extrapolation`` are BEIR folders with the same test queries; with
-    several sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
+    ``output/interpolation`` and ``output/extrapolation`` are BEIR folders with the same test queries; with several
+    sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
 
     Args:
         train, test: datasets as the command line names them.

@@ -123,13 +123,13 @@ def resample_resttest(
 ) -> Manifest:
     """Resample training and test queries by buckets, each held out once, and write the collections.
 
-    ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same
-    training queries, those outside bucket B; the first has the test queries outside it, the second those
-    inside. Over all buckets a test query is extrapolation once, and interpolation in all the others.
+    ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same training
+    queries, those outside bucket B; the first has the test queries outside it, the second those inside. Over all
+    buckets a test query is extrapolation once, and interpolation in all the others.
 
     Args:
-        train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`.
-        buckets: how many; the paper has 5.
+        train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`. buckets: how
+        many; the paper has 5.
         seed: of k-means.
 
     Returns:

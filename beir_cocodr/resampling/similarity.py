@@ -32,34 +32,26 @@ METHODS = ("exact", "faiss")
 _ENTRIES = 1 << 23
 
 
-def nearest(
-    train: Embeddings | npt.NDArray[Any],
-    test: npt.NDArray[Any],
-    k: int,
-    method: str = "exact",
-) -> Neighbours:
+def nearest(train: Embeddings | npt.NDArray[Any], test: npt.NDArray[Any], k: int, method: str = "exact") -> Neighbours:
     """The ``k`` training queries of highest cosine for every test query.
 
-    Training queries are read once in chunks; memory holds a chunk, the test queries, a tile of scores and
-    the lists, and does not grow with the number of training queries.
+    Training queries are read once in chunks; memory holds a chunk, the test queries, a tile of scores and the lists,
+    and does not grow with the number of training queries.
 
     Args:
         train: (N, d) embeddings; an array, or wherever they are kept.
         test: (T, d) embeddings.
         k: neighbours of each test query, at most N.
-        method: "exact", a matrix product in tiles, where among equal cosines the earlier row comes first; or
-            "faiss", its brute-force search, where their order is faiss's.
+        method: "exact", a matrix product in tiles, where among equal cosines the earlier row comes first; or "faiss",
+            its brute-force search, where their order is faiss's.
 
     Raises:
-        InputError: ``k`` below 1, no queries, other dimensions, NaN or infinite embeddings, faiss asked for
-            and absent.
+        InputError: ``k`` below 1, no queries, other dimensions, NaN or infinite embeddings, faiss asked for and absent.
 
     Source: Zhan et al., 2022, section 4.1.1 (similarity by embeddings rather than by terms).
     """
     check_method(method)
-    vectors = (
-        MemoryEmbeddings(torch.from_numpy(np.float32(train))) if isinstance(train, np.ndarray) else train
-    )
+    vectors = MemoryEmbeddings(torch.from_numpy(np.float32(train))) if isinstance(train, np.ndarray) else train
     if k < 1:
         raise InputError(f"k is {k}: ask for at least one neighbour")
     if not len(vectors) or not len(test):
@@ -89,16 +81,13 @@ def check_method(method: str) -> None:
 
 
 def nearest_ranks(
-    train: Embeddings | npt.NDArray[Any],
-    test: npt.NDArray[Any],
-    depth: int,
-    method: str = "exact",
+    train: Embeddings | npt.NDArray[Any], test: npt.NDArray[Any], depth: int, method: str = "exact"
 ) -> npt.NDArray[np.int64]:
-    """The best rank that each training query has for any test query, (N,) int64 from 0; ``depth`` stands for
-    all ranks from there on.
+    """The best rank that each training query has for any test query, (N,) int64 from 0; ``depth`` stands for all ranks
+    from there on.
 
-    Lists of neighbours are made for as many test queries at a time as fit in 64 MiB, so ``depth`` may be
-    large. Arguments and errors are those of `nearest`.
+    Lists of neighbours are made for as many test queries at a time as fit in 64 MiB, so ``depth`` may be large.
+    Arguments and errors are those of `nearest`.
     """
     ranks = np.full(len(train), depth, np.int64)
     block = max(1, _ENTRIES // depth)

@@ -24,8 +24,8 @@ class BM25:
     Args:
         documents: the corpus; its texts are streamed, its postings are held in memory.
         text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" takes out English stop words and stems by Porter's second algorithm
-            (PyStemmer); "none" does neither.
+        analyzer: "english" takes out English stop words and stems by Porter's second algorithm (PyStemmer); "none" does
+            neither.
         k1, b: as in Anserini's BEIR baselines, 0.9 and 0.4.
 
     Source: Robertson et al., 1994, in the variant of Lucene, as bm25s computes it.

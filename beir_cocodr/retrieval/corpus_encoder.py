@@ -1,5 +1,6 @@
-"""Documents to vectors: batches of texts of like length, as many as a budget of tokens holds, halved where
-memory runs out; vectors are checked for NaN."""
+"""Documents to vectors: batches of texts of like length, as many as a budget of tokens holds, halved where memory runs
+out; vectors are checked for NaN.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from beir_cocodr.errors import InputError
 def token_batches(lengths: npt.NDArray[np.int64], budget: int) -> Iterator[npt.NDArray[np.int64]]:
     """Part texts into batches, longest texts first.
 
-    Neighbours in length are padded to nearly their own length, and a batch of short texts has more of them,
-    so that all batches are about as much work. The longest come first: what does not fit into memory is
+    Neighbours in length are padded to nearly their own length, and a batch of short texts has more of them, so that all
+    batches are about as much work. The longest come first: what does not fit into memory is
     known at once.
 
     Args:
@@ -63,14 +64,14 @@ log = logging.getLogger(__name__)
 class CorpusEncoder:
     """Encodes rows of a corpus with one model on its device.
 
-    The vectors are those of ``model.encode_corpus``, to the last bits, which depend on how texts are batched.
-    Models that compare by cosine give unit vectors. Texts are taken from the corpus a batch at a time.
+    The vectors are those of ``model.encode_corpus``, to the last bits, which depend on how texts are batched. Models
+    that compare by cosine give unit vectors. Texts are taken from the corpus a batch at a time.
 
     Args:
         model: the encoder, a :class:`~beir_cocodr.models.cocodr.COCODR`.
         documents: the corpus.
-        token_budget: tokens of a batch, padding included; 4,096 on the CPU and 32,768 elsewhere by default.
-        backend: "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast), faster
+        token_budget: tokens of a batch, padding included; 4,096 on the CPU and 32,768 elsewhere by default. backend:
+        "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast), faster
             where the processor has it and less exact.
     """
 
@@ -94,8 +95,7 @@ class CorpusEncoder:
             encoded: called with the number of documents after each batch.
 
         Raises:
-            InputError: a vector with NaN or infinity, names the documents; or a single text does not fit into
-                memory.
+            InputError: a vector with NaN or infinity, names the documents; or a single text does not fit into memory.
         """
         lengths = self._lengths(rows)
         vectors: npt.NDArray[np.float32] | None = None
@@ -126,10 +126,7 @@ class CorpusEncoder:
     def _forward(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
         with self._precision():
             encoded = self.model.encode_corpus(
-                self.documents.take(rows),
-                batch_size=len(rows),
-                convert_to_tensor=True,
-                show_progress_bar=False,
+                self.documents.take(rows), batch_size=len(rows), convert_to_tensor=True, show_progress_bar=False
             )
         vectors = encoded.detach().float().cpu()
         wrong = (~vectors.isfinite().all(dim=1)).nonzero().squeeze(1).tolist()

@@ -1,5 +1,6 @@
-"""A corpus encoded once, in memory or to a store on disk, and searched exactly; or searched in a store that
-``encode`` wrote before."""
+"""A corpus encoded once, in memory or to a store on disk, and searched exactly; or searched in a store that ``encode``
+wrote before.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ TRUNCATION_SAMPLE = 10_000
 class Dense:
     """Exact search with one encoder over one corpus.
 
-    The corpus is encoded on first use, once for dense search, fusion and feedback, and held in memory or,
-    where it is large, in a store on disk; results are the same to the last bit. Cosine models are normalised
-    there; after that every score is a float32 dot product.
+    The corpus is encoded on first use, once for dense search, fusion and feedback, and held in memory or, where it is
+    large, in a store on disk; results are the same to the last bit. Cosine models are normalised there; after that
+    every score is a float32 dot product.
 
     Args:
         model: the encoder.
@@ -49,8 +50,8 @@ class Dense:
         folder: of the store, if one is needed; made then, and removed by the caller.
         batch_size: queries encoded at a time; documents are batched by their tokens.
         progress: show a bar on stderr.
-        given: embeddings that are there already, such as a store of this model and corpus, not folded.
-        in_memory: the most bytes of embeddings that are held in memory.
+        given: embeddings that are there already, such as a store of this model and corpus, not folded. in_memory: the
+        most bytes of embeddings that are held in memory.
     """
 
     def __init__(
@@ -66,9 +67,7 @@ class Dense:
         self.model, self.documents, self.folder, self.given = model, documents, folder, given
         self.batch_size, self.progress, self.in_memory = batch_size, progress, in_memory
         if model.similarity_fn_name not in ("cosine", "dot"):
-            raise ValueError(
-                f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}"
-            )
+            raise ValueError(f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}")
         self.normalize = model.similarity_fn_name == "cosine"
         self._truncated_queries = 0.0
 

@@ -29,23 +29,23 @@ _SIMILARITIES: dict[str, Similarity] = {"cos_sim": "cosine", "dot": "dot"}
 class ExactSearch:
     """Exact dense search: takes the place of BEIR's ``DenseRetrievalExactSearch`` in ``EvaluateRetrieval``.
 
-    It differs from BEIR's where that fails or misleads: a single query and ``title: None`` work, results come
-    in rank order with ties by descending document id (as trec_eval breaks them), NaN or infinite scores
-    raise, a similarity that the model does not declare raises, and neither the corpus as text nor its
-    embeddings are held beyond a chunk when the corpus is a `Documents`.
+    It differs from BEIR's where that fails or misleads: a single query and ``title: None`` work, results come in rank
+    order with ties by descending document id (as trec_eval breaks them), NaN or infinite scores raise, a similarity
+    that the model does not declare raises, and neither the corpus as text nor its embeddings are held beyond a chunk
+    when the corpus is a `Documents`.
 
     Args:
         model: ``encode_queries(list of str, batch_size=, show_progress_bar=, convert_to_tensor=)`` and
-            ``encode_corpus(list of {"title", "text"}, ...)`` likewise, each returning one vector per text. If
-            it has ``similarity_fn_name`` ("cosine" or "dot"), searches must agree with it.
+            ``encode_corpus(list of {"title", "text"}, ...)`` likewise, each returning one vector per text. If it has
+            ``similarity_fn_name`` ("cosine" or "dot"), searches must agree with it.
         batch_size: texts that the model encodes at a time.
         corpus_chunk_size: documents handed to the model at a time; their embeddings are held in memory.
         ignore_identical_ids: never retrieve the document whose id is the query's, as BEIR's search does; the
             query then gets ``top_k`` others.
         show_progress_bar, convert_to_tensor: passed on to the model; both True by default.
-        store: folder of an :class:`~beir_cocodr.retrieval.store.store.EmbeddingStore`. The corpus is
-            encoded to it once; later searches with the same model and corpus read it, and an interrupted one
-            goes on where it stopped, also in another process. Needs an encoder of this package.
+        store: folder of an :class:`~beir_cocodr.retrieval.store.store.EmbeddingStore`. The corpus is encoded to it
+            once; later searches with the same model and corpus read it, and an interrupted one goes on where it
+            stopped, also in another process. Needs an encoder of this package.
         **kwargs: anything else is ignored with a warning (BEIR's constructor takes anything).
 
     Attributes:
@@ -79,9 +79,7 @@ class ExactSearch:
         **kwargs: Any,
     ) -> None:
         if batch_size < 1 or corpus_chunk_size < 1:
-            raise InputError(
-                f"batch_size {batch_size}, corpus_chunk_size {corpus_chunk_size}: both must be 1 or more"
-            )
+            raise InputError(f"batch_size {batch_size}, corpus_chunk_size {corpus_chunk_size}: both must be 1 or more")
         self.model = model
         self.batch_size = batch_size
         self.corpus_chunk_size = corpus_chunk_size
@@ -106,8 +104,8 @@ class ExactSearch:
         """Encode and search.
 
         Args:
-            corpus: document id to {"title", "text"}: a BEIR corpus or a `Documents`, which is streamed.
-            queries: query id to text.
+            corpus: document id to {"title", "text"}: a BEIR corpus or a `Documents`, which is streamed. queries: query
+            id to text.
             top_k: documents wanted for each query.
             score_function: "cos_sim" or "dot"; None takes the model's own similarity.
             return_sorted: of no consequence, results are always in rank order.
@@ -118,8 +116,8 @@ class ExactSearch:
             Query id to {document id: float32 score as float}, best first, min(top_k, documents allowed) each.
 
         Raises:
-            InputError: no documents, no queries, top_k below 1, an unknown score function or one that is not
-                what the model declares, or embeddings that do not fit their texts.
+            InputError: no documents, no queries, top_k below 1, an unknown score function or one that is not what the
+                model declares, or embeddings that do not fit their texts.
             NonFiniteScores: a score is NaN or infinite; names documents and queries.
         """
         _warn_ignored(kwargs)
@@ -145,8 +143,8 @@ class ExactSearch:
         """`search` without the dictionaries.
 
         Returns:
-            Query ids (Q,), scores (Q, k) float32 and rows (Q, k) int64, best first; k = min(top_k, N), rows
-            count in corpus order. Where a query has fewer documents, its last places are -inf and -1.
+            Query ids (Q,), scores (Q, k) float32 and rows (Q, k) int64, best first; k = min(top_k, N), rows count in
+            corpus order. Where a query has fewer documents, its last places are -inf and -1.
         """
         return self._search(_source(corpus), queries, top_k, score_function, ignore_identical_ids)
 
@@ -173,14 +171,7 @@ class ExactSearch:
             from beir_cocodr.retrieval.store.search import search_stored
 
             found = search_stored(
-                self.model,
-                source,
-                queries,
-                top_k,
-                self.store,
-                excluded,
-                self.batch_size,
-                self.show_progress_bar,
+                self.model, source, queries, top_k, self.store, excluded, self.batch_size, self.show_progress_bar
             )
             return query_ids, found.scores, found.rows
         try:
@@ -200,9 +191,7 @@ class ExactSearch:
         declared = getattr(self.model, "similarity_fn_name", None)
         declared = getattr(declared, "value", declared)
         if declared is not None and declared not in get_args(Similarity):
-            raise InputError(
-                f"the model declares the similarity {declared!r}; exact search has cosine and dot"
-            )
+            raise InputError(f"the model declares the similarity {declared!r}; exact search has cosine and dot")
         if score_function is None:
             if declared is None:
                 raise InputError("the model declares no similarity: give score_function 'cos_sim' or 'dot'")

@@ -47,9 +47,7 @@ class Hybrid(_Fusion):
         for ids, texts in blocks(queries, max(1, _BLOCK_ELEMENTS // size)):
             block = vectors[start : start + len(ids)]
             start += len(ids)
-            dense = np.concatenate(
-                [(block @ chunk.T).numpy() for chunk in self.dense.embeddings.chunks()], axis=1
-            )
+            dense = np.concatenate([(block @ chunk.T).numpy() for chunk in self.dense.embeddings.chunks()], axis=1)
             if not np.isfinite(dense).all():
                 self.dense.search_embeddings(ids, block, 1)  # fails, naming the documents or queries
             lexical = np.stack([self.bm25.scores(text) for text in texts])

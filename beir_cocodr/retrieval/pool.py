@@ -1,5 +1,6 @@
-"""Work shared out to processes that may die: how tasks reach them, on which devices they compute, and how
-many CPU threads they want."""
+"""Work shared out to processes that may die: how tasks reach them, on which devices they compute, and how many CPU
+threads they want.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +37,14 @@ def share_out(
 ) -> Iterator[Result]:
     """Do tasks in one new process for each device, and yield the results in the order in which they come.
 
-    When a process dies, of a signal or for want of memory, all are started again and what was not finished is
-    done again, so a task may be done twice. Processes are spawned: a script that gets here needs
+    When a process dies, of a signal or for want of memory, all are started again and what was not finished is done
+    again, so a task may be done twice. Processes are spawned: a script that gets here needs
     ``if __name__ == "__main__"``.
 
     Args:
         tasks: picklable, few enough to hold in a list.
-        start: called in each process with its device, returns what does a task there; picklable.
-        devices: one for each process.
+        start: called in each process with its device, returns what does a task there; picklable. devices: one for each
+        process.
 
     Raises:
         InputError: processes died three times without a task done in between.

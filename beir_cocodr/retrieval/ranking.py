@@ -29,16 +29,12 @@ class Ranking:
     scores: np.ndarray
     rows: np.ndarray
 
-    def results(
-        self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None
-    ) -> Results:
+    def results(self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None) -> Results:
         """Query id to (document id, score) pairs in rank order, at most ``depth`` of them."""
         return {
             query: [
                 (document, score)
-                for document, score in zip(
-                    documents.ids(rows[rows >= 0]), scores[rows >= 0].tolist(), strict=True
-                )
+                for document, score in zip(documents.ids(rows[rows >= 0]), scores[rows >= 0].tolist(), strict=True)
                 if not (drop_identical_ids and document == query)
             ][:depth]
             for query, scores, rows in zip(self.queries, self.scores, self.rows, strict=True)

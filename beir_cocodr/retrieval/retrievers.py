@@ -25,8 +25,8 @@ class Retrievers:
 
     Args:
         documents: the corpus.
-        folder: where Lucene's index, and embeddings too many for memory, are written; the caller removes it.
-        options: how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
+        folder: where Lucene's index, and embeddings too many for memory, are written; the caller removes it. options:
+        how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
     """
 
     def __init__(self, documents: Documents, folder: Path, options: SearchOptions = SearchOptions()) -> None:
@@ -44,9 +44,7 @@ class Retrievers:
         if spec.kind == "dense":
             return self._dense(spec.encoder)
         if spec.kind in RETRIEVERS:
-            own: Retriever = self._once(
-                name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options)
-            )
+            own: Retriever = self._once(name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options))
             return own
         lexical = self._lucene() if spec.lucene else self._bm25()
         if spec.kind == BM25_NAME:
@@ -78,9 +76,7 @@ class Retrievers:
         folder, options = self.folder / "lucene", self.options
         made: Lexical = self._once(
             "lucene",
-            lambda: load_plugin("lucene")(
-                self.documents, folder, options.encoder.text_format, options.analyzer
-            ),
+            lambda: load_plugin("lucene")(self.documents, folder, options.encoder.text_format, options.analyzer),
         )
         return made
 

@@ -1,7 +1,7 @@
 """Exact top-k over a stream of document embeddings.
 
-Scores and tie ranks are put into one integer each (:func:`to_keys`), so that every ranking has exactly one
-right order; embeddings that give NaN or infinite scores raise :class:`NonFiniteScores`.
+Scores and tie ranks are put into one integer each (:func:`to_keys`), so that every ranking has exactly one right order;
+embeddings that give NaN or infinite scores raise :class:`NonFiniteScores`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def ranks_of(keys: Tensor) -> Tensor:
 def merge_keys(parts: Sequence[Tensor], top_k: int) -> Tensor:
     """The ``top_k`` largest keys of each query, descending, from (Q, k_i) keys of parts of one corpus.
 
-    Tie ranks count over the whole corpus, so no two keys of a query are equal: what comes out does not depend
-    on how the corpus was parted, nor on the order of the parts.
+    Tie ranks count over the whole corpus, so no two keys of a query are equal: what comes out does not depend on how
+    the corpus was parted, nor on the order of the parts.
     """
     keys = torch.cat(list(parts), dim=1)
     return keys.topk(min(top_k, keys.shape[1]), dim=1).values
@@ -62,9 +62,9 @@ class NonFiniteScores(InputError):
     """Embeddings that give NaN or infinite scores; no ranking of them means anything.
 
     Args:
-        documents: the documents at fault, rows or ids; empty when it is the query vectors alone.
-        queries: the queries at fault, rows or ids; empty when it is the document vectors alone. Where both
-            are named, each vector is finite and their products overflow.
+        documents: the documents at fault, rows or ids; empty when it is the query vectors alone. queries: the queries
+        at fault, rows or ids; empty when it is the document vectors alone. Where both are named,
+            each vector is finite and their products overflow.
     """
 
     def __init__(self, documents: Sequence[int | str], queries: Sequence[int | str]) -> None:
@@ -95,8 +95,8 @@ Similarity = Literal["dot", "cosine"]
 
 Array = Tensor | npt.NDArray[Any]
 
-# A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product
-# down, fewer documents a tile mean more merges.
+# A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product down,
+# fewer documents a tile mean more merges.
 QUERY_TILE = 1_024
 
 DOCUMENT_TILE = 16_384
@@ -125,30 +125,30 @@ def search_chunks(
 ) -> tuple[Tensor, Tensor]:
     """The ``top_k`` best documents of every query, exactly.
 
-    Chunks are read once, one after the other, and worked on in tiles of ``query_tile`` queries by
-    ``document_tile`` documents, so memory depends on neither the corpus nor the size of its chunks (beside a
-    chunk itself and the (N,) tie ranks). Order is by score descending, then by tie rank ascending, also
-    where ties run across the last place. A score's last bits may depend on the shapes of the product, hence
-    on the sizes of chunks and tiles: results agree to 1e-5, and in order outside ties and such near-ties.
-    PyTorch's own settings for less precise float32 products, off by default, apply.
+    Chunks are read once, one after the other, and worked on in tiles of ``query_tile`` queries by ``document_tile``
+    documents, so memory depends on neither the corpus nor the size of its chunks (beside a chunk itself and the (N,)
+    tie ranks). Order is by score descending, then by tie rank ascending, also
+    where ties run across the last place. A score's last bits may depend on the shapes of the product, hence on the
+    sizes of chunks and tiles: results agree to 1e-5, and in order outside ties and such near-ties. PyTorch's own
+    settings for less precise float32 products, off by default, apply.
 
     Args:
-        query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on its device.
-        chunks: (n, d) each, in corpus order, any dtype and device; N documents in all.
+        query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on its device. chunks:
+        (n, d) each, in corpus order, any dtype and device; N documents in all.
         top_k: documents wanted for each query; k = min(top_k, N).
-        tie_ranks: (N,) integers, a permutation of 0..N-1; the smaller comes first among equal scores. For
-            trec_eval's order it is the position in descending order of document ids. Default: the row.
+        tie_ranks: (N,) integers, a permutation of 0..N-1; the smaller comes first among equal scores. For trec_eval's
+            order it is the position in descending order of document ids. Default: the row.
         similarity: "dot", or "cosine", which normalises rows; a zero vector has cosine 0 with everything.
-        excluded_rows: (Q,) integers, one corpus row for each query that it must not retrieve; -1 for none.
-        query_tile, document_tile: queries and documents scored at a time.
+        excluded_rows: (Q,) integers, one corpus row for each query that it must not retrieve; -1 for none. query_tile,
+        document_tile: queries and documents scored at a time.
 
     Returns:
-        scores (Q, k) float32 sorted descending and rows (Q, k) int64, on the queries' device. Where exclusion
-        leaves a query fewer than k documents, its last places are score -inf, row -1.
+        scores (Q, k) float32 sorted descending and rows (Q, k) int64, on the queries' device. Where exclusion leaves a
+        query fewer than k documents, its last places are score -inf, row -1.
 
     Raises:
-        NonFiniteScores: a score is NaN or infinite; names rows (`NonFiniteScores.named` puts ids).
-        InputError: top_k < 1, no queries or no documents, sizes that do not fit together, or tie ranks that
+        NonFiniteScores: a score is NaN or infinite; names rows (`NonFiniteScores.named` puts ids). InputError: top_k <
+        1, no queries or no documents, sizes that do not fit together, or tie ranks that
             are no permutation.
     """
     ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
@@ -182,10 +182,10 @@ def search_keys(
     """`search_chunks` over a part of a corpus, whose results :func:`merge_keys` puts together with others'.
 
     Args:
-        chunks: (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are not
-            looked at here beyond that, so that the caller need not hold all of them.
-        first_row: the corpus row of the first document, for ``excluded_rows`` and errors.
-        query_embeddings, top_k, similarity, excluded_rows, query_tile, document_tile: as there.
+        chunks: (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are not looked at here
+            beyond that, so that the caller need not hold all of them.
+        first_row: the corpus row of the first document, for ``excluded_rows`` and errors. query_embeddings, top_k,
+        similarity, excluded_rows, query_tile, document_tile: as there.
 
     Returns:
         (Q, k) int64 keys of score and tie rank, descending.

@@ -28,13 +28,7 @@ from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
-from beir_cocodr.training.presets import (
-    ADAPT_STAGES,
-    DEFAULT_STAGES,
-    GPL_TEACHER,
-    adapt_options,
-    chosen_stages,
-)
+from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
 from beir_cocodr.training.pretrain import pretrain
 
 
@@ -116,15 +110,15 @@ def adapt(
 ) -> AdaptationRecord:
     """Adapt ``base`` to ``corpus`` with labels from ``source``, and tell whether it got better.
 
-    Each stage is trained from the base alone, and all of them one after the other: with the stages ``coco``
-    and ``finetune`` that makes ``output/models/source`` (base fine-tuned on the source),
-    ``output/models/coco`` (base pre-trained on the corpus) and ``output/models/coco+source`` (both, in this
-    order). If the corpus has labels in ``split``, base and trained models are each evaluated alone, with
-    hybrid feedback and fused with BM25, beside BM25 itself; no label of the corpus is used in training. If it
-    has none, :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods
-    without: every encoder encodes the corpus once, and what stands for judged queries is drawn with a seed
-    that no stage used. The base is recommended unless the rule finds something better, and how often the rule
-    was right is told.
+    Each stage is trained from the base alone, and all of them one after the other: with the stages ``coco`` and
+    ``finetune`` that makes ``output/models/source`` (base fine-tuned on the source), ``output/models/coco`` (base
+    pre-trained on the corpus) and ``output/models/coco+source`` (both, in this order). If the corpus has labels in
+    ``split``, base and trained models are each evaluated alone, with hybrid feedback and fused with BM25, beside BM25
+    itself; no label of the corpus is used in training. If it has none,
+    :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods
+    without: every encoder encodes the corpus once, and what stands for judged queries is drawn with a seed that no
+    stage used. The base is recommended unless the rule finds something better, and how often the rule was right is
+    told.
 
     Args:
         corpus: the target collection, with or without queries and labels.
@@ -138,13 +132,12 @@ def adapt(
         options: stage to its options; see :func:`adapt_options` for the others.
         generated: a folder of ``generate-queries`` for the corpus, for the stages that need one; by default
             ``output/queries`` is made.
-        generator, generation: how, as for ``generate-queries`` (model-free, 5 queries a passage).
-        teacher: cross-encoder of the stage ``gpl``.
+        generator, generation: how, as for ``generate-queries`` (model-free, 5 queries a passage). teacher:
+        cross-encoder of the stage ``gpl``.
         resume: keep finished models and go on with interrupted ones.
         queries: evaluate only that many queries of the target, evenly spaced.
-        samples: without labels: held-out crops, and generated queries, that models are compared on.
-        search: how models search in the evaluation; ``search.encoder``, how they are loaded, counts in
-            training, too.
+        samples: without labels: held-out crops, and generated queries, that models are compared on. search: how models
+        search in the evaluation; ``search.encoder``, how they are loaded, counts in training, too.
 
     Returns:
         The record that adapt.json holds.
@@ -324,9 +317,7 @@ def _queries(
 def _candidates(encoders: dict[str, str]) -> dict[str, str]:
     """Label to model name: BM25, and each encoder alone, with feedback, and fused."""
     kinds = dict(zip(MODES, ("", "feedback:", "hybrid:"), strict=True))
-    return {"bm25": "bm25"} | {
-        label + mode: kinds[mode] + path for label, path in encoders.items() for mode in MODES
-    }
+    return {"bm25": "bm25"} | {label + mode: kinds[mode] + path for label, path in encoders.items() for mode in MODES}
 
 
 CORPUS, FAST_CORPUS = "apidocs/scipy+sklearn", "apidocs/sklearn"
@@ -335,13 +326,13 @@ SOURCE, FAST_SOURCE = "apidocs/stdlib+numpy+pandas+torch", "apidocs/pandas"
 
 
 def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = False) -> AdaptationRecord:
-    """Adapt the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and torch, targets
-    scipy and scikit-learn.
+    """Adapt the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and torch, targets scipy and
+    scikit-learn.
 
     Args:
         output: folder for models and results.
-        fast: smaller collections and fewer steps, for a first look and for continuous integration.
-        seed: of the training.
+        fast: smaller collections and fewer steps, for a first look and for continuous integration. seed: of the
+        training.
         resume: keep what is finished in ``output``.
 
     Returns:
@@ -355,10 +346,7 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
         source,
         "minilm",
         output,
-        options={
-            "coco": PretrainOptions(**shared),
-            "finetune": FinetuneOptions(**shared, negatives=0),
-        },
+        options={"coco": PretrainOptions(**shared), "finetune": FinetuneOptions(**shared, negatives=0)},
         resume=resume,
         queries=100 if fast else 300,
         search=SearchOptions(EncoderOptions(document_length=128), progress=True),

@@ -48,11 +48,11 @@ def distill(
     """Train ``base`` to rank documents as a teacher does, and save it to ``output``.
 
     Args:
-        dataset, split: a labelled collection; relevant documents are in every list, and held-out queries
-            tell when to stop.
+        dataset, split: a labelled collection; relevant documents are in every list, and held-out queries tell when to
+            stop.
         base: what ``COCODR`` loads, or ``minilm``.
-        teacher: "bm25", "hybrid" (BM25 and ``base``, which stays as it is), a file of scores, or a
-            cross-encoder by hub name or folder.
+        teacher: "bm25", "hybrid" (BM25 and ``base``, which stays as it is), a file of scores, or a cross-encoder by hub
+            name or folder.
         output: folder for the model.
         options: see :class:`DistillOptions`.
         resume: go on from the last checkpoint; a finished output is left as it is.
@@ -62,8 +62,8 @@ def distill(
         The record of the training.
 
     Raises:
-        InputError: no labelled query, a teacher that cannot be had, or ``output`` is taken.
-        NonFiniteTraining: a loss or gradient is NaN or infinite.
+        InputError: no labelled query, a teacher that cannot be had, or ``output`` is taken. NonFiniteTraining: a loss
+        or gradient is NaN or infinite.
 
     Source: MRL, sections 4.2 and 5.1.
     """
@@ -72,9 +72,7 @@ def distill(
     collection = load_collection(dataset, split)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = _student(base, options, encoder)
-    plan = training_plan(
-        "distill", base, model, encoder, options, [collection_provenance(collection, queries=True)]
-    )
+    plan = training_plan("distill", base, model, encoder, options, [collection_provenance(collection, queries=True)])
     plan = replace(plan, teacher=teacher)
     if (record := lock_output(output, resume, plan)) is not None:
         return record
@@ -89,10 +87,7 @@ def distill(
         column_tasks={c: "query" if c == "query" else "document" for c in examples.columns},
         callbacks=[rounds],
         finish=rounds.finish,
-        details={
-            "training_queries": len(rounds.train),
-            "held_out_queries": len(rounds.held_out),
-        },
+        details={"training_queries": len(rounds.train), "held_out_queries": len(rounds.held_out)},
     )
     # An epoch of the trainer is a round, so what is meant in passes over the queries becomes steps.
     whole = planned_steps(options.max_steps, options.epochs, len(rounds.train), options.batch_size)

@@ -1,8 +1,8 @@
 """Rounds of distillation: the student searches, lists are drawn, the teacher scores them.
 
-:func:`draw_list` draws the documents that teacher and student compare for one query, around its relevant
-ones or, where the only label is trivial, around :func:`fused_anchors`. :class:`Rounds` does so anew every few
-steps and stops when held-out queries gain no more; :class:`TeacherScores` keeps the teacher's scores.
+:func:`draw_list` draws the documents that teacher and student compare for one query, around its relevant ones or, where
+the only label is trivial, around :func:`fused_anchors`. :class:`Rounds` does so anew every few steps and stops when
+held-out queries gain no more; :class:`TeacherScores` keeps the teacher's scores.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ log = logging.getLogger(__name__)
 
 
 def round_queries(seed: int, number: int, size: int, queries: int) -> npt.NDArray[np.int64]:
-    """(size,) numbers below ``queries``, which a round trains on: in random order by (seed, round), each once
-    before any comes again."""
+    """(size,) numbers below ``queries``, which a round trains on: in random order by (seed, round), each once before
+    any comes again.
+    """
     turns = range(-(-size // queries))
     drawn = [np.random.default_rng((seed, number, turn)).permutation(queries) for turn in turns]
     return np.concatenate(drawn)[:size].astype(np.int64)
@@ -61,8 +62,8 @@ def draw_list(
         bm25, hard: candidates, no anchor among them; what BM25 gave is not drawn again from ``hard``.
 
     Returns:
-        (n,) rows, no one twice, :data:`EMPTY` in places that nothing is left for. Where the lists overlap or
-        run short, the places of one are filled from the other.
+        (n,) rows, no one twice, :data:`EMPTY` in places that nothing is left for. Where the lists overlap or run short,
+        the places of one are filled from the other.
 
     Source: MRL, section 4.2.
     """
@@ -73,9 +74,7 @@ def draw_list(
     wanted = options.m_bm25 + options.m_hard
     rest = np.concatenate([second[options.m_hard :], first[options.m_bm25 :]])
     rest = rest[~np.isin(rest, chosen)]
-    chosen = np.concatenate([chosen, list(dict.fromkeys(rest.tolist()))[: wanted - len(chosen)]]).astype(
-        np.int64
-    )
+    chosen = np.concatenate([chosen, list(dict.fromkeys(rest.tolist()))[: wanted - len(chosen)]]).astype(np.int64)
     drawn = np.full(options.list_size, EMPTY, np.int64)
     drawn[: len(kept)] = kept
     drawn[options.positives : options.positives + len(chosen)] = chosen
@@ -85,8 +84,8 @@ def draw_list(
 def count_lists(scores: npt.NDArray[np.float32]) -> dict[str, int]:
     """How many lists hold an order to learn: (S, n) teacher scores, −inf in empty places, to counts by name.
 
-    A list of one document, or of documents that the teacher scores alike, says nothing but that its
-    documents come before those of other queries.
+    A list of one document, or of documents that the teacher scores alike, says nothing but that its documents come
+    before those of other queries.
 
     Raises:
         InputError: no list holds an order.
@@ -112,10 +111,7 @@ _QUERY_BLOCK = 10_000
 
 
 def fused_anchors(
-    hybrid: Hybrid,
-    queries: Mapping[str, str],
-    relevant: Mapping[str, npt.NDArray[np.int64]],
-    count: int,
+    hybrid: Hybrid, queries: Mapping[str, str], relevant: Mapping[str, npt.NDArray[np.int64]], count: int
 ) -> dict[str, npt.NDArray[np.int64]]:
     """The ``count`` best documents of the fusion for each query, its relevant ones left out.
 
@@ -163,18 +159,18 @@ class Round:
 class Rounds(TrainerCallback):
     """Makes a round at the start of every epoch, and stops when MRR@10 of held-out queries no longer grows.
 
-    An epoch of the trainer is a round: ``steps`` batches over queries in a random order by (seed, round).
-    Rounds are kept in ``folder``, so that a run that is killed goes on with the same ones; the best model so
-    far is kept beside them.
+    An epoch of the trainer is a round: ``steps`` batches over queries in a random order by (seed, round). Rounds are
+    kept in ``folder``, so that a run that is killed goes on with the same ones; the best model so far is kept beside
+    them.
 
     Args:
         collection: the corpus.
         model: the student.
         train: training query id to text.
         held_out: held-out query id to text; may be empty.
-        anchors: query id to the corpus rows that its lists are built around; of the queries that come up.
-        known: query id to the corpus rows that are not drawn beside its anchors: these and the relevant ones.
-        bm25: query id to corpus rows, none of them known; of the queries that come up.
+        anchors: query id to the corpus rows that its lists are built around; of the queries that come up. known: query
+        id to the corpus rows that are not drawn beside its anchors: these and the relevant ones. bm25: query id to
+        corpus rows, none of them known; of the queries that come up.
         teacher: its scores.
         options: see :class:`DistillOptions`.
         steps: of a round.
@@ -204,9 +200,7 @@ class Rounds(TrainerCallback):
         self.counted: dict[str, int] = {}
         self.current: Round | None = None
 
-    def on_epoch_begin(
-        self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_epoch_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         number = int((state.epoch or 0) + 1e-6)
         on_main(lambda: self._make(number))
         self.current = self._read(number)
@@ -267,11 +261,10 @@ class Rounds(TrainerCallback):
         files = [self.folder / str(number) / "round.json" for number in range(before)]
         return [json.loads(file.read_text()) for file in files]
 
-    def _search(
-        self, store: Path, asked: npt.NDArray[np.int64] | None = None
-    ) -> tuple[npt.NDArray[np.int64], float]:
-        """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known
-        ones, −1 where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``."""
+    def _search(self, store: Path, asked: npt.NDArray[np.int64] | None = None) -> tuple[npt.NDArray[np.int64], float]:
+        """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known ones, −1
+        where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``.
+        """
         mode = self.model.training
         dense = Dense(self.model.eval(), self.collection.documents, store, progress=True)
         options, every = self.options, list(self.train)
@@ -294,11 +287,7 @@ class Rounds(TrainerCallback):
         return hard, measured
 
     def _draw(
-        self,
-        number: int,
-        queries: npt.NDArray[np.int64],
-        hard: npt.NDArray[np.int64],
-        places: npt.NDArray[np.intp],
+        self, number: int, queries: npt.NDArray[np.int64], hard: npt.NDArray[np.int64], places: npt.NDArray[np.intp]
     ) -> npt.NDArray[np.int64]:
         """(S, n) lists of the round's queries, whose own candidates are the rows ``places`` of ``hard``."""
         names, lists = list(self.train), []
@@ -333,9 +322,7 @@ class TeacherScores:
         folder: of the files; made where missing.
     """
 
-    def __init__(
-        self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path
-    ) -> None:
+    def __init__(self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path) -> None:
         self.teacher, self.documents, self.folder = teacher, documents, folder
         self.size = len(documents)
         self.ids, self.texts = list(queries), list(queries.values())

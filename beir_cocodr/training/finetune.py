@@ -1,8 +1,8 @@
 """Supervised fine-tuning on labelled queries with hard negatives: in one go, in episodes or in two stages.
 
-:func:`finetune` trains one :class:`Round`, or several and measures targets after each. A round
-(:func:`finetune_stage`) loads its start, mines negatives with it or takes BM25's, clusters the queries where
-clusters are weighed, and trains. Clusters and their weights are kept beside the model that they are for.
+:func:`finetune` trains one :class:`Round`, or several and measures targets after each. A round (:func:`finetune_stage`)
+loads its start, mines negatives with it or takes BM25's, clusters the queries where clusters are weighed, and trains.
+Clusters and their weights are kept beside the model that they are for.
 """
 
 from __future__ import annotations
@@ -68,11 +68,10 @@ def finetune(
 ) -> TrainingRecord:
     """Fine-tune ``base`` on the labelled queries of one collection and save it to ``output``.
 
-    By default each query has to find its positive among all positives and hard negatives of the batch
-    (InfoNCE), by the model's own similarity; no text stands twice in a batch, and no document in it is
-    relevant to another of its queries. With a weighting other than "erm", or in episodes, each query is
-    contrasted with its own hard negatives (triplets). In two stages the first retriever mines the negatives
-    of the second.
+    By default each query has to find its positive among all positives and hard negatives of the batch (InfoNCE), by the
+    model's own similarity; no text stands twice in a batch, and no document in it is relevant to another of its
+    queries. With a weighting other than "erm", or in episodes, each query is contrasted with its own hard negatives
+    (triplets). In two stages the first retriever mines the negatives of the second.
 
     Under ``torchrun`` the batch is split over the processes, and the result is that of one process.
 
@@ -82,8 +81,8 @@ def finetune(
         output: folder for the model.
         options: see :class:`FinetuneOptions`.
         resume: go on from the last checkpoint; a finished output is left as it is.
-        targets: collections with labels in their split "test" that base and model are evaluated on after
-            every episode or stage; needs episodes or two stages.
+        targets: collections with labels in their split "test" that base and model are evaluated on after every episode
+            or stage; needs episodes or two stages.
         measures: for the targets.
         encoder: how ``base`` is loaded; lengths given here go before those of the options.
 
@@ -132,31 +131,26 @@ class Round:
 
 
 def _episodes(base: str, output: Path, options: FinetuneOptions) -> list[Round]:
-    """A warm-up on BM25's negatives; then in each episode negatives and clusters anew from the model of the
-    one before, with an optimiser, a schedule and cluster weights of its own.
+    """A warm-up on BM25's negatives; then in each episode negatives and clusters anew from the model of the one before,
+    with an optimiser, a schedule and cluster weights of its own.
 
     Source: COCO-DR, section 4.2 and figures 4 and 6; ANCE (Xiong et al., 2021).
     """
     folders = [output / EPISODES / str(episode) for episode in range(options.episodes + 1)]
     return [
-        Round(
-            f"episode {episode}", start, folder, options.with_overrides(seed=options.seed + episode), episode
-        )
+        Round(f"episode {episode}", start, folder, options.with_overrides(seed=options.seed + episode), episode)
         for episode, (start, folder) in enumerate(zip([base, *map(str, folders)], folders, strict=False))
     ]
 
 
 def _two_stages(base: str, output: Path, options: FinetuneOptions) -> list[Round]:
-    """Retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines; both start from
-    ``base``, with the same options and seed.
+    """Retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines; both start from ``base``, with
+    the same options and seed.
 
     Source: query-as-context pre-training (Wu et al., 2023), section 3.2.
     """
     first, second = (output / STAGES / str(number) for number in (1, 2))
-    return [
-        Round("stage 1", base, first, options),
-        Round("stage 2", base, second, options, 1, miner=str(first)),
-    ]
+    return [Round("stage 1", base, first, options), Round("stage 2", base, second, options, 1, miner=str(first))]
 
 
 def _finetune_in_rounds(
@@ -197,9 +191,7 @@ def _start(
     return model, training_plan("finetune", base, model, encoder, options, given)
 
 
-def finetune_stage(
-    collection: Collection, round_: Round, resume: bool, encoder: EncoderOptions
-) -> TrainingRecord:
+def finetune_stage(collection: Collection, round_: Round, resume: bool, encoder: EncoderOptions) -> TrainingRecord:
     """Train one round on queries and qrels of ``collection``; resume and encoder as for :func:`finetune`."""
     output, options = round_.output, round_.options
     model, plan = _start(collection, round_.start, options, encoder)
@@ -334,11 +326,7 @@ def _sizes(clusters: torch.Tensor | None, options: FinetuneOptions) -> list[int]
 
 
 def training_clusters(
-    ids: list[str],
-    embeddings: npt.NDArray[np.float32],
-    options: FinetuneOptions,
-    normalize: bool,
-    folder: Path,
+    ids: list[str], embeddings: npt.NDArray[np.float32], options: FinetuneOptions, normalize: bool, folder: Path
 ) -> dict[str, int]:
     """Query id to cluster: k-means over the queries, or what an interrupted run left in ``folder``.
 
@@ -359,14 +347,7 @@ def training_clusters(
         if [query for query, _ in saved] != ids:
             raise InputError(f"{file} has other queries than this run; delete it, or choose another --output")
         return {query: int(cluster) for query, cluster in saved}
-    clusters = cluster_queries(
-        embeddings,
-        options.clusters,
-        options.seed,
-        normalize,
-        ids,
-        options.min_cluster_size,
-    )
+    clusters = cluster_queries(embeddings, options.clusters, options.seed, normalize, ids, options.min_cluster_size)
     np.save(folder / CENTROIDS_FILE, clusters.centroids)
     with atomic_writer(file) as out:
         out.write("query_id\tcluster\n")
@@ -375,8 +356,8 @@ def training_clusters(
 
 
 class ClusterLog(TrainerCallback):
-    """Writes a line of JSON every ``every`` steps: ``step``, and for each cluster its ``weights`` then, and
-    since the line before the mean of its ``losses`` (null where it did not occur) and its ``examples``.
+    """Writes a line of JSON every ``every`` steps: ``step``, and for each cluster its ``weights`` then, and since the
+    line before the mean of its ``losses`` (null where it did not occur) and its ``examples``.
 
     Args:
         loss: whose clusters.

@@ -1,5 +1,6 @@
-"""Hard negatives for labelled queries: the best documents of the current model or of BM25, without the
-known positives, and filters that take likely false negatives out."""
+"""Hard negatives for labelled queries: the best documents of the current model or of BM25, without the known positives,
+and filters that take likely false negatives out.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ def apply_filters(
     Args:
         filters: which, and how sharp.
         scores: (n,) of the candidates.
-        positive_scores: (p,) of the query's positives, p > 0; only looked at for ``relative_margin``.
-        texts, positive_texts: (n,) and (p,) of :func:`text_keys`; only looked at for ``duplicates``.
+        positive_scores: (p,) of the query's positives, p > 0; only looked at for ``relative_margin``. texts,
+        positive_texts: (n,) and (p,) of :func:`text_keys`; only looked at for ``duplicates``.
 
     Returns:
         (n,) which candidates are left, and how many each active filter removed.
@@ -102,13 +103,12 @@ class MinedNegatives:
     """Negatives of queries, with the query embeddings that found them; both arrays are memory-mapped.
 
     Attributes:
-        queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order.
-        rows: (Q, keep) int64 corpus rows, best first, -1 where a query has fewer.
-        embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine.
-        counts: ``queries``, ``queries_without_positive`` (not mined), ``candidates`` (documents retrieved),
-            ``positives`` (candidates dropped because they are relevant), ``removed`` and ``removal_rates``
-            by filter (rates are shares of the candidates that are not relevant), and
-            ``queries_without_negative``.
+        queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order. rows: (Q,
+        keep) int64 corpus rows, best first, -1 where a query has fewer.
+        embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine. counts: ``queries``,
+        ``queries_without_positive`` (not mined), ``candidates`` (documents retrieved),
+            ``positives`` (candidates dropped because they are relevant), ``removed`` and ``removal_rates`` by filter
+            (rates are shares of the candidates that are not relevant), and ``queries_without_negative``.
     """
 
     queries: list[str]
@@ -138,24 +138,24 @@ def mine_negatives(
 ) -> MinedNegatives:
     """Search the corpus with the model itself, and draw negatives from the best documents of each query.
 
-    Of the top ``depth`` documents all that are relevant to the query (grade above 0) are dropped, then what
-    the filters remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query).
-    The corpus is encoded once, to a store that is deleted again where it is too large for memory (see
-    :class:`~beir_cocodr.retrieval.dense.Dense`). Memory holds a shard of that, a block of queries, and some
-    30 bytes a document for ids, ties and texts.
+    Of the top ``depth`` documents all that are relevant to the query (grade above 0) are dropped, then what the filters
+    remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query). The corpus is encoded
+    once, to a store that is deleted again where it is too large for memory (see
+    :class:`~beir_cocodr.retrieval.dense.Dense`). Memory holds a shard of that, a block of queries, and some 30 bytes a
+    document for ids, ties and texts.
 
     Args:
         collection: with queries and qrels.
         model: the encoder as trained so far.
-        folder: the result is kept in its subfolder ``mined``, which appears when it is complete.
-        depth: documents retrieved for a query, relevant ones included.
+        folder: the result is kept in its subfolder ``mined``, which appears when it is complete. depth: documents
+        retrieved for a query, relevant ones included.
         keep: most negatives of a query.
         seed, episode: of the draw.
         filters: see :class:`NegativeFilters`; none by default.
         batch_size: queries encoded at a time.
         progress: show bars on stderr.
-        key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` that was made
-            with the same key and the same options of this function is loaded instead; any other is mined
+        key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` that was made with the
+            same key and the same options of this function is loaded instead; any other is mined
             anew and replaced. None never loads.
         query_block: queries searched at a time; each block reads the embedded corpus once.
 
@@ -163,8 +163,8 @@ def mine_negatives(
         InputError: an option out of range, no query with a relevant document, or no query keeps a negative.
         NonFiniteScores: the model gives NaN or infinite scores.
 
-    Source: COCO-DR, section 4.2, after ANCE (Xiong et al., 2021): depth 200, 30 kept. The published loader
-    knows one positive a query, so that others can become its negatives; here none can.
+    Source: COCO-DR, section 4.2, after ANCE (Xiong et al., 2021): depth 200, 30 kept. The published loader knows one
+    positive a query, so that others can become its negatives; here none can.
     """
     filters = filters or NegativeFilters()
     _check(depth, keep, seed, episode, query_block)
@@ -174,9 +174,7 @@ def mine_negatives(
     finished = output_folder(folder) / MINED
     remove_unfinished(folder)  # of a run that was killed
     if key is not None and (saved := _saved(finished, identity)) is not None:
-        log.info(
-            "%s, episode %d: negatives mined before are taken from %s", collection.name, episode, finished
-        )
+        log.info("%s, episode %d: negatives mined before are taken from %s", collection.name, episode, finished)
         return saved
     with draft_folder(finished, replace=True) as draft:
         dense = Dense(model, collection.documents, draft.with_name("corpus"), batch_size, progress)
@@ -229,9 +227,7 @@ class _Mining:
         embeddings.flush()
         return self._checked_counts()
 
-    def _search(
-        self, ids: list[str], vectors: torch.Tensor
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def _search(self, ids: list[str], vectors: torch.Tensor) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Scores and rows, (q, min(depth, N)) each, found where the model is: on its GPU if it has one."""
         device = self.dense.model.device
         queries = vectors.to(device) if device.type == "cuda" else vectors
@@ -239,11 +235,7 @@ class _Mining:
         return found.scores, found.rows
 
     def _negatives(
-        self,
-        id: str,
-        scores: npt.NDArray[np.float32],
-        rows: npt.NDArray[np.int64],
-        vector: npt.NDArray[np.float32],
+        self, id: str, scores: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], vector: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.int64]:
         """What is left of a query's candidates, best first."""
         positives = self.positives[id]
@@ -318,8 +310,7 @@ def _check(depth: int, keep: int, seed: int, episode: int, query_block: int) -> 
 
 def _format_counts(counts: dict[str, Any]) -> str:
     removed = "".join(
-        f", {name} removed {count} ({counts['removal_rates'][name]:.1%})"
-        for name, count in counts["removed"].items()
+        f", {name} removed {count} ({counts['removal_rates'][name]:.1%})" for name, count in counts["removed"].items()
     )
     return (
         f"{counts['queries']} queries, {counts['queries_without_positive']} left out without a relevant "

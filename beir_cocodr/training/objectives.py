@@ -1,10 +1,8 @@
-"""What is trained on, in tables: objectives of pre-training, weightings of fine-tuning, teachers of
-distillation.
+"""What is trained on, in tables: objectives of pre-training, weightings of fine-tuning, teachers of distillation.
 
-A new objective is a row of :data:`OBJECTIVES`, and a view or a loss if no other objective has it; a new
-weighting a row of :data:`WEIGHTINGS` and a loss; a new teacher a row of :data:`TEACHERS` and a class. Options
-and the command line's help are made from the tables, so that this module imports no torch: what needs it is
-imported when it is built.
+A new objective is a row of :data:`OBJECTIVES`, and a view or a loss if no other objective has it; a new weighting a row
+of :data:`WEIGHTINGS` and a loss; a new teacher a row of :data:`TEACHERS` and a class. Options and the command line's
+help are made from the tables, so that this module imports no torch: what needs it is imported when it is built.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ class Objective:
 
     Args:
         help: what is learned, in one line.
-        loss: the function that builds its loss from the model, the options, and the texts embedded at a time
-            (None: all).
+        loss: the function that builds its loss from the model, the options, and the texts embedded at a time (None:
+            all).
         columns: name of each text column, and its task, "query" or "document".
         view: draws the texts of one document, one per column.
         view_options: the options that the view takes.
@@ -43,10 +41,10 @@ class Objective:
         on_queries: whether it sees passages and queries generated for them instead, see
             :class:`~beir_cocodr.training.pretrain_data.ContextViews`.
         contrastive: whether a text is contrasted with the other documents of its batch.
-        masked: whether there are language-model losses over masked tokens, from a Condenser head.
-        late_head: whether the head has no layers of its own, only its late loss.
-        decoder: whether CoT-MAE's decoder stands on the head; texts are then masked whatever the weights.
-        dropout: whether the encoder's dropout is on by default.
+        masked: whether there are language-model losses over masked tokens, from a Condenser head. late_head: whether
+        the head has no layers of its own, only its late loss.
+        decoder: whether CoT-MAE's decoder stands on the head; texts are then masked whatever the weights. dropout:
+        whether the encoder's dropout is on by default.
         needs_dropout: whether it may not be off.
         defaults: where its paper's settings differ from those of COCO.
     """
@@ -229,12 +227,7 @@ def attach_decoder(model: Any, base: str, options: PretrainOptions) -> str:
     from beir_cocodr.models.loading import model_source
 
     decoder, origin = build_decoder(
-        model,
-        model[-1],
-        model_source(base),
-        options.decoder,
-        options.decoder_layers,
-        options.decoder_window,
+        model, model[-1], model_source(base), options.decoder, options.decoder_layers, options.decoder_window
     )
     model.append(decoder)
     return origin
@@ -246,8 +239,7 @@ class Weighting:
 
     Args:
         help: what it does, in a word or a line.
-        loss: ``module:object`` of its loss, called with the model and the clusters; None weights all examples
-            alike.
+        loss: ``module:object`` of its loss, called with the model and the clusters; None weights all examples alike.
         options: parameter of the loss to option of :class:`FinetuneOptions`.
     """
 
@@ -288,8 +280,8 @@ class TeacherKind:
 
     Args:
         help: what ``--teacher`` is then.
-        build: ``module:object``, called with a :class:`~beir_cocodr.training.teachers.TeacherSetting`.
-        means: whether a value of ``--teacher`` means this kind; None for what no other kind takes.
+        build: ``module:object``, called with a :class:`~beir_cocodr.training.teachers.TeacherSetting`. means: whether a
+        value of ``--teacher`` means this kind; None for what no other kind takes.
     """
 
     help: str

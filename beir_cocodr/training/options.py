@@ -33,8 +33,8 @@ class TrainingOptions:
         max_steps: optimiser steps; -1 trains for ``epochs``.
         epochs: passes over the data.
         batch_size: examples per step.
-        mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not cached.
-        learning_rate: peak of a linear schedule.
+        mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not cached. learning_rate:
+        peak of a linear schedule.
         warmup: share of the steps that the schedule rises.
         weight_decay, max_grad_norm: AdamW's decay and the gradient norm that is clipped to.
         seed: of data order, sampling and dropout.
@@ -81,44 +81,37 @@ _DEFAULTS: Mapping[str, float] = {
     "mask_probability": 0.15,
 }
 
-_SHARES = (
-    "flush_probability",
-    "mask_probability",
-    "keep_query",
-    "deletion",
-    "mix",
-    "decoder_mask_probability",
-)
+_SHARES = ("flush_probability", "mask_probability", "keep_query", "deletion", "mix", "decoder_mask_probability")
 
 
 @dataclass(frozen=True)
 class PretrainOptions(TrainingOptions):
     """COCO, section 4.1 of the paper and appendix B: 8 epochs at 1e-4, global batches of about 2,048.
 
-    Query-as-context pre-training, section 4.1 of its paper: the objective qc at 1e-4 and 2,048, cotmae at
-    4e-4 and 16,384.
+    Query-as-context pre-training, section 4.1 of its paper: the objective qc at 1e-4 and 2,048, cotmae at 4e-4 and
+    16,384.
 
     Args:
         objective: one of :data:`~beir_cocodr.training.objectives.OBJECTIVES`.
         batch_size, learning_rate: None means the paper's, as above.
         span_tokens: the most tokens of a span (published code: 30).
-        flush_probability: chance that a span ends early after a sentence (published code: 0.1).
-        max_length: tokens a sequence is cut to when encoded. None means 128, for qc and cotmae 144.
-        mask_probability: share of masked tokens. None means 0.15, for cotmae 0.3.
-        mlm_weight: weight of the language-model losses beside the contrastive one, and of the encoder's
-            beside the decoder's of cotmae; 0 leaves them out.
+        flush_probability: chance that a span ends early after a sentence (published code: 0.1). max_length: tokens a
+        sequence is cut to when encoded. None means 128, for qc and cotmae 144. mask_probability: share of masked
+        tokens. None means 0.15, for cotmae 0.3.
+        mlm_weight: weight of the language-model losses beside the contrastive one, and of the encoder's beside the
+            decoder's of cotmae; 0 leaves them out.
         n_head_layers, skip_from, late_mlm: the Condenser head; the objective mlm has its late loss alone.
         encoder_dropout: keep the encoder's dropout on. None means off for coco (published COCO-DR) and on
             for the others.
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
-        keep_query: of ict, the share of queries that stay in their passage (Lee et al.: 0.1).
-        deletion: of tsdae, the share of words that are deleted (Wang et al.: 0.6).
-        per_passage: of qc and cotmae, C, the most queries of a passage that are used; None means all.
-        mix: of qc and cotmae, the chance that a passage meets another passage of its document instead of a
-            query (paper: 0; its Table 4: 0.5).
+        keep_query: of ict, the share of queries that stay in their passage (Lee et al.: 0.1). deletion: of tsdae, the
+        share of words that are deleted (Wang et al.: 0.6).
+        per_passage: of qc and cotmae, C, the most queries of a passage that are used; None means all. mix: of qc and
+        cotmae, the chance that a passage meets another passage of its document instead of a query
+            (paper: 0; its Table 4: 0.5).
         decoder: of cotmae, "autoregressive" or "masked".
-        decoder_layers: its transformer layers; None means 1 autoregressive or 2 masked ones.
-        decoder_window: attention window of the autoregressive decoder.
+        decoder_layers: its transformer layers; None means 1 autoregressive or 2 masked ones. decoder_window: attention
+        window of the autoregressive decoder.
         decoder_mask_probability: share of tokens that are masked for the masked decoder (CoT-MAE: 0.45).
     """
 
@@ -166,9 +159,7 @@ class PretrainOptions(TrainingOptions):
         if self.mlm_weight < 0 or (self.mlm_weight == 0 and masked_only):
             raise InputError(f"mlm_weight {self.mlm_weight} leaves {self.objective} nothing to train")
         if found.needs_dropout and self.encoder_dropout is False:
-            raise InputError(
-                f"{self.objective} needs encoder_dropout: dropout is all that tells its two copies apart"
-            )
+            raise InputError(f"{self.objective} needs encoder_dropout: dropout is all that tells its two copies apart")
         if self.scale is not None and self.scale <= 0:
             raise InputError(f"scale must be positive, not {self.scale}")
         for name in _SHARES:
@@ -202,29 +193,24 @@ class WeightingOptions:
     """Which loss of an example is trained on, and how clusters of queries are weighted.
 
     Args:
-        loss: "triplet" (own positive against own hard negatives; COCO-DR, Eq. 2) or "infonce" (against all
-            documents of the batch). None: infonce for erm without episodes, else triplet.
+        loss: "triplet" (own positive against own hard negatives; COCO-DR, Eq. 2) or "infonce" (against all documents of
+            the batch). None: infonce for erm without episodes, else triplet.
         weighting: "erm" (all examples alike), "idro", "groupdro" or "cvar".
         clusters: K, of k-means over the training queries' embeddings by the model that is trained (50).
         min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one query
             would give it as much weight as hundreds of others).
-        idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`.
-        alpha, rho, ema, eps, absent, renormalize_present: of iDRO's modes stable and published.
+        idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`. alpha, rho, ema,
+        eps, absent, renormalize_present: of iDRO's modes stable and published.
         beta, tau: of its mode paper; tau None is clusters / rho.
-        gram: how cluster gradients are compared: one_backward, sketch, k_calls, batched.
-        gradient_layers: last layers whose gradients are compared; None is 3 of 12, else 2.
-        sketch_size: dimensions a side of the sketch.
-        eta: step size of groupdro.
+        gram: how cluster gradients are compared: one_backward, sketch, k_calls, batched. gradient_layers: last layers
+        whose gradients are compared; None is 3 of 12, else 2. sketch_size: dimensions a side of the sketch. eta: step
+        size of groupdro.
         cvar_alpha: share of the queries that counts fully in cvar.
         log_clusters: steps between lines of cluster_weights.jsonl.
     """
 
-    loss: str | None = option(
-        None, "triplet or infonce; default: infonce for erm without episodes, else triplet."
-    )
-    weighting: str = option(
-        "erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}."
-    )
+    loss: str | None = option(None, "triplet or infonce; default: infonce for erm without episodes, else triplet.")
+    weighting: str = option("erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.")
     clusters: int = option(50, "Clusters of queries (50).")
     min_cluster_size: int = 2
     idro_mode: str = "stable"
@@ -266,19 +252,19 @@ class NegativeFilters:
     """What a candidate must not be to stay a negative. All are off by default, as in COCO-DR and ANCE.
 
     They apply in the order below, each to what the earlier ones left. The two on scores are those of
-    sentence-transformers' ``mine_hard_negatives``, except that with several positives the margin is taken
-    from the best scored one; the host takes the worst scored, and one positive that the model cannot find
-    then removes every candidate of its query.
+    sentence-transformers' ``mine_hard_negatives``, except that with several positives the margin is taken from the best
+    scored one; the host takes the worst scored, and one positive that the model cannot find then removes every
+    candidate of its query.
 
     Args:
-        relative_margin: m in [0, 1); with p the score of the best scored positive, a candidate scoring above
-            p − m·|p| is removed. That is p·(1 − m) for a positive p.
+        relative_margin: m in [0, 1); with p the score of the best scored positive, a candidate scoring above p − m·|p|
+            is removed. That is p·(1 − m) for a positive p.
         max_score: a candidate that scores above it is removed.
-        duplicates: a candidate whose text (title and text, as the encoder reads them) is that of a positive
-            or of a better scored candidate that is left is removed.
+        duplicates: a candidate whose text (title and text, as the encoder reads them) is that of a positive or of a
+            better scored candidate that is left is removed.
 
-    Source: sentence-transformers, ``mine_hard_negatives``; the relative margin is NV-Retriever's (Moreira et
-    al., 2024, "TopK-PercPos"; 0.05 there).
+    Source: sentence-transformers, ``mine_hard_negatives``; the relative margin is NV-Retriever's (Moreira et al., 2024,
+    "TopK-PercPos"; 0.05 there).
     """
 
     relative_margin: float | None = None
@@ -287,18 +273,14 @@ class NegativeFilters:
 
     def __post_init__(self) -> None:
         if self.relative_margin is not None and not 0 <= self.relative_margin < 1:
-            raise InputError(
-                f"relative_margin must be at least 0 and below 1, or none, not {self.relative_margin}"
-            )
+            raise InputError(f"relative_margin must be at least 0 and below 1, or none, not {self.relative_margin}")
         if self.max_score is not None and not math.isfinite(self.max_score):
             raise InputError(f"max_score must be a finite number, or none, not {self.max_score}")
 
     @property
     def active(self) -> Json:
         """The filters that are on, by name, with their values, in the order they apply."""
-        return {
-            name: value for name, value in asdict(self).items() if value is not None and value is not False
-        }
+        return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
 
 
 @dataclass(frozen=True)
@@ -311,19 +293,18 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
         negatives: hard negatives per query and step, redrawn each epoch; 0 leaves in-batch negatives only.
         negative_depth: BM25 results that they are drawn from, known positives removed.
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
-        episodes: after the BM25 warm-up, how often negatives are mined by the model itself, the queries
-            clustered anew, and trained on (paper: 3); 0 trains on BM25 negatives only.
-        stages: 2 trains two retrievers, both from the same start: the first on in-batch and BM25's
-            negatives, the second on negatives that the first has mined (query-as-context pre-training,
-            section 3.2). 1 trains one.
-        stage2_negatives: of the second, "both" (drawn from BM25's negatives and the mined ones together, as
-            in the paper) or "mined" (from these alone, as in the published script).
+        episodes: after the BM25 warm-up, how often negatives are mined by the model itself, the queries clustered anew,
+            and trained on (paper: 3); 0 trains on BM25 negatives only.
+        stages: 2 trains two retrievers, both from the same start: the first on in-batch and BM25's negatives, the
+            second on negatives that the first has mined (query-as-context pre-training, section 3.2). 1 trains one.
+        stage2_negatives: of the second, "both" (drawn from BM25's negatives and the mined ones together, as in the
+            paper) or "mined" (from these alone, as in the published script).
         mining_depth: documents retrieved for a query (published: 200).
-        mining_keep: of them, known positives removed, so many are kept at random (published: 30).
-        relative_margin, max_score, duplicates: filters of likely false negatives, off by default; see
+        mining_keep: of them, known positives removed, so many are kept at random (published: 30). relative_margin,
+        max_score, duplicates: filters of likely false negatives, off by default; see
             :class:`NegativeFilters`.
-        query_length, document_length: tokens that queries and documents are cut to, in training and in what
-            is saved; None means the model's own.
+        query_length, document_length: tokens that queries and documents are cut to, in training and in what is saved;
+            None means the model's own.
     """
 
     negatives: int = option(1, "Hard negatives a query and step.")
@@ -359,8 +340,7 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
         self._check_stages()
         if self.mining_keep < 1 or self.mining_depth < self.mining_keep:
             raise InputError(
-                f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}, "
-                "and that at least 1"
+                f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}, and that at least 1"
             )
         _ = self.filters
 
@@ -401,16 +381,16 @@ class DistillOptions(TrainingOptions):
         student: "dot", the encoder as it is, or "mrl", means and variances started from it.
         loss: "lambdarank" (MRL, Eq. 12), or sentence-transformers' "kl" or "margin_mse".
         reduction: of lambdarank, "sum" or "mean".
-        anchors: what a list is built around: "relevant", the documents that labels call relevant, or "fused"
-            (ours, for queries that were generated), the best of the fusion of BM25 and the start encoder,
-            without the relevant ones: that a query leads to the passage it was made from teaches nothing.
+        anchors: what a list is built around: "relevant", the documents that labels call relevant, or "fused" (ours, for
+            queries that were generated), the best of the fusion of BM25 and the start encoder, without the relevant
+            ones: that a query leads to the passage it was made from teaches nothing.
         positives: most anchors in a query's list; of more, so many are drawn at random.
-        m_bm25, m_hard: documents of BM25's and of the student's own best ``candidates`` in a list (ours; the
-            paper does not say).
+        m_bm25, m_hard: documents of BM25's and of the student's own best ``candidates`` in a list (ours; the paper does
+            not say).
         candidates: 100.
-        refresh_steps: steps after which the student's own candidates are searched anew (5,000).
-        held_out: share of the queries that are kept from training, at most ``most_held_out``, for MRR@10.
-        patience: refreshes without a better MRR@10 after which training stops.
+        refresh_steps: steps after which the student's own candidates are searched anew (5,000). held_out: share of the
+        queries that are kept from training, at most ``most_held_out``, for MRR@10. patience: refreshes without a better
+        MRR@10 after which training stops.
         k, beta: of the student mrl; None is its own default.
     """
 
@@ -448,8 +428,7 @@ class DistillOptions(TrainingOptions):
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.m_bm25 < 0 or self.m_hard < 0 or max(self.m_bm25, self.m_hard) > self.candidates:
             raise InputError(
-                f"m_bm25 {self.m_bm25} and m_hard {self.m_hard} must lie between 0 and candidates, "
-                f"{self.candidates}"
+                f"m_bm25 {self.m_bm25} and m_hard {self.m_hard} must lie between 0 and candidates, {self.candidates}"
             )
         if self.m_bm25 + self.m_hard == 0:
             raise InputError("a list needs documents that are not relevant: raise m_bm25 or m_hard")

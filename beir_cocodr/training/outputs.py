@@ -1,8 +1,8 @@
 """The output folder of a training: which plan it belongs to, and what training in rounds leaves there.
 
-An output belongs to one :class:`~beir_cocodr.provenance.TrainingPlan`: it is resumed under the same one, and
-never written over. Training in several rounds (episodes, stages) measures targets after each, and leaves the
-last round's model, the curves, and the record of the whole.
+An output belongs to one :class:`~beir_cocodr.provenance.TrainingPlan`: it is resumed under the same one, and never
+written over. Training in several rounds (episodes, stages) measures targets after each, and leaves the last round's
+model, the curves, and the record of the whole.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecor
         None where there is something to train, else the record of the model that is already there.
 
     Raises:
-        InputError: the folder holds files and ``resume`` is off, or what it holds followed another plan, or
-            is not from here.
+        InputError: the folder holds files and ``resume`` is off, or what it holds followed another plan, or is not from
+            here.
     """
     return on_main(lambda: _lock(output, resume, plan))
 
@@ -71,9 +71,7 @@ def _lock(output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | No
     record = read_record(output)
     if record is not None:
         if not resume:
-            raise InputError(
-                f"{output} already holds a trained model; choose another --output, or --resume to keep it"
-            )
+            raise InputError(f"{output} already holds a trained model; choose another --output, or --resume to keep it")
         _check_plan(output, record, plan)
         return record
     started = output / CHECKPOINTS / _PLAN_FILE
@@ -159,12 +157,7 @@ class TargetEvaluator:
 
 
 def finish_rounds(
-    output: Path,
-    last: Path,
-    plan: TrainingPlan,
-    rounds: str,
-    records: Sequence[TrainingRecord],
-    points: list[Json],
+    output: Path, last: Path, plan: TrainingPlan, rounds: str, records: Sequence[TrainingRecord], points: list[Json]
 ) -> TrainingRecord:
     """Copy the last round's model to ``output``, with ``curves.json`` and the record of the whole.
 

@@ -27,8 +27,8 @@ class TrainingPairs:
         collection: with queries and qrels.
         text_format: joins titles and texts.
         options: number of negatives, seed.
-        pool: query id to the corpus rows that its negatives are drawn from; None where there are none.
-            Queries without any are left out, counted.
+        pool: query id to the corpus rows that its negatives are drawn from; None where there are none. Queries without
+            any are left out, counted.
     """
 
     collection: Collection
@@ -101,9 +101,7 @@ class TrainingPairs:
     def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         texts: dict[str, list[Any]] = {column: [] for column in self.columns}
         for pair in batch["pair"]:
-            documents = [
-                self.text_format.document(d) for d in self.collection.documents.take(self.rows(pair))
-            ]
+            documents = [self.text_format.document(d) for d in self.collection.documents.take(self.rows(pair))]
             query = self.collection.queries[self.queries[pair]]
             for column, text in zip(self.columns, [query, *documents], strict=True):
                 texts[column].append(text)
@@ -112,8 +110,8 @@ class TrainingPairs:
 
 @dataclass
 class BatchKeys:
-    """What a pair must not share with another of its batch: its query, its documents, and all documents
-    that are relevant to its query, which would otherwise be trained as negatives.
+    """What a pair must not share with another of its batch: its query, its documents, and all documents that are
+    relevant to its query, which would otherwise be trained as negatives.
 
     The host's sampler reads it like a dataset of texts.
     """

@@ -1,5 +1,5 @@
-"""The papers' settings, and small ones, as data; the stages of an adaptation; and from these and what a user
-says to the options of a stage.
+"""The papers' settings, and small ones, as data; the stages of an adaptation; and from these and what a user says to
+the options of a stage.
 
 Nothing here imports torch: the command line's help is made from these tables.
 """
@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
-from beir_cocodr.training.options import (
-    DistillOptions,
-    FinetuneOptions,
-    PretrainOptions,
-    TrainingOptions,
-)
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs
-# of 200 documents, and 64 triplets a GPU.
+# COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs of 200
+# documents, and 64 triplets a GPU.
 _COCO: Json = {
     "objective": "coco",
     "epochs": 8,
@@ -109,9 +104,7 @@ PRESETS: dict[str, dict[str, Json]] = {
     # The whole recipe on two cores in minutes, to see it work; not a setting of the paper's.
     "cpu": {
         "pretrain": _COCO | _SMALL | {"batch_size": 64, "mini_batch_size": 32},
-        "finetune": _IDRO
-        | _SMALL
-        | {"clusters": 8, "episodes": 1, "batch_size": 16, "gradient_layers": None},
+        "finetune": _IDRO | _SMALL | {"clusters": 8, "episodes": 1, "batch_size": 16, "gradient_layers": None},
         "cotmae": _SMALL_PASSAGES,
         "qc": _SMALL_PASSAGES,
         "qgen": _SMALL | {"batch_size": 16},
@@ -178,9 +171,9 @@ class AdaptStage:
     Args:
         name: in folders.
         label: in tables.
-        train: trains it, from what it learns from (:class:`~beir_cocodr.training.adapt.Data`), the model it
-            starts from, the output, its options, whether to resume, and how encoders are loaded; returns the
-            record of the training. A function, or ``module:object``.
+        train: trains it, from what it learns from (:class:`~beir_cocodr.training.adapt.Data`), the model it starts
+            from, the output, its options, whether to resume, and how encoders are loaded; returns the record of the
+            training. A function, or ``module:object``.
         kind: class of its options.
         settings: what differs from that class's defaults.
         needs_source, needs_queries: what it cannot do without.
@@ -201,8 +194,8 @@ class AdaptStage:
         return found
 
 
-# Held-out generated queries must not stop these or choose among their weights: they tell how well a query
-# finds the passage that it was made from, and not whether the retriever got better.
+# Held-out generated queries must not stop these or choose among their weights: they tell how well a query finds the
+# passage that it was made from, and not whether the retriever got better.
 _NOT_HELD_OUT: Mapping[str, Any] = {"held_out": 0.0, "warmup": 0.1}
 
 #: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training on a small
@@ -218,12 +211,7 @@ ADAPT_STAGES: dict[str, AdaptStage] = {
         needs_queries=True,
     ),
     "qc": AdaptStage(
-        "qc",
-        "QC",
-        "beir_cocodr.training.adapt:context_stage",
-        PretrainOptions,
-        {"objective": "qc"},
-        needs_queries=True,
+        "qc", "QC", "beir_cocodr.training.adapt:context_stage", PretrainOptions, {"objective": "qc"}, needs_queries=True
     ),
     "finetune": AdaptStage(
         "source", "source", "beir_cocodr.training.adapt:source_stage", FinetuneOptions, needs_source=True
@@ -302,7 +290,5 @@ def chosen_stages(stages: Sequence[str]) -> list[str]:
     """
     unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
     if unknown or not stages:
-        raise InputError(
-            f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}"
-        )
+        raise InputError(f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}")
     return [stage for stage in ADAPT_STAGES if stage in stages]

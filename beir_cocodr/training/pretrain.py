@@ -19,12 +19,7 @@ from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead
 from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.provenance import (
-    CollectionProvenance,
-    TrainingPlan,
-    TrainingRecord,
-    collection_provenance,
-)
+from beir_cocodr.provenance import CollectionProvenance, TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.records import Json
 from beir_cocodr.training.objectives import OBJECTIVES, attach_decoder, attach_head, build_loss
 from beir_cocodr.training.options import PretrainOptions
@@ -33,9 +28,7 @@ from beir_cocodr.training.pretrain_data import ContextViews, DocumentViews
 from beir_cocodr.training.trainer import Stage, run_stage
 
 
-def context_provenance(
-    folders: Sequence[str], collections: Sequence[Collection]
-) -> list[CollectionProvenance]:
+def context_provenance(folders: Sequence[str], collections: Sequence[Collection]) -> list[CollectionProvenance]:
     """The records of folders with generated queries, by hashes and counts.
 
     Args:
@@ -93,15 +86,15 @@ def pretrain(
         output: folder for the model; interrupted runs leave their checkpoints there.
         options: see :class:`PretrainOptions`; its ``objective`` says how, COCO by default.
         resume: go on from the last checkpoint; a finished output is left as it is.
-        queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora.
-        encoder: how ``base`` is loaded.
+        queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora. encoder: how
+        ``base`` is loaded.
 
     Returns:
         The record of the training.
 
     Raises:
-        InputError: no document has enough text, queries are missing or another corpus's, the objective
-            cannot train this encoder, or ``output`` is taken.
+        InputError: no document has enough text, queries are missing or another corpus's, the objective cannot train
+            this encoder, or ``output`` is taken.
 
     Source: COCO-DR, section 4.1 and Table 3; query-as-context pre-training, section 3.1.
 
@@ -154,11 +147,7 @@ def _views(
 
 
 def _stage(
-    plan: TrainingPlan,
-    model: Any,
-    base: str,
-    views: DocumentViews | ContextViews,
-    options: PretrainOptions,
+    plan: TrainingPlan, model: Any, base: str, views: DocumentViews | ContextViews, options: PretrainOptions
 ) -> Stage:
     origins = {"language_model_head": attach_head(model, base, options) if options.masked else None}
     if OBJECTIVES[options.objective].decoder:

@@ -93,8 +93,7 @@ class Views:
             max_length=options.max_length,
             columns=tuple(self.columns),
             maskers={
-                column: WholeWordMasker(self.model.tokenizer, share)
-                for column, share in self.mask_shares().items()
+                column: WholeWordMasker(self.model.tokenizer, share) for column, share in self.mask_shares().items()
             },
             clock=self.clock,
             seed=options.seed,
@@ -117,9 +116,7 @@ def content_tokens(model: Any, max_length: int) -> int:
     positions = getattr(model.transformers_model.config, "max_position_embeddings", None)
     limit = min(positions or max_length, tokenizer.model_max_length)
     if max_length > limit:
-        raise InputError(
-            f"max_length {max_length} is more than the {limit} tokens that this encoder can read"
-        )
+        raise InputError(f"max_length {max_length} is more than the {limit} tokens that this encoder can read")
     prompt = tokenizer(model.text_format.document_prompt, add_special_tokens=False)["input_ids"]
     return max(1, max_length - int(tokenizer.num_special_tokens_to_add()) - len(prompt))
 
@@ -131,14 +128,14 @@ log = logging.getLogger(__name__)
 class DocumentViews(Views):
     """One row of texts per document, drawn anew each epoch, reproducibly by (seed, epoch, row).
 
-    Rows number the documents of all corpora one after another; documents without enough spans give no
-    row and are left out, counted.
+    Rows number the documents of all corpora one after another; documents without enough spans give no row and are left
+    out, counted.
 
     Args:
         collections: only their documents are read.
         model: the encoder, for its tokenizer and text format.
-        options: see :class:`PretrainOptions`; its objective names the columns, draws the texts, and says
-            whether a document needs two spans, or one with any token is enough.
+        options: see :class:`PretrainOptions`; its objective names the columns, draws the texts, and says whether a
+            document needs two spans, or one with any token is enough.
     """
 
     collections: Sequence[Collection]
@@ -193,9 +190,7 @@ class DocumentViews(Views):
         collection, place = self._place(row)
         (document,) = collection.documents.take([place])
         text = self.model.text_format.document(document)
-        tokens = self.model.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
+        tokens = self.model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         options = self.options
         rng = np.random.default_rng((options.seed, self.clock.epoch, row))
         offsets = tokens["offset_mapping"]
@@ -223,9 +218,9 @@ _MANY = 0.05
 class ContextViews(Views):
     """One row (passage, context) per passage, drawn anew each epoch, reproducibly by (seed, epoch, row).
 
-    The context is one of the passage's queries. With probability ``mix`` it is instead the passage before or
-    after it in its document (the nearest that has a query); a passage that is alone in its document is then
-    replaced by two of its spans, and one that has a single span meets a query all the same.
+    The context is one of the passage's queries. With probability ``mix`` it is instead the passage before or after it
+    in its document (the nearest that has a query); a passage that is alone in its document is then replaced by two of
+    its spans, and one that has a single span meets a query all the same.
 
     Args:
         folders: made by ``generate-queries``; their passages are numbered one after another.
@@ -303,9 +298,9 @@ class ContextViews(Views):
         return passage["text"], queries[int(rng.integers(len(queries)))]
 
     def counts(self) -> Json:
-        """How much is trained on: passages, documents, queries; the share of texts that are cut, over at
-        most 1,000 rows; with mixed contexts, passages that are alone in their document, and those of them
-        that always meet a query.
+        """How much is trained on: passages, documents, queries; the share of texts that are cut, over at most 1,000
+        rows; with mixed contexts, passages that are alone in their document, and those of them that always meet a
+        query.
         """
         lengths = pc.sum(pc.list_value_length(self.passages.data.column("queries")))
         counts = {
@@ -333,9 +328,7 @@ class ContextViews(Views):
         text = self.passages[row]["text"]
         if places:
             return text, self.passages[places[int(rng.integers(len(places)))]]["text"]
-        tokens = self.model.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
+        tokens = self.model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         spans = split_spans(text, tokens["offset_mapping"], self.options.span_tokens)
         return draw_pair(spans, rng) if len(spans) > 1 else None
 
@@ -372,8 +365,8 @@ class ContextViews(Views):
 class ContextKeys:
     """What a row must not share with another of its batch: its document, its passage's text, its context.
 
-    A passage would else be trained to be far from its own neighbour, or from its own query. The host's
-    sampler reads it like a dataset of texts.
+    A passage would else be trained to be far from its own neighbour, or from its own query. The host's sampler reads it
+    like a dataset of texts.
     """
 
     views: ContextViews
@@ -385,8 +378,4 @@ class ContextKeys:
     def __getitem__(self, row: int) -> dict[str, str]:
         passage, context = self.views.texts(row)
         # No text begins with a zero byte, so a document is not taken for one.
-        return {
-            "document": f"\0{self.views.document[row]}",
-            "passage": passage,
-            "context": context,
-        }
+        return {"document": f"\0{self.views.document[row]}", "passage": passage, "context": context}

@@ -75,12 +75,7 @@ class CrossEncoderTeacher:
     """
 
     def __init__(
-        self,
-        name: str,
-        documents: Documents,
-        text_format: TextFormat,
-        batch_size: int = 64,
-        device: str | None = None,
+        self, name: str, documents: Documents, text_format: TextFormat, batch_size: int = 64, device: str | None = None
     ) -> None:
         from sentence_transformers import CrossEncoder
 
@@ -183,9 +178,7 @@ class FileTeacher:
             for number, line in enumerate(lines, 1):
                 parts = line.split("\t") if line.count("\t") == 2 else line.split()
                 if len(parts) not in (3, 6):
-                    raise InputError(
-                        f"{file}:{number}: neither a line of a TREC run nor of a table of scores"
-                    )
+                    raise InputError(f"{file}:{number}: neither a line of a TREC run nor of a table of scores")
                 query, document, score = (parts[0], parts[2], parts[4]) if len(parts) == 6 else parts
                 try:
                     value = float(score)

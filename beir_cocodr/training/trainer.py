@@ -1,7 +1,7 @@
 """The one place that trains: the host's trainer with checks, resumable checkpoints, and a complete end.
 
-A :class:`Stage` says what is trained; :func:`run_stage` trains it, and the model appears in its folder when
-it is complete. Around the host's trainer stand
+A :class:`Stage` says what is trained; :func:`run_stage` trains it, and the model appears in its folder when it is
+complete. Around the host's trainer stand
 
 - :class:`GuardedTrainer`: batches by our keys, every loss looked at, no model card that quotes the corpus;
 - :class:`FiniteGuard`: training stops at the first loss or gradient that is not a number;
@@ -99,10 +99,7 @@ class FiniteGuard(TrainerCallback):
     """
 
     def __init__(
-        self,
-        output: Path,
-        checkpoint: Callable[[], Path | None],
-        names: Callable[[Sequence[int]], list[str]] | None,
+        self, output: Path, checkpoint: Callable[[], Path | None], names: Callable[[Sequence[int]], list[str]] | None
     ) -> None:
         self.output, self.checkpoint, self.names = output, checkpoint, names
         self.step = 0
@@ -158,8 +155,8 @@ class LossState(TrainerCallback):
     """Saves what a loss knows beside each checkpoint, and gives it back when training goes on.
 
     Args:
-        loss: its own buffers and parameters are kept, those of its ``model`` are in the checkpoint already.
-        checkpoint: where to go on from.
+        loss: its own buffers and parameters are kept, those of its ``model`` are in the checkpoint already. checkpoint:
+        where to go on from.
     """
 
     def __init__(self, loss: nn.Module, checkpoint: Path | None) -> None:
@@ -169,9 +166,7 @@ class LossState(TrainerCallback):
         if self.checkpoint is not None:
             self.loss.load_state_dict(load_file(self.checkpoint / LOSS_FILE), strict=False)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object
-    ) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
         if finish_step := getattr(self.loss, "finish_step", None):
             finish_step()
         if rank() == 0:
@@ -191,14 +186,13 @@ class Stage:
     Args:
         plan: what identifies it.
         model: the encoder, trained in place.
-        loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own).
-        column_tasks: column name to "query" or "document", for prompts and lengths.
-        batch_keys: rows of the dataset as mappings to texts; two rows that share a text are kept out of one
-            batch.
+        loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own). column_tasks:
+        column name to "query" or "document", for prompts and lengths.
+        batch_keys: rows of the dataset as mappings to texts; two rows that share a text are kept out of one batch.
         names: ids of examples by row number, which the column ``label`` holds; for messages.
         details: what the record says of this stage alone.
-        finish: called before the final save, on the first process, to take off what only training needs;
-            what it returns goes to the details.
+        finish: called before the final save, on the first process, to take off what only training needs; what it
+            returns goes to the details.
     """
 
     plan: TrainingPlan
@@ -215,8 +209,8 @@ class Stage:
 
 
 class GuardedTrainer(BaseTrainer):
-    """To be put before a host's trainer: batches by our keys, losses looked at, and no model card, which
-    would quote the corpus; training.json says more.
+    """To be put before a host's trainer: batches by our keys, losses looked at, and no model card, which would quote
+    the corpus; training.json says more.
 
     Attributes:
         guard: looks at losses and gradients; also one of the callbacks.
@@ -343,8 +337,8 @@ def shared_arguments(device: torch.device, steps: int, examples: int, batch_size
     Args:
         device: of the model; bfloat16 on GPUs that have it, else float16 there.
         steps: see :func:`planned_steps`.
-        examples: of the dataset; a last batch that is not full is left out where there are full ones.
-        batch_size: global.
+        examples: of the dataset; a last batch that is not full is left out where there are full ones. batch_size:
+        global.
     """
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return {
@@ -361,9 +355,7 @@ def shared_arguments(device: torch.device, steps: int, examples: int, batch_size
     }
 
 
-def _arguments(
-    stage: Stage, options: TrainingOptions, checkpoints: Path
-) -> SentenceTransformerTrainingArguments:
+def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> SentenceTransformerTrainingArguments:
     text_format, examples = stage.model.text_format, len(stage.dataset)
     prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
     device = stage.model.device
@@ -387,8 +379,7 @@ def _arguments(
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
         seed=options.seed,
-        prompts={column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]}
-        or None,
+        prompts={column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]} or None,
         router_mapping=stage.column_tasks,
         save_strategy="steps",
         save_steps=options.save_steps or min(500, max(1, -(-steps // 10))),
@@ -406,8 +397,7 @@ def _checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
 
 
 def _last_checkpoint(folder: Path, stateful: bool) -> Path | None:
-    """The newest complete checkpoint; the host writes trainer_state.json last, and a loss with a state comes
-    after it."""
+    """The newest complete checkpoint; the host writes trainer_state.json last, and a loss with a state comes after it."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             json.loads((checkpoint / "trainer_state.json").read_text())

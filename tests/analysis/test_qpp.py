@@ -82,8 +82,7 @@ def test_values_that_are_missing_or_not_finite_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize(
-    ("values", "quality"),
-    [([1, 1, 1, 1], [0.1, 0.2, 0.3, 0.4]), ([1, 2, 3], [0.5] * 3), ([1, 2], [0.1, 0.2])],
+    ("values", "quality"), [([1, 1, 1, 1], [0.1, 0.2, 0.3, 0.4]), ([1, 2, 3], [0.5] * 3), ([1, 2], [0.1, 0.2])]
 )
 def test_nothing_is_said_of_constants_and_of_two_queries(values, quality):
     row = one(values, quality)
@@ -96,9 +95,7 @@ def test_holm_is_over_predictors_within_a_coefficient():
     values = {f"p{i}": by_id(rng.random(20)) for i in range(4)} | {"constant": by_id([1] * 20)}
     rows = correlations(values, quality)
     for name in ("pearson", "kendall"):
-        assert [getattr(row, f"{name}_p_holm") for row in rows] == holm(
-            [getattr(row, f"{name}_p") for row in rows]
-        )
+        assert [getattr(row, f"{name}_p_holm") for row in rows] == holm([getattr(row, f"{name}_p") for row in rows])
         assert getattr(rows[-1], f"{name}_p_holm") is None
 
 

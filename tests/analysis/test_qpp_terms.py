@@ -37,12 +37,7 @@ def test_counts_of_an_example_by_hand():
     assert statistics.df[[wing, flow, drag]].tolist() == [2, 2, 1]
     assert statistics.cf[[wing, flow, drag]].tolist() == [5, 2, 1]
     assert statistics.frequencies(wing).tolist() == [2, 3]
-    assert statistics.postings.toarray()[:, [wing, flow, drag]].tolist() == [
-        [2, 1, 0],
-        [0, 1, 0],
-        [0, 0, 0],
-        [3, 0, 1],
-    ]
+    assert statistics.postings.toarray()[:, [wing, flow, drag]].tolist() == [[2, 1, 0], [0, 1, 0], [0, 0, 0], [3, 0, 1]]
 
 
 def test_query_terms_are_stemmed_repeated_and_the_unknown_counted():

@@ -166,9 +166,7 @@ def test_pairs_are_two_different_spans_of_one_document(beir_folder, wordpiece):
         text = TextFormat().document(documents[id])
         places = sorted((text.index(span), text.index(span) + len(span)) for span in (first, second))
         assert places[0][1] <= places[1][0]
-        assert all(
-            len(wordpiece(span, add_special_tokens=False)["input_ids"]) <= 12 for span in (first, second)
-        )
+        assert all(len(wordpiece(span, add_special_tokens=False)["input_ids"]) <= 12 for span in (first, second))
 
 
 def test_pairs_depend_on_the_seed_alone_and_a_smaller_sample_is_the_start_of_a_larger(beir_folder, wordpiece):
@@ -212,8 +210,7 @@ def test_report_is_what_the_parts_give(report, beir_folder, tiny_bert, changed_b
     model = COCODR(str(tiny_bert))
     found = drawn(beir_folder, model.tokenizer, size=24)
     vectors = [
-        model.encode_document(side, convert_to_tensor=True).double().cpu()
-        for side in (found.first, found.second)
+        model.encode_document(side, convert_to_tensor=True).double().cpu() for side in (found.first, found.second)
     ]
     before = corpus.models[str(tiny_bert)]
     assert before.alignment == pytest.approx(alignment(*vectors).mean().item(), rel=1e-6)
@@ -228,9 +225,7 @@ def test_report_is_what_the_parts_give(report, beir_folder, tiny_bert, changed_b
         assert getattr(corpus.change, name) == pytest.approx(difference, abs=1e-12)
 
 
-def test_a_model_whose_texts_hardly_differ_is_less_uniform_and_nearer_to_chance(
-    report, tiny_bert, changed_bert
-):
+def test_a_model_whose_texts_hardly_differ_is_less_uniform_and_nearer_to_chance(report, tiny_bert, changed_bert):
     [corpus] = report.datasets.values()
     before, after = (corpus.models[str(folder)] for folder in (tiny_bert, changed_bert))
     assert after.uniformity > before.uniformity
@@ -255,9 +250,7 @@ def test_losses_of_dot_product_and_cosine_are_not_compared(beir_folder, tiny_ber
     assert change.alignment is not None
 
 
-def test_reduction_of_the_loss_stands_against_the_gain(
-    report, beir_folder, tiny_bert, changed_bert, tmp_path
-):
+def test_reduction_of_the_loss_stands_against_the_gain(report, beir_folder, tiny_bert, changed_bert, tmp_path):
     models = [str(tiny_bert), str(changed_bert)]
     judged = evaluate(str(beir_folder), models, tmp_path / "judged")
     found = representation([str(beir_folder)], models, SMALL, [tmp_path / "judged" / "results.json"])

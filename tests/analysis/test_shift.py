@@ -30,9 +30,7 @@ def collection(folder: Path, texts: list, queries: list[str] = (), split: str | 
     """A BEIR folder; a text may be a (title, text) pair. All queries are judged."""
     folder.mkdir(parents=True)
     pairs = [("", text) if isinstance(text, str) else text for text in texts]
-    lines = [
-        json.dumps({"_id": f"d{i}", "title": title, "text": text}) for i, (title, text) in enumerate(pairs)
-    ]
+    lines = [json.dumps({"_id": f"d{i}", "title": title, "text": text}) for i, (title, text) in enumerate(pairs)]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     if queries:
         lines = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(queries)]
@@ -89,9 +87,7 @@ def test_merging_early_and_often_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_similarities_by_hand(tmp_path):
-    source = collection(
-        tmp_path / "s", ["wing wing flow", ("wing", "")], ["what is it", "is it", "it", "it"], "train"
-    )
+    source = collection(tmp_path / "s", ["wing wing flow", ("wing", "")], ["what is it", "is it", "it", "it"], "train")
     target = collection(tmp_path / "t", ["wing drag", "flow drag"], ["what is it", "when is it"])
     found = shift(source, [target])
     # Words: 3/4, 1/4, 0 and 1/4, 1/4, 1/2. Types: 1/4, 1/4, 1/2, 0 and 1/2, 0, 0, 1/2.
@@ -335,9 +331,7 @@ def test_memory_does_not_grow_with_documents_and_torch_is_not_imported(tmp_path)
     rng = np.random.default_rng(0)
     words = [f"word{i}" for i in range(300)]
     sizes = (1000, 20_000)
-    folders = [
-        collection(tmp_path / str(n), [" ".join(rng.choice(words, 20)) for _ in range(n)]) for n in sizes
-    ]
+    folders = [collection(tmp_path / str(n), [" ".join(rng.choice(words, 20)) for _ in range(n)]) for n in sizes]
     small, large = map(peak_memory, folders)
     assert 0 < large < 1.5 * small
     assert large < (Path(folders[1]) / "corpus.jsonl").stat().st_size / 2

@@ -46,12 +46,7 @@ def test_counts_have_all_nine_types_in_order():
     counts = query_type_counts(["what is it", "is it", "it is", "it was", "when was it"])
     assert len(QUERY_TYPES) == 9
     assert list(counts) == list(QUERY_TYPES)
-    assert {name: n for name, n in counts.items() if n} == {
-        "what": 1,
-        "when": 1,
-        "yes/no": 1,
-        "declarative": 2,
-    }
+    assert {name: n for name, n in counts.items() if n} == {"what": 1, "when": 1, "yes/no": 1, "declarative": 2}
 
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=30))
@@ -72,11 +67,7 @@ def test_weighted_jaccard_by_hand():
 counts = st.lists(st.integers(0, 1000), min_size=1, max_size=12)
 
 
-@given(
-    st.integers(1, 12).flatmap(
-        lambda n: st.tuples(*[st.lists(st.integers(0, 999), min_size=n, max_size=n)] * 2)
-    )
-)
+@given(st.integers(1, 12).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 999), min_size=n, max_size=n)] * 2)))
 def test_weighted_jaccard_is_symmetric_in_0_to_1_and_1_for_equals_alone(pair):
     first, second = (np.array(side) for side in pair)
     if not first.sum() or not second.sum():

@@ -39,11 +39,7 @@ def test_similarity_of_a_cluster_is_the_mean_over_all_pairs(seed, queries, targe
     labels = rng.integers(0, k, queries)
     found = cluster_similarities(source, labels, target, k)
     for cluster in range(k):
-        pairs = [
-            float(q.astype(np.float64) @ t)
-            for q in source[labels == cluster]
-            for t in target.astype(np.float64)
-        ]
+        pairs = [float(q.astype(np.float64) @ t) for q in source[labels == cluster] for t in target.astype(np.float64)]
         assert found[cluster] == (pytest.approx(np.mean(pairs), abs=1e-9) if pairs else -math.inf)
 
 
@@ -56,9 +52,7 @@ class Lookup:
     """An encoder whose embeddings are given: a query's text and a document's are row numbers."""
 
     def __init__(self, queries, documents, similarity):
-        self.queries, self.documents = (
-            torch.as_tensor(np.asarray(v, np.float32)) for v in (queries, documents)
-        )
+        self.queries, self.documents = (torch.as_tensor(np.asarray(v, np.float32)) for v in (queries, documents))
         self.similarity_fn_name = similarity
 
     def encode_queries(self, texts, **options):

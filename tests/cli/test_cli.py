@@ -81,32 +81,12 @@ def bad(folder: Path, tmp_path: Path) -> dict[str, list[str]]:
         "no such stage": ["adapt", "--corpus", str(folder), "--base", "minilm", "--stages", "x", *output],
         "no source": ["adapt", "--corpus", str(folder), "--base", "minilm", *output],
         "no such weighting": ["finetune", *data, "--model", "minilm", "--weighting", "bogus", *output],
-        "no negatives": [
-            "finetune",
-            *data,
-            "--model",
-            "x",
-            "--weighting",
-            "idro",
-            "--negatives",
-            "0",
-            *output,
-        ],
+        "no negatives": ["finetune", *data, "--model", "x", "--weighting", "idro", "--negatives", "0", *output],
         "no such preset": ["finetune", *data, "--model", "minilm", "--preset", "tiny", *output],
         "no such setting": ["pretrain", *data, "--model", "minilm", "--set", "spam=1", *output],
         "setting of a wrong type": ["finetune", *data, "--model", "minilm", "--set", "rho=high", *output],
         "targets without episodes": ["finetune", *data, "--model", "x", "--target", str(folder), *output],
-        "no such target": [
-            "finetune",
-            *data,
-            "--model",
-            "minilm",
-            "--episodes",
-            "1",
-            "--target",
-            "nowhere",
-            *output,
-        ],
+        "no such target": ["finetune", *data, "--model", "minilm", "--episodes", "1", "--target", "nowhere", *output],
         "no such teacher": ["distill", *data, "--model", "minilm", "--teacher", "nobody", *output],
         "no such student": ["distill", *data, "--model", "x", "--teacher", "bm25", "--student", "y", *output],
         "broken line": ["pretrain", "--dataset", str(broken), "--model", "minilm", *output],
@@ -144,9 +124,7 @@ def test_validate_lists_everything_and_says_2_only_for_errors(capsys, beir_folde
     status, out, _ = run(capsys, "validate", "--dataset", str(beir_folder))
     assert status == 0
     (tmp_path / "qrels").mkdir()
-    (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "a b", "text": "x"}\n{"_id": "1", "text": "y"}\n{"_id": "1"}\nno\n'
-    )
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a b", "text": "x"}\n{"_id": "1", "text": "y"}\n{"_id": "1"}\nno\n')
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\n')
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t1\thigh\nz\t1\t1\n")
     status, out, err = run(capsys, "validate", "--dataset", str(tmp_path))
@@ -160,11 +138,7 @@ def test_validate_lists_everything_and_says_2_only_for_errors(capsys, beir_folde
 
 @pytest.mark.parametrize("command", ["pretrain", "finetune", "adapt"])
 def test_show_config_prints_the_settings_in_force_and_trains_nothing(capsys, tmp_path, command):
-    data = (
-        ["--corpus", "nowhere", "--base", "x"]
-        if command == "adapt"
-        else ["--dataset", "nowhere", "--model", "x"]
-    )
+    data = ["--corpus", "nowhere", "--base", "x"] if command == "adapt" else ["--dataset", "nowhere", "--model", "x"]
     output = tmp_path / "o"
     arguments = [command, *data, "--output", str(output), "--show-config", "--seed", "7", "--epochs", "2"]
     status, out, _ = run(capsys, *arguments)
@@ -176,15 +150,7 @@ def test_show_config_prints_the_settings_in_force_and_trains_nothing(capsys, tmp
 
 def test_the_installed_script_runs(beir_folder, tmp_path):
     script = Path(sys.executable).with_name("beir-cocodr")
-    arguments = [
-        "evaluate",
-        "--dataset",
-        str(beir_folder),
-        "--model",
-        "nowhere:at/all/x",
-        "--output",
-        str(tmp_path),
-    ]
+    arguments = ["evaluate", "--dataset", str(beir_folder), "--model", "nowhere:at/all/x", "--output", str(tmp_path)]
     done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("error: ")

@@ -55,11 +55,7 @@ def test_the_whole_report(folder, tmp_path):
     assert (nearest.similarity, nearest.encoder) == ("words", None)
     pairs = {row.query: (row.training_query, row.similarity) for row in nearest.queries}
     assert pairs == {"q1": ("t1", 1.0), "q2": ("t2", 1.0), "q3": (None, 0.0)}
-    assert (nearest.mean, nearest.median, nearest.least) == (
-        pytest.approx(2 / 3, abs=1e-5),
-        1.0,
-        0.0,
-    )
+    assert (nearest.mean, nearest.median, nearest.least) == (pytest.approx(2 / 3, abs=1e-5), 1.0, 0.0)
     histogram = nearest.histogram
     assert len(histogram.edges) == len(histogram.counts) + 1 == 21
     assert (histogram.counts[0], histogram.counts[-1], sum(histogram.counts)) == (1, 2, 3)

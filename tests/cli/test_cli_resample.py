@@ -41,31 +41,9 @@ def wrong(folder, tmp_path) -> dict[str, list[str]]:
     (renamed / "qrels" / "test.tsv").write_text(qrels)
     here = ["--train", str(folder), "--test", str(folder)]
     return {
-        "the test set is larger": [
-            "restrain",
-            "--train",
-            str(swapped),
-            "--test",
-            str(swapped),
-            "--size",
-            "2",
-        ],
-        "test set is larger than the training set": [
-            "resttest",
-            "--train",
-            str(swapped),
-            "--test",
-            str(swapped),
-        ],
-        "has one text in .* and another": [
-            "restrain",
-            "--train",
-            str(folder),
-            "--test",
-            str(renamed),
-            "--k",
-            "1",
-        ],
+        "the test set is larger": ["restrain", "--train", str(swapped), "--test", str(swapped), "--size", "2"],
+        "test set is larger than the training set": ["resttest", "--train", str(swapped), "--test", str(swapped)],
+        "has one text in .* and another": ["restrain", "--train", str(folder), "--test", str(renamed), "--k", "1"],
         "no training queries are left; take at most 40": ["restrain", *here, "--size", "41"],
         "no training queries are left for": ["restrain", *here, "--k", "79"],
         "a --size or a --k": ["restrain", *here],

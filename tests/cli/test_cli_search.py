@@ -55,11 +55,7 @@ def test_encode_and_search_from_the_command_line(capsys, caplog, beir_folder, ti
     assert [line.split()[3] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
     status, out, _ = run(capsys, *arguments, "--split", "train", "--json")
     report = json.loads(out)
-    assert (report["split"], report["queries"], report["store"]["model"]["name"]) == (
-        "train",
-        16,
-        str(tiny_bert),
-    )
+    assert (report["split"], report["queries"], report["store"]["model"]["name"]) == ("train", 16, str(tiny_bert))
 
 
 def bad(data: Path, tmp_path: Path) -> dict[str, list[object]]:

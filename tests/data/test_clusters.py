@@ -80,9 +80,7 @@ def test_normalised_directions(method):
     rng = np.random.default_rng(0)
     points, truth = blobs([20, 20, 20], dimensions=16)
     stretched = points * rng.uniform(0.01, 100, size=(60, 1)).astype(np.float32)
-    assert (
-        adjusted_rand_score(cluster_queries(stretched, 3, normalize=True, method=method).labels, truth) == 1
-    )
+    assert adjusted_rand_score(cluster_queries(stretched, 3, normalize=True, method=method).labels, truth) == 1
     with_zero = np.concatenate([stretched, np.zeros((2, 16), np.float32)])
     labels = cluster_queries(with_zero, 4, normalize=True, method=method).labels
     assert labels[-1] == labels[-2]

@@ -215,9 +215,7 @@ def test_missing_parts_say_what_there_is(folder: Path, tmp_path: Path) -> None:
         load_collection(folder, labels="none")
 
 
-@pytest.mark.parametrize(
-    "dataset", ["nonesuch", Path("nonesuch"), "scifat", "apidocs/nonesuch", "irds:nonesuch"]
-)
+@pytest.mark.parametrize("dataset", ["nonesuch", Path("nonesuch"), "scifat", "apidocs/nonesuch", "irds:nonesuch"])
 def test_unknown_collections_are_one_line(dataset: str | Path) -> None:
     with pytest.raises(InputError) as caught:
         load_collection(dataset)

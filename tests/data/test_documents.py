@@ -26,9 +26,7 @@ def documents_of(corpus: dict[str, tuple[str, str]], batch: int) -> Documents:
     rows = [(id, title, text) for id, (title, text) in corpus.items()]
     schema = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
     batches = [
-        pa.record_batch(
-            [pa.array(column, pa.large_string()) for column in zip(*part, strict=True)], schema=schema
-        )
+        pa.record_batch([pa.array(column, pa.large_string()) for column in zip(*part, strict=True)], schema=schema)
         for part in (rows[start : start + batch] for start in range(0, len(rows), batch))
     ]
     return Documents(pa.Table.from_batches(batches, schema), "0" * 64)
@@ -133,9 +131,7 @@ def test_the_content_hash_knows_order_and_borders(tmp_path: Path, monkeypatch: p
     for number, corpus in enumerate([*corpora, corpora[0]]):
         path = tmp_path / f"{number}.jsonl"
         path.write_text(
-            "".join(
-                json.dumps({"_id": id, "title": title, "text": text}) + "\n" for id, title, text in corpus
-            )
+            "".join(json.dumps({"_id": id, "title": title, "text": text}) + "\n" for id, title, text in corpus)
         )
         hashes.append(load_collection(path, labels="none").documents.content_hash)
     assert len(set(hashes[:4])) == 4
@@ -159,9 +155,7 @@ def test_a_corpus_is_converted_without_being_held(tmp_path: Path, monkeypatch: p
     with path.open("w") as file:
         for number in range(60_000):
             file.write(json.dumps({"_id": str(number), "text": f"{number} " + "y" * 4000}) + "\n")
-    measured = subprocess.run(
-        [sys.executable, "-c", _MEASURE, str(path)], capture_output=True, text=True, check=True
-    )
+    measured = subprocess.run([sys.executable, "-c", _MEASURE, str(path)], capture_output=True, text=True, check=True)
     count, grown = map(int, measured.stdout.split())
     assert count == 60_000
     assert grown < path.stat().st_size / 2

@@ -13,20 +13,9 @@ from beir_cocodr.data.text import token_counter, word_counter
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import named_counter
 
-PIECES = [
-    "wing ",
-    "supersonic flow ",
-    "A b. ",
-    "Drag? ",
-    "unbreakable" * 3,
-    "今日は。",
-    "\n\n",
-    "é\u0301 ",
-    "😀",
-]
+PIECES = ["wing ", "supersonic flow ", "A b. ", "Drag? ", "unbreakable" * 3, "今日は。", "\n\n", "é\u0301 ", "😀"]
 TEXT = st.lists(
-    st.one_of(st.sampled_from(PIECES), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
-    max_size=40,
+    st.one_of(st.sampled_from(PIECES), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)), max_size=40
 ).map("".join)
 
 

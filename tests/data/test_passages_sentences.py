@@ -13,9 +13,7 @@ from beir_cocodr.data import passages as sentences
 from beir_cocodr.data.passages import sentence_ranges
 
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
-TEXT = st.text(
-    st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from([*SPACES, *".!?。।؟\"'()"]))
-)
+TEXT = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from([*SPACES, *".!?。।؟\"'()"])))
 
 
 @settings(deadline=None)

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from beir_cocodr.data.spans import draw_pair, has_two_spans, split_spans
 
-WORD = st.sampled_from(
-    ["flow", "wing", "boundary", "heat.", "layer!", "of", "a", "drag?", "shock;", "数据。", "x" * 9]
-)
+WORD = st.sampled_from(["flow", "wing", "boundary", "heat.", "layer!", "of", "a", "drag?", "shock;", "数据。", "x" * 9])
 
 
 def offsets(text: str) -> list[tuple[int, int]]:

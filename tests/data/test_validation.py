@@ -32,9 +32,7 @@ def write(root: Path, corpus: bytes | None, queries: bytes | None, **qrels: byte
 
 
 def places(defects: list[Defect]) -> set[tuple[str, str, str, int | None, str | None]]:
-    return {
-        (defect.severity, defect.kind, Path(defect.file).name, defect.line, defect.id) for defect in defects
-    }
+    return {(defect.severity, defect.kind, Path(defect.file).name, defect.line, defect.id) for defect in defects}
 
 
 def test_everything_at_once_with_file_line_and_id(tmp_path: Path) -> None:
@@ -107,9 +105,7 @@ def test_missing_parts_do_not_stop_it(tmp_path: Path) -> None:
     }
     split = next(defect for defect in validate(folder, "test") if defect.kind == "missing split")
     assert "train" in split.message
-    assert places(validate(folder, "test", labels="optional")) == {
-        ("error", "broken JSON", "corpus.jsonl", 1, None)
-    }
+    assert places(validate(folder, "test", labels="optional")) == {("error", "broken JSON", "corpus.jsonl", 1, None)}
     empty = tmp_path / "empty"
     empty.mkdir()
     assert ("error", "missing file", "corpus.jsonl", None, None) in places(validate(empty))
@@ -147,9 +143,7 @@ bad_records = st.fixed_dictionaries(
 )
 bad_lines = st.one_of(
     bad_records.map(lambda record: json.dumps(record).encode()),
-    st.sampled_from(
-        [b"", b"  ", b"{", b"[]", b"\xff\xfe", b'{"_id": "u", "text": "\\udc00"}', b"\xef\xbb\xbf"]
-    ),
+    st.sampled_from([b"", b"  ", b"{", b"[]", b"\xff\xfe", b'{"_id": "u", "text": "\\udc00"}', b"\xef\xbb\xbf"]),
 )
 
 
@@ -184,9 +178,7 @@ def good_qrels(draw: st.DrawFn) -> list[bytes]:
     return header + [layout.format(*triple).encode() for triple in triples]
 
 
-bad_qrels = st.sampled_from(
-    [b"a\tb\t1.0", b"a\tb", b"a b\tc\t1", b"\tb\t1", b"a\tb\tc\t1", b"a\tb\t-1", b"\xff"]
-)
+bad_qrels = st.sampled_from([b"a\tb\t1.0", b"a\tb", b"a b\tc\t1", b"\tb\t1", b"a\tb\tc\t1", b"a\tb\t-1", b"\xff"])
 json_files = files(good_lines(), bad_lines)
 qrels_files = files(good_qrels(), bad_qrels)
 
@@ -217,9 +209,7 @@ def test_an_error_is_what_loading_refuses(corpus, queries, qrels, labels, lone) 
     warned = summarize(defects)
     # Validation looks at every query, loading at those of the split; the texts only validation compares.
     warned.pop("query texts equal to document texts", None)
-    assert counts.pop("query ids equal to document ids", 0) <= warned.pop(
-        "query ids equal to document ids", 0
-    )
+    assert counts.pop("query ids equal to document ids", 0) <= warned.pop("query ids equal to document ids", 0)
     assert counts == warned
 
 
@@ -229,7 +219,5 @@ def test_validation_needs_none_of_the_stack(tmp_path: Path) -> None:
         "import sys; from beir_cocodr.data.validation import validate; print(len(validate(sys.argv[1])));"
         "assert not {'torch', 'transformers', 'beir', 'ir_datasets'} & set(sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
     assert int(done.stdout) == len(validate(folder))

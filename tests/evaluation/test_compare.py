@@ -119,9 +119,7 @@ def test_a_corpus_alone_is_judged_on_generated_queries(distinct, clean, damaged,
 
 
 def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
-    (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "1", "text": "wing"}\n{"_id": "2", "text": "heat flow"}\n'
-    )
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "wing"}\n{"_id": "2", "text": "heat flow"}\n')
     report = compare_models([clean, damaged], str(tmp_path / "corpus.jsonl"))
     [pair] = report.pairs
     assert pair.verdict == "cannot tell"
@@ -174,9 +172,7 @@ def test_wins_ties_and_losses_by_hand(distinct, tmp_path):
     print_tables(*verdict_tables(report))
 
 
-def test_with_labels_the_damaged_copy_is_worse_and_holm_is_over_all_pairs(
-    distinct, clean, damaged, copied, tmp_path
-):
+def test_with_labels_the_damaged_copy_is_worse_and_holm_is_over_all_pairs(distinct, clean, damaged, copied, tmp_path):
     models = [clean, damaged, copied]
     report = compare_models(models, str(distinct), tmp_path, measures="nDCG@10")
     assert pair_of(report, models[0], damaged).verdict == "worse"

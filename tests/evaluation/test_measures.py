@@ -17,8 +17,7 @@ def judged():
     rng = np.random.default_rng(0)
     documents = [f"d{i}" for i in range(60)]
     qrels = {
-        f"q{i}": {str(d): int(rng.integers(0, 4)) for d in rng.choice(documents, 12, replace=False)}
-        for i in range(15)
+        f"q{i}": {str(d): int(rng.integers(0, 4)) for d in rng.choice(documents, 12, replace=False)} for i in range(15)
     }
     results = {}
     for query in qrels:
@@ -69,9 +68,7 @@ def test_queries_without_results_score_zero(judged):
     qrels, results = judged
     fewer = dict(results) | {"q3": []}
     del fewer["q4"]
-    all_of, some = (
-        score_queries(parse_measures("nDCG@10"), qrels, found)["nDCG@10"] for found in (results, fewer)
-    )
+    all_of, some = (score_queries(parse_measures("nDCG@10"), qrels, found)["nDCG@10"] for found in (results, fewer))
     assert some[3] == some[4] == 0
     np.testing.assert_array_equal(np.delete(some, [3, 4]), np.delete(all_of, [3, 4]))
     assert not score_queries(parse_measures("nDCG@10"), qrels, {})["nDCG@10"].any()

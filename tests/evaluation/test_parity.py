@@ -230,15 +230,11 @@ QUERIES = ["q1", "q2", "q3", "d1"]
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     qrels=st.dictionaries(
-        st.sampled_from(QUERIES),
-        st.dictionaries(st.sampled_from(IDS), st.integers(-1, 2), min_size=1),
-        min_size=1,
+        st.sampled_from(QUERIES), st.dictionaries(st.sampled_from(IDS), st.integers(-1, 2), min_size=1), min_size=1
     ),
     run=st.dictionaries(
         st.sampled_from([*QUERIES, "q9"]),
-        st.dictionaries(
-            st.sampled_from(IDS), st.sampled_from([0.0, -1.0, 0.5, 0.5 + 1e-9, 2.0, 1 / 3]), min_size=1
-        ),
+        st.dictionaries(st.sampled_from(IDS), st.sampled_from([0.0, -1.0, 0.5, 0.5 + 1e-9, 2.0, 1 / 3]), min_size=1),
     ),
 )
 def test_any_run_is_explained(tmp_path, qrels, run):
@@ -282,9 +278,7 @@ def test_what_no_cause_explains_is_said(tmp_path, monkeypatch):
     assert "unexplained" in console.export_text()
 
 
-@pytest.mark.parametrize(
-    "name", ["R", "Judged@10", "nDCG(dcg='exp-log2')@10", "R_cap", "R_cap@0", "bogus", ""]
-)
+@pytest.mark.parametrize("name", ["R", "Judged@10", "nDCG(dcg='exp-log2')@10", "R_cap", "R_cap@0", "bogus", ""])
 def test_measures_that_the_tools_do_not_share(tmp_path, name):
     file, folder = write(tmp_path, {"q": {"d1": 1}}, {"q": {"d1": 1.0}})
     with pytest.raises(InputError, match="measure"):

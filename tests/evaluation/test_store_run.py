@@ -34,9 +34,7 @@ def refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(COCODR, "encode_corpus", lambda *args, **kwargs: pytest.fail("encoded again"))
 
 
-def test_results_are_those_without_a_store(
-    stores, beir_folder, tiny_bert, tiny_cosine, tmp_path, monkeypatch
-):
+def test_results_are_those_without_a_store(stores, beir_folder, tiny_bert, tiny_cosine, tmp_path, monkeypatch):
     """Alone, fused with BM25 and with feedback; the store is found whatever its model is called."""
     models = {"dot": str(tiny_bert), "cosine": str(tiny_cosine)}
     models |= {f"{kind} of cosine": f"{kind}:{tiny_cosine}" for kind in ("hybrid", "rrf", "feedback")}
@@ -63,9 +61,7 @@ def test_results_are_those_without_a_store(
         assert runs[0].keys() == runs[1].keys()
         for query, documents in runs[0].items():
             assert list(runs[1][query]) == list(documents)
-            np.testing.assert_allclose(
-                list(runs[1][query].values()), list(documents.values()), rtol=1e-5, atol=1e-5
-            )
+            np.testing.assert_allclose(list(runs[1][query].values()), list(documents.values()), rtol=1e-5, atol=1e-5)
     described = {name: model.retrieval for name, model in found.models.items()}
     assert described["dot"]["store"]["precision"] == "fp32"
     assert described["hybrid of cosine"]["dense"]["store"] == described["cosine"]["store"]

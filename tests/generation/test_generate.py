@@ -120,10 +120,7 @@ def test_a_finished_folder_is_kept_and_another_plan_refused(whole, beir_folder, 
         )
     with pytest.raises(InputError, match=r"plan .*selection: dedupe\b"):
         generate_queries(
-            beir_folder,
-            "lexical",
-            output,
-            GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True),
+            beir_folder, "lexical", output, GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True)
         )
     with pytest.raises(InputError, match=r"plan .*generator: kind"):
         generate_queries(beir_folder, str(tiny_t5), output, SMALL, device="cpu")
@@ -140,10 +137,7 @@ def test_a_begun_folder_refuses_another_plan_too(beir_folder, tmp_path):
     generate_queries(beir_folder, "lexical", tmp_path, SMALL, part=(1, 2))
     with pytest.raises(InputError, match=r"plan .*settings: per_passage"):
         generate_queries(
-            beir_folder,
-            "lexical",
-            tmp_path,
-            GenerationOptions(passage_tokens=30, shard_documents=5, per_passage=2),
+            beir_folder, "lexical", tmp_path, GenerationOptions(passage_tokens=30, shard_documents=5, per_passage=2)
         )
     # What only selects may change while nothing was selected.
     selecting = GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True)

@@ -19,16 +19,11 @@ def lines(folder: Path) -> list[dict]:
 
 
 def test_of_equal_texts_the_first_stays(beir_folder, fixed, tmp_path):
-    fixed(
-        lambda passage: ["what is it?", f"passage {passage.row}", "what is it?", f"number {passage.number}"]
-    )
+    fixed(lambda passage: ["what is it?", f"passage {passage.row}", "what is it?", f"number {passage.number}"])
     plain = generate_queries(beir_folder, "fixed", tmp_path / "plain", SMALL)
     texts = [query["text"] for query in lines(tmp_path / "plain")]
     deduped = generate_queries(
-        beir_folder,
-        "fixed",
-        tmp_path / "deduped",
-        GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True),
+        beir_folder, "fixed", tmp_path / "deduped", GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True)
     )
     kept = [(query["_id"], query["text"]) for query in lines(tmp_path / "deduped")]
     first = {}
@@ -77,9 +72,7 @@ def test_a_dense_filter(beir_folder, tiny_cosine, tmp_path):
 def test_empty_and_enormous_queries_are_counted(beir_folder, fixed, tmp_path):
     kinds = ["", " \n\t\x00", "q" * 5000, "fine\x07 one\nhere "]
     fixed(lambda passage: [kinds[passage.row % 4]])
-    record = generate_queries(
-        beir_folder, "fixed", tmp_path, GenerationOptions(passage_tokens=200, max_length=10)
-    )
+    record = generate_queries(beir_folder, "fixed", tmp_path, GenerationOptions(passage_tokens=200, max_length=10))
     counts = record.counts
     assert (counts["generated"], counts["empty"], counts["cut"], counts["queries"]) == (48, 24, 12, 24)
     assert counts["passages_without_query"] == 24
@@ -87,11 +80,7 @@ def test_empty_and_enormous_queries_are_counted(beir_folder, fixed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("corpus", "message"),
-    [
-        (["apple", "pear", "plum"], r"3 passages .*0 queries"),
-        (["", "  "], "no document .*text"),
-    ],
+    ("corpus", "message"), [(["apple", "pear", "plum"], r"3 passages .*0 queries"), (["", "  "], "no document .*text")]
 )
 def test_a_corpus_that_gives_no_query_is_one_clear_error(tmp_path, corpus, message):
     file = tmp_path / "corpus.jsonl"

@@ -65,9 +65,7 @@ def test_the_models_own_settings_do_not_survive(tiny_t5):
 
 def test_top_k_bounds_what_is_sampled(tiny_t5):
     """Of the first tokens of many samples none is outside the k most likely ones."""
-    generator = ModelGenerator(
-        str(tiny_t5), GenerationOptions(top_k=3, top_p=1.0, per_passage=60, max_length=1), "cpu"
-    )
+    generator = ModelGenerator(str(tiny_t5), GenerationOptions(top_k=3, top_p=1.0, per_passage=60, max_length=1), "cpu")
     watched = Watched(generator)
     generator.generate(PASSAGES[:1], 0)
     inputs = generator.tokenizer(TEXTS[0], return_tensors="pt")
@@ -216,8 +214,7 @@ def test_models_that_cannot_write_are_refused(tiny_bert, tiny_mlm, tiny_t5, tiny
 
 def test_the_description_tells_models_apart(tiny_t5, tiny_gpt2, tmp_path):
     first, again, other = (
-        ModelGenerator(str(folder), GenerationOptions(), "cpu").describe()
-        for folder in (tiny_t5, tiny_t5, tiny_gpt2)
+        ModelGenerator(str(folder), GenerationOptions(), "cpu").describe() for folder in (tiny_t5, tiny_t5, tiny_gpt2)
     )
     assert first == again
     assert first["sha256"] != other["sha256"]

@@ -31,8 +31,7 @@ def texts(documents):
 def passages_of(documents, texts):
     titles = [document["title"] for document in documents.values()]
     return [
-        Passage(row, 0, 0, len(text), text, title)
-        for row, (text, title) in enumerate(zip(texts, titles, strict=True))
+        Passage(row, 0, 0, len(text), text, title) for row, (text, title) in enumerate(zip(texts, titles, strict=True))
     ]
 
 
@@ -159,11 +158,7 @@ def test_neither_the_process_nor_torch_is_in_it(beir_folder, tmp_path):
         arguments = ["generate-queries", "--dataset", str(beir_folder), "--output", str(output)]
         environment = os.environ | {"PYTHONHASHSEED": seed}
         done = subprocess.run(
-            [sys.executable, "-c", _RUN, *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment,
+            [sys.executable, "-c", _RUN, *arguments], capture_output=True, text=True, check=True, env=environment
         )
         assert done.stdout.splitlines()[-1] == "False"
         files.append(Path(output / "queries.jsonl").read_bytes())

@@ -381,9 +381,7 @@ def test_the_two_sides_of_a_sketch_are_independent():
     (inputs, _, slots), _ = tokens(module)
     rows = torch.stack([(inputs[slots == slot].T @ inputs[slots == slot]).flatten() for slot in range(4)])
     exact, given, seeds = rows @ rows.T, (inputs, inputs, slots), 500
-    drawn = torch.stack(
-        [gram_of(sketched_gradients(module, given, 4, 6, (s, 0)), lambda x: x) for s in range(seeds)]
-    )
+    drawn = torch.stack([gram_of(sketched_gradients(module, given, 4, 6, (s, 0)), lambda x: x) for s in range(seeds)])
     error = drawn.std(dim=0) / seeds**0.5
     assert ((drawn.mean(dim=0) - exact).abs() <= 5 * error + 1e-9).all()
     assert (error / exact.diagonal().max()).max() < 0.05
@@ -426,11 +424,7 @@ def test_three_layers_of_twelve_and_two_of_others(wordpiece, tmp_path, total, ex
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=len(wordpiece),
-        hidden_size=4,
-        num_hidden_layers=total,
-        num_attention_heads=1,
-        intermediate_size=4,
+        vocab_size=len(wordpiece), hidden_size=4, num_hidden_layers=total, num_attention_heads=1, intermediate_size=4
     )
     BertModel(config).save_pretrained(tmp_path)
     wordpiece.save_pretrained(tmp_path)

@@ -39,9 +39,7 @@ def test_permuting_documents_and_swapping_spans_leaves_the_loss():
     embeddings = torch.randn(12, 8, generator=torch.Generator().manual_seed(0))
     order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
     permuted = embeddings.view(6, 2, 8)[order].flip(1).reshape(12, 8)
-    assert coco_contrastive_loss(permuted).item() == pytest.approx(
-        coco_contrastive_loss(embeddings).item(), abs=1e-5
-    )
+    assert coco_contrastive_loss(permuted).item() == pytest.approx(coco_contrastive_loss(embeddings).item(), abs=1e-5)
 
 
 def test_hard_negatives_are_candidates_of_every_row_and_targets_of_none():
@@ -159,9 +157,7 @@ def test_language_model_loss_is_the_mean_over_all_masked_tokens(tiny_mlm):
         summed, tokens = 0.0, 0
         for column in both:
             count = int((column["mlm_labels"] != IGNORED).sum())
-            output = host(
-                column["input_ids"], attention_mask=column["attention_mask"], labels=column["mlm_labels"]
-            )
+            output = host(column["input_ids"], attention_mask=column["attention_mask"], labels=column["mlm_labels"])
             summed, tokens = summed + output.loss.item() * count, tokens + count
     assert total - without == pytest.approx(summed / tokens, abs=1e-4)
     assert alone == pytest.approx(summed / tokens, abs=1e-5)

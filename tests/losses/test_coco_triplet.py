@@ -61,9 +61,7 @@ def test_equals_the_definition_written_as_a_loop(rows, negatives, scale, cosine,
     assert triplet_losses(queries, documents, scale, cosine).numpy() == pytest.approx(expected, rel=1e-9)
     candidates = documents.flatten(0, 1)
     targets = torch.arange(rows) * (1 + negatives)
-    expected = [
-        loop(queries[i].numpy(), candidates.numpy(), int(targets[i]), scale, cosine) for i in range(rows)
-    ]
+    expected = [loop(queries[i].numpy(), candidates.numpy(), int(targets[i]), scale, cosine) for i in range(rows)]
     losses = in_batch_losses(queries, candidates, targets, scale, cosine)
     assert losses.numpy() == pytest.approx(expected, rel=1e-9)
 

@@ -64,10 +64,7 @@ def bert_layers(decoder, config):
         parts = [attention.self.query, attention.self.key, attention.self.value]
         with torch.no_grad():
             for part, weight, bias in zip(
-                parts,
-                ours.self_attn.in_proj_weight.chunk(3),
-                ours.self_attn.in_proj_bias.chunk(3),
-                strict=True,
+                parts, ours.self_attn.in_proj_weight.chunk(3), ours.self_attn.in_proj_bias.chunk(3), strict=True
             ):
                 part.weight.copy_(weight)
                 part.bias.copy_(bias)

@@ -35,9 +35,7 @@ def step(seed: int, members: list[int]):
     rng = np.random.default_rng(seed)
     columns = [{"x": torch.tensor(rng.normal(size=(len(members), 4)), requires_grad=True)} for _ in range(3)]
     query, positive, negative = (column["x"].detach().numpy() for column in columns)
-    each = [
-        math.log1p(math.exp(float(q @ (n - p)))) for q, p, n in zip(query, positive, negative, strict=True)
-    ]
+    each = [math.log1p(math.exp(float(q @ (n - p)))) for q, p, n in zip(query, positive, negative, strict=True)]
     losses, counts = [0.0] * K, [0] * K
     for cluster, loss in zip(members, each, strict=True):
         losses[cluster] += loss
@@ -111,10 +109,7 @@ def greedy(losses, sizes, alpha: float, eps: float):
 
 
 @given(
-    seed=st.integers(0, 100_000),
-    k=st.integers(1, 10),
-    alpha=st.floats(0.05, 1),
-    eps=st.sampled_from([0, 0.01, 0.3]),
+    seed=st.integers(0, 100_000), k=st.integers(1, 10), alpha=st.floats(0.05, 1), eps=st.sampled_from([0, 0.01, 0.3])
 )
 def test_cvar_is_the_greedy_walk(seed, k, alpha, eps):
     rng = np.random.default_rng(seed)

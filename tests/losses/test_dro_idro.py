@@ -216,9 +216,7 @@ def test_permuting_clusters_permutes_weights(seed, absent):
     order = np.random.default_rng(seed).permutation(K)
     for kind in ("reset", "keep"):
         ours = moved(weights, losses, counts, gram, absent=kind, rho=1.0)
-        permuted = moved(
-            weights[order], losses[order], counts[order], gram[np.ix_(order, order)], absent=kind, rho=1.0
-        )
+        permuted = moved(weights[order], losses[order], counts[order], gram[np.ix_(order, order)], absent=kind, rho=1.0)
         assert permuted == pytest.approx(ours[order], abs=1e-12)
         assert ours.min() >= 0.01
 

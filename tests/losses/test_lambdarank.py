@@ -38,8 +38,9 @@ def by_pairs(student, teacher, mask=None, reduction="sum"):
 
 
 def lambda_mrr(student, teacher):
-    """The earlier published loss of this kind (CL-DRD, "lambda MRR"), from its formula: over all pairs with
-    y_i > y_j of the whole batch, the mean of |1/rank_i − 1/rank_j| · log(1 + exp(s_j − s_i))."""
+    """The earlier published loss of this kind (CL-DRD, "lambda MRR"), from its formula: over all pairs with y_i > y_j
+    of the whole batch, the mean of |1/rank_i − 1/rank_j| · log(1 + exp(s_j − s_i)).
+    """
     rank = (student[:, None, :] > student[:, :, None]).sum(dim=2) + 1
     weights = (1 / rank[:, :, None] - 1 / rank[:, None, :]).abs()
     terms = torch.log(1 + torch.exp(student[:, None, :] - student[:, :, None]))
@@ -62,10 +63,7 @@ def test_sum_over_pairs(reduction):
 def test_the_mean_is_the_earlier_published_loss_in_value_and_gradient(dtype):
     teacher = scores(7, 9, 1, dtype).round(decimals=1)  # with a few ties
     ours, theirs = (scores(7, 9, 0, dtype).mul(3).requires_grad_() for _ in range(2))
-    found, expected = (
-        lambda_rank_distillation_loss(ours, teacher, reduction="mean"),
-        lambda_mrr(theirs, teacher),
-    )
+    found, expected = (lambda_rank_distillation_loss(ours, teacher, reduction="mean"), lambda_mrr(theirs, teacher))
     found.backward()
     expected.backward()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
@@ -138,11 +136,7 @@ def test_without_pairs_the_loss_is_zero_and_can_be_differentiated():
 lists = st.integers(1, 3).flatmap(
     lambda rows: st.integers(1, 6).flatmap(
         lambda n: st.tuples(
-            st.lists(
-                st.lists(st.integers(-50, 50), min_size=n, max_size=n, unique=True),
-                min_size=rows,
-                max_size=rows,
-            ),
+            st.lists(st.lists(st.integers(-50, 50), min_size=n, max_size=n, unique=True), min_size=rows, max_size=rows),
             st.lists(st.lists(st.integers(-3, 3), min_size=n, max_size=n), min_size=rows, max_size=rows),
             st.permutations(range(n)),
         )
@@ -167,18 +161,13 @@ def test_invariants(drawn, shift, reduction):
 
 def encoder(kind: str, tiny_bert, tiny_cosine):
     """An encoder whose gradients do not depend on dropout."""
-    model = {"mrl": MRL, "dot": COCODR, "cosine": COCODR}[kind](
-        str(tiny_cosine if kind == "cosine" else tiny_bert)
-    )
+    model = {"mrl": MRL, "dot": COCODR, "cosine": COCODR}[kind](str(tiny_cosine if kind == "cosine" else tiny_bert))
     return model.eval()
 
 
 def columns(model, lists=LISTS):
     made = []
-    for task, texts in [
-        ("query", QUERIES),
-        *(("document", list(column)) for column in zip(*lists, strict=True)),
-    ]:
+    for task, texts in [("query", QUERIES), *(("document", list(column)) for column in zip(*lists, strict=True))]:
         made.append(dict(model.preprocess(texts, task=task)) | {"task": task})
     return made
 
@@ -238,9 +227,7 @@ def test_a_place_without_a_document_is_nobodys_document(mini_batch_size, tiny_be
     losses, changed = [], [list(row) for row in LISTS]
     changed[1][2], changed[4][0] = "", "wing"
     for lists_ in (LISTS, changed):
-        loss = LambdaRankDistillationLoss(model, mini_batch_size=mini_batch_size)(
-            columns(model, lists_), labels
-        )
+        loss = LambdaRankDistillationLoss(model, mini_batch_size=mini_batch_size)(columns(model, lists_), labels)
         losses.append((loss.detach(), gradients(model, loss)))
     torch.testing.assert_close(losses[0][0], losses[1][0])
     for name, gradient in losses[0][1].items():
@@ -290,9 +277,7 @@ def test_the_hosts_trainer_trains_every_part_of_an_mrl(mini_batch_size, tiny_ber
             disable_tqdm=True,
             **changes,
         )
-        return SentenceTransformerTrainer(
-            model=model, args=arguments, train_dataset=Dataset.from_dict(rows), loss=loss
-        )
+        return SentenceTransformerTrainer(model=model, args=arguments, train_dataset=Dataset.from_dict(rows), loss=loss)
 
     with pytest.raises(InputError, match="router_mapping"):
         trainer().train()

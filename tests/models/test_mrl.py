@@ -114,18 +114,10 @@ def _families():
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     tiny = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
     return {
-        "distilbert": (
-            DistilBertTokenizer(vocab=bert),
-            DistilBertModel,
-            DistilBertConfig(**tiny, vocab_size=8),
-        ),
+        "distilbert": (DistilBertTokenizer(vocab=bert), DistilBertModel, DistilBertConfig(**tiny, vocab_size=8)),
         "mpnet": (MPNetTokenizer(vocab=mpnet), MPNetModel, MPNetConfig(**small, vocab_size=8)),
         # Rows to spare, as where a vocabulary was padded.
-        "roberta": (
-            RobertaTokenizer(vocab=letters, merges=[]),
-            RobertaModel,
-            RobertaConfig(**small, vocab_size=300),
-        ),
+        "roberta": (RobertaTokenizer(vocab=letters, merges=[]), RobertaModel, RobertaConfig(**small, vocab_size=300)),
         "xlm-roberta": (
             XLMRobertaTokenizer(vocab=pieces),
             XLMRobertaModel,
@@ -195,9 +187,7 @@ def test_saved_options_stand_but_for_the_formula(tiny_bert, tmp_path, model):
     paper = MRL.load(tmp_path, formula="paper")
     assert paper.get_embedding_dimension() == 32
     query, document = (paper.encode_distribution(TEXTS, task) for task in ("query", "document"))
-    expected = 2 * negative_kl(
-        *(x.double()[:, None] for x in query), *(x.double() for x in document), "paper"
-    )
+    expected = 2 * negative_kl(*(x.double()[:, None] for x in query), *(x.double() for x in document), "paper")
     found = paper.encode_query(TEXTS).astype(np.float64) @ paper.encode_document(TEXTS).T
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
@@ -231,11 +221,7 @@ def test_the_default_k_fills_the_start_encoders_width(tmp_path, wordpiece):
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=len(wordpiece),
-        hidden_size=768,
-        num_hidden_layers=1,
-        num_attention_heads=12,
-        intermediate_size=8,
+        vocab_size=len(wordpiece), hidden_size=768, num_hidden_layers=1, num_attention_heads=12, intermediate_size=8
     )
     BertModel(config).save_pretrained(tmp_path)
     wordpiece.save_pretrained(tmp_path)
@@ -303,11 +289,7 @@ def test_softplus_and_floor_with_a_gradient_at_and_below_it(beta):
 
 
 def test_autocast_leaves_the_head_in_full_precision(model):
-    features = {
-        "token_embeddings": torch.randn(2, 4, 32),
-        "attention_mask": torch.ones(2, 4),
-        "task": "query",
-    }
+    features = {"token_embeddings": torch.randn(2, 4, 32), "attention_mask": torch.ones(2, 4), "task": "query"}
     with torch.autocast("cpu", torch.bfloat16):
         inside = model.head(dict(features))["sentence_embedding"]
     assert torch.equal(inside, model.head(dict(features))["sentence_embedding"])

@@ -49,11 +49,6 @@ def test_a_retriever_of_ones_own_is_a_kind_without_an_encoder(monkeypatch):
 def test_options_go_over_others_and_records_leave_the_device_out():
     options = EncoderOptions(document_length=9, device="cpu").over(EncoderOptions(5, 8, query_prompt=""))
     assert options == EncoderOptions(5, 9, query_prompt="", device="cpu")
-    assert options.overrides() == {
-        "query_length": 5,
-        "document_length": 9,
-        "query_prompt": "",
-        "device": "cpu",
-    }
+    assert options.overrides() == {"query_length": 5, "document_length": 9, "query_prompt": "", "device": "cpu"}
     assert "device" not in options.describe()
     assert EncoderOptions().overrides() == {}

@@ -129,10 +129,7 @@ def test_a_missing_split_names_the_others(split_id: str) -> None:
 
 
 def test_documents_without_a_field_text(tmp_path: Path, file: Callable[[str, str], LocalDownload]) -> None:
-    records = [
-        {"doc_id": "a", "heading": "On wings", "body": "lift"},
-        {"doc_id": "b", "heading": "", "body": ""},
-    ]
+    records = [{"doc_id": "a", "heading": "On wings", "body": "lift"}, {"doc_id": "b", "heading": "", "body": ""}]
     theses = JsonlDocs(file("docs.jsonl", "\n".join(map(json.dumps, records))), doc_cls=Thesis)
     topics = TsvQueries(file("queries.tsv", "q1\tshort\tlong\n"), query_cls=Topic)
     name = register(main=ir_datasets.Dataset(theses, topics, TrecQrels(file("qrels", "q1 0 a 1\n"), {})))
@@ -183,10 +180,7 @@ def test_beirs_own_handlers(file: Callable[[str, str], LocalDownload]) -> None:
     queries = BeirQueries("toy", file("queries.jsonl", '{"_id": "q", "text": "wing"}\n'), GenericQuery)
     qrels = BeirQrels(file("test.tsv", "query-id\tcorpus-id\tscore\nq\td1\t1\n"), {})
     collection = load_collection(f"irds:{register(main=ir_datasets.Dataset(docs, queries, qrels))}")
-    assert dict(collection.documents) == {
-        "d1": {"title": "Wings", "text": "lift"},
-        "d2": {"title": "", "text": "drag"},
-    }
+    assert dict(collection.documents) == {"d1": {"title": "Wings", "text": "lift"}, "d2": {"title": "", "text": "drag"}}
     assert (collection.queries, collection.qrels) == ({"q": "wing"}, {"q": {"d1": 1}})
 
 
@@ -241,9 +235,7 @@ def test_an_empty_corpus_and_missing_parts(file: Callable[[str, str], LocalDownl
 
 def test_a_failing_download_is_one_line(tmp_path: Path) -> None:
     # Port 9 of the machine itself: nobody listens there, and no network is needed to find out.
-    closed = Download(
-        [RequestsDownload("http://127.0.0.1:9/docs.tsv")], cache_path=str(tmp_path / "docs.tsv")
-    )
+    closed = Download([RequestsDownload("http://127.0.0.1:9/docs.tsv")], cache_path=str(tmp_path / "docs.tsv"))
     name = register(main=ir_datasets.Dataset(TsvDocs(closed)))
     with pytest.raises(InputError, match=rf"irds:{name}: .*docs") as caught:
         load_collection(f"irds:{name}", labels="none")
@@ -272,17 +264,10 @@ def test_unknown_ids_get_a_suggestion() -> None:
         ("irds:beir/arguana", "train", "irds:beir/arguana", None),
         ("irds:beir/nfcorpus/dev", "test", "irds:beir/nfcorpus/dev", "dev"),
         ("irds:vaswani", "test", "irds:vaswani", "vaswani"),
-        (
-            "irds:msmarco-passage/dev/small",
-            "test",
-            "irds:msmarco-passage/dev/small",
-            "msmarco-passage/dev/small",
-        ),
+        ("irds:msmarco-passage/dev/small", "test", "irds:msmarco-passage/dev/small", "msmarco-passage/dev/small"),
     ],
 )
-def test_names_lead_to_ids_without_a_download(
-    name: str, split: str, expected: str, found: str | None
-) -> None:
+def test_names_lead_to_ids_without_a_download(name: str, split: str, expected: str, found: str | None) -> None:
     source = resolve_source(name, split)
     assert isinstance(source, IrdsSource)
     assert (source.documents_file, source.split) == (expected, found)

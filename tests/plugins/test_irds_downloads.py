@@ -34,8 +34,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     Attributes:
         body: what is served.
-        behaviour: "whole"; "truncated", the announced length and half the body; "silent", nothing at all;
-            "stalled", half the body and then nothing.
+        behaviour: "whole"; "truncated", the announced length and half the body; "silent", nothing at all; "stalled",
+            half the body and then nothing.
         requests: how many there were.
     """
 

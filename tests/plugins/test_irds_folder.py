@@ -55,8 +55,7 @@ def test_ids_and_what_they_have(beir_folder, name):
 def test_documents(beir_folder, name):
     register_folder(beir_folder, name)
     expected = [
-        BeirTitleDoc(record["_id"], record["text"], record["title"])
-        for record in records(beir_folder, "corpus.jsonl")
+        BeirTitleDoc(record["_id"], record["text"], record["title"]) for record in records(beir_folder, "corpus.jsonl")
     ]
     dataset = ir_datasets.load(f"{name}/test")
     for _ in range(2):
@@ -114,9 +113,7 @@ def test_queries_and_judgements(beir_folder, name):
     assert whole.queries_count() == len(every)
     for split in ("train", "test"):
         dataset = ir_datasets.load(f"{name}/{split}")
-        qrels = [
-            TrecQrel(query, doc, int(grade), "0") for query, doc, grade in judgements(beir_folder, split)
-        ]
+        qrels = [TrecQrel(query, doc, int(grade), "0") for query, doc, grade in judgements(beir_folder, split)]
         assert list(dataset.qrels_iter()) == list(dataset.qrels) == qrels
         assert dataset.qrels_count() == len(dataset.qrels) == len(qrels)
         assert dataset.qrels_cls() is dataset.qrels.type is TrecQrel
@@ -147,9 +144,7 @@ def test_threads_read_at_once(beir_folder, name):
         store = dataset.docs.lookup(ids)
         passes = [{doc.doc_id: doc.text for doc in dataset.docs_iter()} for _ in range(3)]
         right = {id: doc.text for id, doc in store.items()} == {id: expected[id] for id in ids}
-        return (
-            right and all(found == expected for found in passes) and len(list(dataset.queries_iter())) == 16
-        )
+        return right and all(found == expected for found in passes) and len(list(dataset.queries_iter())) == 16
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(read, range(40)))

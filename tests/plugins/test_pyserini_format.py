@@ -211,8 +211,6 @@ def test_the_query_encoder_stands_on_either_version_of_its_base(argument, tiny_c
     assert isinstance(encoder, namespace["QueryEncoder"])
     assert encoder.has_model
     texts = ["shock wave", "library index"]
-    np.testing.assert_allclose(
-        encoder.encode_batch(texts), [encoder.encode(text) for text in texts], atol=1e-6
-    )
+    np.testing.assert_allclose(encoder.encode_batch(texts), [encoder.encode(text) for text in texts], atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(encoder.encode(texts[0])), 1, atol=1e-6)
     assert encoder.encode(texts[0]).shape == (32,)

@@ -36,9 +36,7 @@ class Browser:
 
     def open(self, path, width: int = 1280, scheme: str = "light", medium: str = "") -> None:
         scheme_feature = {"name": "prefers-color-scheme", "value": scheme}
-        self.driver.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"media": medium, "features": [scheme_feature]}
-        )
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": medium, "features": [scheme_feature]})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.driver.get(path.as_uri())
@@ -145,9 +143,7 @@ def test_the_drill_down_opens_searches_orders_and_changes_models(browser, pages)
     left, right = data["pair"]
     sides = browser.all(".side")
     for side, model in zip(sides, (left, right), strict=True):
-        shown = [
-            int(hit.get_attribute("data-document")) for hit in side.find_elements("css selector", ".hit")
-        ]
+        shown = [int(hit.get_attribute("data-document")) for hit in side.find_elements("css selector", ".hit")]
         ranked = sorted((r, d) for r, d in zip(chosen["ranks"][model], chosen["documents"], strict=True) if r)
         assert shown == [document for rank, document in ranked if rank <= 10]
     grades = dict(zip(chosen["documents"], chosen["grades"], strict=True))

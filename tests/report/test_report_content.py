@@ -63,9 +63,7 @@ def test_queries_rankings_texts_and_judgements(two_models, nasty_folder, tmp_pat
     results = json.loads((two_models / "results.json").read_text())
     for model, record in enumerate(results["models"].values()):
         run = ranked_run(two_models / record["run"])
-        scores = dict(
-            line.split("\t")[:2] for line in (two_models / record["per_query"]).read_text().splitlines()[1:]
-        )
+        scores = dict(line.split("\t")[:2] for line in (two_models / record["per_query"]).read_text().splitlines()[1:])
         for query in data["queries"]:
             ranks = dict(zip(query["documents"], query["ranks"][model], strict=True))
             top = sorted((rank, data["documents"][i][0]) for i, rank in ranks.items() if 0 < rank <= 10)

@@ -57,9 +57,7 @@ def test_the_top_of_a_run_is_that_of_the_whole_sorted(tmp_path_factory, hits):
     lines = [f"{q} Q0 {d} 1 {s} t\n" for q, found in unique.items() for d, s in found.items()]
     path.write_text("".join(lines))
     expected = {
-        query: sorted(found, key=lambda d: (found[d], d), reverse=True)[:3]
-        for query, found in unique.items()
-        if found
+        query: sorted(found, key=lambda d: (found[d], d), reverse=True)[:3] for query, found in unique.items() if found
     }
     assert run_tops(path, 3) == expected
     assert run_tops(path, 3, {"q2"}) == {q: found for q, found in expected.items() if q == "q2"}
@@ -95,9 +93,7 @@ def test_a_test_that_was_made_the_other_way_round_is_turned():
     rng = np.random.default_rng(0)
     scores = {name: {"m": rng.random(30)} for name in "ab"}
     tests = compare(scores, {TRAINING: [("b", "a")], USE: [("b", "a"), ("b", "a")]})
-    record = EvaluationRecord(
-        dataset="d", split="test", documents=1, queries=30, models={}, comparisons=tests
-    )
+    record = EvaluationRecord(dataset="d", split="test", documents=1, queries=30, models={}, comparisons=tests)
     judged = LabelledEvaluation(record, "a")
     turned, [direct] = judged.test("a", "b", "m", family=USE), compare(scores, {"f": [("a", "b")]})
     assert turned.difference == pytest.approx(direct.difference)

@@ -84,9 +84,7 @@ def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, o
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     def key(model: str, queries=QUERIES, **options):
-        return query_embeddings(
-            QueryEncoder(model, SearchOptions(EncoderOptions(**options))), queries
-        ).folder.name
+        return query_embeddings(QueryEncoder(model, SearchOptions(EncoderOptions(**options))), queries).folder.name
 
     keys = [key(str(tiny_cosine))]
     keys.append(key(str(tiny_cosine), QUERIES | {"q4": "diode noises"}))

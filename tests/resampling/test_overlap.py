@@ -98,9 +98,7 @@ def test_a_text_is_either_the_same_or_near():
     assert (pairs.exact, pairs.near) == ({"q": ["t3", "t6"]}, {})
 
 
-texts = st.lists(
-    st.lists(st.sampled_from("ant bee cat dog eel".split())).map(" ".join), min_size=1, max_size=9
-)
+texts = st.lists(st.lists(st.sampled_from("ant bee cat dog eel".split())).map(" ".join), min_size=1, max_size=9)
 
 
 @given(texts, texts)

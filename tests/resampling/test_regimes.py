@@ -67,9 +67,7 @@ def by_query(dataset: Path, model: str, output: Path) -> dict[str, float]:
     run = list(ir_measures.read_trec_run(str(output / found.run)))
     qrels = load_collection(dataset, "test").qrels
     scores = dict.fromkeys(qrels, 0.0)
-    scores |= {
-        metric.query_id: metric.value for metric in ir_measures.iter_calc([ir_measures.nDCG @ 10], qrels, run)
-    }
+    scores |= {metric.query_id: metric.value for metric in ir_measures.iter_calc([ir_measures.nDCG @ 10], qrels, run)}
     return scores
 
 
@@ -183,9 +181,7 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
     for name, model in used.items():
         (models / name).symlink_to(model)
     report = evaluate_regimes(bucketed, tmp_path / "o", models=[f"mine={models}/{{set}}", "words=bm25"])
-    scores = {
-        model: by_query(folder, str(model), tmp_path / model.name) for model in (tiny_cosine, tiny_bert)
-    }
+    scores = {model: by_query(folder, str(model), tmp_path / model.name) for model in (tiny_cosine, tiny_bert)}
     inside = {name: set(load_collection(bucketed / name / "extrapolation", "test").queries) for name in used}
     queries = scores[tiny_cosine]
     far, near = [], []
@@ -244,9 +240,7 @@ def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path
     )
     assert len(trained) == 2  # a collection more needs the models
     assert sorted(path.name for path in (output / "models").glob("*/*")) == ["dense-2", "dense-2"]
-    assert [point.measures for point in more.points] == [
-        point.measures for point in report.points if point.seed == 1
-    ]
+    assert [point.measures for point in more.points] == [point.measures for point in report.points if point.seed == 1]
     assert all(point.ood[str(other)] for point in more.points)
 
 

@@ -88,9 +88,7 @@ def test_dense(models, name, folder, recipe, texts, tmp_path):
     host = SentenceTransformer(models[name], device="cpu")
     queries = host.encode_query(list(texts["queries"].values()), convert_to_tensor=True)
     documents = host.encode_document(list(texts["documents"].values()), convert_to_tensor=True)
-    assert_ranked_by(
-        ranked(models[name], folder, recipe, tmp_path), host.similarity(queries, documents), texts
-    )
+    assert_ranked_by(ranked(models[name], folder, recipe, tmp_path), host.similarity(queries, documents), texts)
 
 
 def test_splade(models, folder, recipe, texts, tmp_path):
@@ -152,9 +150,7 @@ def test_bm25_takes_the_best_of_the_grid_on_training_queries(models, folder, rec
     for k1, b in itertools.product(K1, B):
         ranking = BM25(train.documents, k1=k1, b=b).search(train.queries, 60).results(train.documents)
         run = {query: dict(found) for query, found in ranking.items()}
-        values[k1, b] = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], train.qrels, run)[
-            ir_measures.nDCG @ 10
-        ]
+        values[k1, b] = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], train.qrels, run)[ir_measures.nDCG @ 10]
     assert values[chosen["k1"], chosen["b"]] == pytest.approx(max(values.values()))
     assert len(set(values.values())) > 1
     own = BM25(test.documents, k1=chosen["k1"], b=chosen["b"]).search(test.queries, TOP)

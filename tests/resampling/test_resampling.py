@@ -59,11 +59,7 @@ def content(folder: Path) -> dict[str, bytes | str]:
 def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
     output = tmp_path / "new" / "o"
     manifest = restrain(folder, tiny_cosine, output, sizes=[20])
-    assert sorted(path.name for path in output.iterdir()) == [
-        "extrapolation",
-        "interpolation",
-        "manifest.json",
-    ]
+    assert sorted(path.name for path in output.iterdir()) == ["extrapolation", "interpolation", "manifest.json"]
     assert json.loads((output / "manifest.json").read_text()) == manifest.to_json()
     [k], top = manifest.parameters.k, manifest.parameters.exclude_top
     assert k == top
@@ -164,9 +160,7 @@ def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines
 def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_path, caplog):
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[1])
     least = manifest.sets[0].train.queries
-    assert (
-        f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}" in caplog.text
-    )
+    assert f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}" in caplog.text
 
 
 def test_resttest_holds_out_every_bucket_once(folder, tiny_cosine, tmp_path):
@@ -192,9 +186,7 @@ def test_resttest_holds_out_every_bucket_once(folder, tiny_cosine, tmp_path):
     assert sum(manifest.parameters.training_queries) == TRAIN
     assert sum(manifest.parameters.test_queries) == TEST
     after = manifest.overlap.after
-    assert after["bucket-1/extrapolation"].test_queries == len(
-        queries(output / "bucket-1/extrapolation", "test")
-    )
+    assert after["bucket-1/extrapolation"].test_queries == len(queries(output / "bucket-1/extrapolation", "test"))
 
 
 def test_beirs_own_loader_reads_them(folder, tiny_cosine, tmp_path):

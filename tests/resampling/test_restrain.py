@@ -78,9 +78,7 @@ def test_invariants_across_sizes(case, sizes, seed, extra):
         # Every interpolation query is among the k nearest of some test query, and all of those are in.
         assert inside == case.union(found.k)
         # No other k comes nearer to the size.
-        assert abs(len(inside) - size) == min(
-            abs(len(case.union(k)) - size) for k in range(1, case.queries + 1)
-        )
+        assert abs(len(inside) - size) == min(abs(len(case.union(k)) - size) for k in range(1, case.queries + 1))
         assert drawn <= outside
         assert len(drawn) == len(found.extrapolation) == len(inside) == len(found.interpolation)
         assert list(found.interpolation) == sorted(inside)

@@ -49,14 +49,10 @@ def test_search_agrees_with_the_hosts_own_retrieval(collection):
     texts = [TextFormat().document(d) for d in documents.take(range(len(documents)))]
     stemmer = Stemmer.Stemmer("english")
     host = bm25s.BM25(k1=0.9, b=0.4)
-    host.index(
-        bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False
-    )
+    host.index(bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False)
     queries = list(collection.queries.values())
     rows, scores = host.retrieve(
-        bm25s.tokenize(queries, stopwords="en", stemmer=stemmer, show_progress=False),
-        k=10,
-        show_progress=False,
+        bm25s.tokenize(queries, stopwords="en", stemmer=stemmer, show_progress=False), k=10, show_progress=False
     )
     ranking = BM25(documents).search(collection.queries, 10)
     for theirs, their_rows, ours, our_rows in zip(scores, rows, ranking.scores, ranking.rows, strict=True):
@@ -75,10 +71,7 @@ def test_only_documents_that_share_a_term_are_found_and_ties_go_by_descending_id
     results = ranking.results(documents)
     assert [document for document, _ in results["q1"]] == ["c", "b", "a"]
     assert results["q2"] == results["q3"] == []
-    assert [document for document, _ in BM25(documents).search({"q": "wing"}, 2).results(documents)["q"]] == [
-        "c",
-        "b",
-    ]
+    assert [document for document, _ in BM25(documents).search({"q": "wing"}, 2).results(documents)["q"]] == ["c", "b"]
 
 
 def test_analyzer_english_stems_and_drops_stop_words_and_none_does_neither(collection):

@@ -86,9 +86,7 @@ def test_cosine_models_without_a_normalising_module_give_unit_vectors(tiny_bert,
 def test_batches_keep_to_the_budget_and_waste_little(tiny_bert, mixed):
     model = Watched(tiny_bert)
     CorpusEncoder(model, mixed, 700).encode(ROWS)
-    tokens = sum(
-        len(ids) for ids in model.tokenizer(joined(mixed), truncation=True, max_length=128)["input_ids"]
-    )
+    tokens = sum(len(ids) for ids in model.tokenizer(joined(mixed), truncation=True, max_length=128)["input_ids"])
     padded = [texts * length for texts, length in model.shapes]
     assert max(padded) <= 700
     assert sum(texts for texts, _ in model.shapes) == 40

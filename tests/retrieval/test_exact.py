@@ -224,9 +224,7 @@ def test_the_models_own_similarity_is_the_default() -> None:
         assert list(results["q"]) == [best]
 
 
-@pytest.mark.parametrize(
-    ("declared", "given", "right"), [("dot", "cos_sim", "dot"), ("cosine", "dot", "cos_sim")]
-)
+@pytest.mark.parametrize(("declared", "given", "right"), [("dot", "cos_sim", "dot"), ("cosine", "dot", "cos_sim")])
 def test_a_similarity_other_than_the_declared_one_is_refused(declared: str, given: str, right: str) -> None:
     model = Table({"a": [1.0]})
     model.similarity_fn_name = declared  # type: ignore[attr-defined]
@@ -275,9 +273,7 @@ def test_a_model_that_loses_a_document_is_caught() -> None:
         ExactSearch(Lossy()).search(CORPUS, QUERIES, 3, "cos_sim")
 
 
-def test_options_reach_the_model_and_unknown_ones_are_said_to_be_ignored(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_options_reach_the_model_and_unknown_ones_are_said_to_be_ignored(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[dict[str, Any]] = []
 
     class Recording(Words):

@@ -140,9 +140,7 @@ def test_random_embeddings_for_any_chunk_size(
     seed: int, queries: int, documents: int, top_k: int, ours: int, beirs: int, score_function: str
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    model = Stored(
-        torch.randn(queries, 24, generator=generator), torch.randn(documents, 24, generator=generator)
-    )
+    model = Stored(torch.randn(queries, 24, generator=generator), torch.randn(documents, 24, generator=generator))
     # Half of the query ids are document ids as well: BEIR drops those documents.
     corpus = {f"d{row}": {"title": "", "text": str(row)} for row in range(documents)}
     texts = {f"d{row}" if row % 2 else f"q{row}": str(row) for row in range(queries)}

@@ -28,13 +28,7 @@ def setting(request, collection, tmp_path_factory):
     queries = model.encode_queries(list(collection.queries.values()))
     index = BM25(collection.documents)
     lexical = np.stack([index.scores(query) for query in collection.queries.values()])
-    return (
-        name,
-        retrievers,
-        queries.astype(np.float64),
-        documents.astype(np.float64),
-        lexical.astype(np.float64),
-    )
+    return (name, retrievers, queries.astype(np.float64), documents.astype(np.float64), lexical.astype(np.float64))
 
 
 def z(scores):

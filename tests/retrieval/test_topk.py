@@ -161,10 +161,7 @@ def test_cosine_is_the_cosine_whatever_the_length() -> None:
     ).T
     lengths = np.resize([1e-30, 1e-12, 1.0, 1e12, 1e30], 60)[:, None]  # squares leave float32
     scores, rows = search_chunks(
-        (queries * 1e25).astype(np.float32),
-        [(documents * lengths).astype(np.float32)],
-        60,
-        similarity="cosine",
+        (queries * 1e25).astype(np.float32), [(documents * lengths).astype(np.float32)], 60, similarity="cosine"
     )
     np.testing.assert_allclose(scores.numpy(), -np.sort(-cosine, axis=1), atol=1e-5)
     np.testing.assert_allclose(np.take_along_axis(cosine, rows.numpy(), axis=1), scores.numpy(), atol=1e-5)
@@ -224,13 +221,9 @@ def test_many_culprits_are_counted() -> None:
 
 def test_excluded_rows_make_room_for_others() -> None:
     documents = torch.tensor([[5.0], [4.0], [3.0], [2.0]])
-    scores, rows = search_chunks(
-        torch.ones(3, 1), torch.split(documents, 2), 2, excluded_rows=np.array([0, 3, -1])
-    )
+    scores, rows = search_chunks(torch.ones(3, 1), torch.split(documents, 2), 2, excluded_rows=np.array([0, 3, -1]))
     assert rows.tolist() == [[1, 2], [0, 1], [0, 1]]
-    scores, rows = search_chunks(
-        torch.ones(2, 1), torch.split(documents, 3), 9, excluded_rows=np.array([-1, 1])
-    )
+    scores, rows = search_chunks(torch.ones(2, 1), torch.split(documents, 3), 9, excluded_rows=np.array([-1, 1]))
     assert rows.tolist() == [[0, 1, 2, 3], [0, 2, 3, -1]]
     assert scores.tolist() == [[5.0, 4.0, 3.0, 2.0], [5.0, 3.0, 2.0, -float("inf")]]
 

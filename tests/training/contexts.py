@@ -34,8 +34,8 @@ def passages_of(text: str) -> list[tuple[int, int]]:
 
 
 def write_context(folder: Path, documents: int = DOCUMENTS, queries: int = QUERIES, seed: int = 0) -> Path:
-    """A folder as generate-queries leaves it: document i has i modulo 3, plus 1, passages; each query is a
-    few words of its passage behind the document's and the passage's number.
+    """A folder as generate-queries leaves it: document i has i modulo 3, plus 1, passages; each query is a few words of
+    its passage behind the document's and the passage's number.
     """
     rng = np.random.default_rng(seed)
     (folder / "qrels").mkdir(parents=True)

@@ -22,9 +22,7 @@ from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import adapt_options
 
 OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
-SETTINGS = {
-    "options": {"coco": PretrainOptions(**OPTIONS, span_tokens=12), "finetune": FinetuneOptions(**OPTIONS)}
-}
+SETTINGS = {"options": {"coco": PretrainOptions(**OPTIONS, span_tokens=12), "finetune": FinetuneOptions(**OPTIONS)}}
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +30,7 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     output = tmp_path_factory.mktemp("adapted") / "o"
     data = str(beir_folder)
     return adapt(
-        data,
-        data,
-        str(tiny_mlm),
-        output,
-        search=SearchOptions(EncoderOptions(document_length=40)),
-        **SETTINGS,
+        data, data, str(tiny_mlm), output, search=SearchOptions(EncoderOptions(document_length=40)), **SETTINGS
     ), output
 
 
@@ -78,10 +71,7 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
         **SETTINGS,
     )
     assert (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns == stamp
-    figures = [
-        {label: record.measures for label, record in found.results.models.items()}
-        for found in (report, again)
-    ]
+    figures = [{label: record.measures for label, record in found.results.models.items()} for found in (report, again)]
     assert figures[0] == figures[1]
 
 
@@ -94,14 +84,11 @@ def cross_encoder(tiny_bert, tmp_path_factory):
     return str(folder)
 
 
-def test_pseudo_labels_of_the_target_come_last_alone_and_together(
-    beir_folder, tiny_mlm, cross_encoder, tmp_path
-):
+def test_pseudo_labels_of_the_target_come_last_alone_and_together(beir_folder, tiny_mlm, cross_encoder, tmp_path):
     stages = ["hybrid-distill", "gpl", "qgen", "qc", "cotmae"]
     data, output = str(beir_folder), tmp_path / "o"
     settings = {
-        stage: adapt_options(stage, max_steps=2, batch_size=4, learning_rate=1e-3, warmup=0.1)
-        for stage in stages
+        stage: adapt_options(stage, max_steps=2, batch_size=4, learning_rate=1e-3, warmup=0.1) for stage in stages
     }
     report = adapt(data, None, str(tiny_mlm), output, stages, options=settings, teacher=cross_encoder)
     assert report.stages == ["cotmae", "qc", "qgen", "gpl", "hybrid-distill"]
@@ -121,9 +108,7 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
     assert [qgen["options"][name] for name in ("loss", "negatives")] == ["infonce", 0]
     assert (output / "queries" / "generation.json").is_file()
     assert "base + CoT-MAE + QC + QGen + GPL + hybrid-distill, fused" in report.results.models
-    again = adapt(
-        data, None, str(tiny_mlm), tmp_path / "p", ["qgen"], options=settings, generated=output / "queries"
-    )
+    again = adapt(data, None, str(tiny_mlm), tmp_path / "p", ["qgen"], options=settings, generated=output / "queries")
     assert again.generated_queries == str(output / "queries")
     other = write_beir(tmp_path / "other", seed=5)
     with pytest.raises(InputError, match="another corpus"):
@@ -159,9 +144,7 @@ def results(**figures: np.ndarray) -> EvaluationRecord:
         )
         for label, values in scores.items()
     }
-    return EvaluationRecord(
-        dataset="d", split="test", documents=1, queries=50, models=models, comparisons=tests
-    )
+    return EvaluationRecord(dataset="d", split="test", documents=1, queries=50, models=models, comparisons=tests)
 
 
 RNG = np.random.default_rng(0)

@@ -185,9 +185,7 @@ def adapt_to(corpus, base, made, output, monkeypatch, **options):
 
 
 @pytest.mark.parametrize("names", [("corpus", "queries"), ("corpus",)])
-def test_a_stage_that_hurts_is_found_out_and_not_recommended(
-    distinct, clean, damaged, tmp_path, monkeypatch, names
-):
+def test_a_stage_that_hurts_is_found_out_and_not_recommended(distinct, clean, damaged, tmp_path, monkeypatch, names):
     corpus = unlabelled(distinct, tmp_path / "corpus", *names)
     report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
     found = report["recommendation"]

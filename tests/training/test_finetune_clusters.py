@@ -23,14 +23,7 @@ from beir_cocodr.training.trainer import LOSS_FILE, LossState
 
 # Lines of the log at steps 4, 8 and 9, checkpoints at 3, 6 and 9: sums of the log have to survive as well.
 OPTIONS = FinetuneOptions(
-    max_steps=9,
-    batch_size=6,
-    learning_rate=1e-3,
-    clusters=3,
-    min_cluster_size=1,
-    log_clusters=4,
-    save_steps=3,
-    rho=1.0,
+    max_steps=9, batch_size=6, learning_rate=1e-3, clusters=3, min_cluster_size=1, log_clusters=4, save_steps=3, rho=1.0
 )
 WEIGHTINGS = {
     "idro": {"weighting": "idro"},
@@ -140,11 +133,7 @@ def test_killed_for_real(beir_folder, tiny_mlm, tmp_path):
     assert process.returncode == -signal.SIGKILL
     assert not (half / "training.json").exists()
     done = subprocess.run(
-        [*command, "--output", str(half), "--resume"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
+        [*command, "--output", str(half), "--resume"], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr
     record = json.loads((half / "training.json").read_text())

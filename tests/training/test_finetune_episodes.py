@@ -58,9 +58,7 @@ def test_every_episode_is_measured_on_every_target(whole, beir_folder):
 
 
 @pytest.mark.parametrize("episode", [0, 2])
-def test_a_killed_episode_goes_on_to_the_same_weights(
-    episode, whole, beir_folder, tiny_mlm, tmp_path, dies_at
-):
+def test_a_killed_episode_goes_on_to_the_same_weights(episode, whole, beir_folder, tiny_mlm, tmp_path, dies_at):
     with dies_at(3, lambda stage: stage.plan.episode == episode):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL)
     record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL, resume=True)

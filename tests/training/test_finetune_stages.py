@@ -180,11 +180,7 @@ def test_bad_settings_are_refused(changes, message):
 def test_bad_input_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match=r"episodes .*stages"):
         finetune(
-            str(beir_folder),
-            str(tiny_mlm),
-            tmp_path / "m",
-            SMALL.with_overrides(stages=1),
-            targets=[str(beir_folder)],
+            str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL.with_overrides(stages=1), targets=[str(beir_folder)]
         )
     with pytest.raises(InputError, match="document_length 500"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL.with_overrides(document_length=500))

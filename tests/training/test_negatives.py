@@ -27,14 +27,14 @@ DEPTH = 20
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A collection with up to two relevant documents a query, grades of 0, repeated texts, and queries
-    without a relevant document."""
+    """A collection with up to two relevant documents a query, grades of 0, repeated texts, and queries without a
+    relevant document.
+    """
     folder = write_beir(tmp_path_factory.mktemp("mining") / "data", documents=60, queries=20)
     corpus = folder / "corpus.jsonl"
     documents = [json.loads(line) for line in corpus.read_text().splitlines()]
     copies = [
-        {"_id": f"x{i}", "title": d["title"] if i % 2 else "", "text": d["text"]}
-        for i, d in enumerate(documents[::3])
+        {"_id": f"x{i}", "title": d["title"] if i % 2 else "", "text": d["text"]} for i, d in enumerate(documents[::3])
     ]
     # The same text as one string: a title may hold what another document has in its text.
     for copy, d in zip(copies[::2], documents[::6], strict=True):
@@ -89,9 +89,7 @@ class Reference:
             q: dict(zip(self.ids, documents @ vector, strict=True))
             for q, vector in zip(self.relevant, self.embeddings, strict=True)
         }
-        self.text = {
-            id: f"{d['title'].strip()} {d['text'].strip()}".strip() for id, d in collection.documents.items()
-        }
+        self.text = {id: f"{d['title'].strip()} {d['text'].strip()}".strip() for id, d in collection.documents.items()}
 
     def top(self, query, depth):
         """Ids, best first; copies tie, and the larger id comes first."""
@@ -162,8 +160,7 @@ def test_the_draw(collection, model, reference, tmp_path):
 def test_every_candidate_is_drawn_equally_often(collection, model, reference, tmp_path):
     query = next(iter(reference.relevant))
     drawn = [
-        ids_of(mine(collection, model, tmp_path, depth=10, keep=3, episode=e), collection)[query]
-        for e in range(60)
+        ids_of(mine(collection, model, tmp_path, depth=10, keep=3, episode=e), collection)[query] for e in range(60)
     ]
     candidates = reference.candidates(query, 10)
     counts = np.array([sum(id in ids for ids in drawn) for id in candidates])
@@ -283,9 +280,7 @@ def test_one_positive_follows_the_host():
 
 def test_a_text_stands_again_when_its_better_scored_copy_is_removed():
     texts, scores = np.array([1, 1, 2, 2], np.uint64), np.array([3, 1, 0.5, 0], np.float32)
-    kept, removed = apply_filters(
-        NegativeFilters(max_score=2, duplicates=True), scores, scores[:0], texts, texts[:0]
-    )
+    kept, removed = apply_filters(NegativeFilters(max_score=2, duplicates=True), scores, scores[:0], texts, texts[:0])
     assert kept.tolist() == [False, True, True, False]
     assert removed == {"max_score": 1, "duplicates": 1}
 
@@ -330,10 +325,7 @@ def test_nothing_left_is_said_with_the_way_out(collection, model, tmp_path):
         mine(collection, model, tmp_path, filters=filters, key=KEY)
     message = str(error.value)
     assert "no query keeps a negative" in message
-    assert (
-        "loosen the filters (max_score -1000000.0, duplicates True) or raise the depth, which is 20"
-        in message
-    )
+    assert "loosen the filters (max_score -1000000.0, duplicates True) or raise the depth, which is 20" in message
     assert "max_score removed" in message
     assert "\n" not in message
     assert not list(tmp_path.iterdir())

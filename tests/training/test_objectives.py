@@ -33,9 +33,7 @@ def settings(objective: str, **changes) -> PretrainOptions:
 
 
 def dataset(folder: str | list[str], model: Path, options: PretrainOptions) -> DocumentViews:
-    collections = [
-        load_collection(name, labels="none") for name in ([folder] if isinstance(folder, str) else folder)
-    ]
+    collections = [load_collection(name, labels="none") for name in ([folder] if isinstance(folder, str) else folder)]
     return DocumentViews(collections, COCODR(str(model)), options)
 
 
@@ -171,9 +169,7 @@ def test_simcse_without_any_dropout_is_refused(beir_folder, wordpiece, tmp_path)
     from transformers import BertConfig, BertModel
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
-    config = BertConfig(
-        vocab_size=len(wordpiece), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes
-    )
+    config = BertConfig(vocab_size=len(wordpiece), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes)
     BertModel(config).save_pretrained(tmp_path / "model")
     wordpiece.save_pretrained(tmp_path / "model")
     with pytest.raises(InputError, match=r"simcse .*dropout"):

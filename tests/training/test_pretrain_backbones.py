@@ -29,9 +29,7 @@ def backbones(tmp_path_factory, wordpiece) -> dict[str, Path]:
     bpe.train_from_iterator(words * 3, 400, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     bpe.save_model(str(folder))
     pieces = [token for token, _ in sorted(wordpiece.get_vocab().items(), key=lambda item: item[1])]
-    renamed = dict(
-        zip(("[PAD]", "[CLS]", "[SEP]", "[MASK]"), ("<pad>", "<s>", "</s>", "<mask>"), strict=True)
-    )
+    renamed = dict(zip(("[PAD]", "[CLS]", "[SEP]", "[MASK]"), ("<pad>", "<s>", "</s>", "<mask>"), strict=True))
     vocabulary = {renamed.get(token, token): i for i, token in enumerate(pieces)}
     tokenizers = {
         "Bert": wordpiece,
@@ -47,18 +45,10 @@ def backbones(tmp_path_factory, wordpiece) -> dict[str, Path]:
         names = (
             {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}
             if architecture == "DistilBert"
-            else {
-                "hidden_size": 32,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "intermediate_size": 64,
-            }
+            else {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
         )
         config = getattr(transformers, f"{architecture}Config")(
-            vocab_size=len(tokenizer),
-            max_position_embeddings=100,
-            pad_token_id=tokenizer.pad_token_id,
-            **names,
+            vocab_size=len(tokenizer), max_position_embeddings=100, pad_token_id=tokenizer.pad_token_id, **names
         )
         torch.manual_seed(0)
         made[architecture] = folder / architecture

@@ -18,9 +18,7 @@ from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
 from beir_cocodr.training.trainer import FiniteGuard, NonFiniteTraining
 
-OPTIONS = FinetuneOptions(
-    max_steps=5, batch_size=8, learning_rate=1e-3, clusters=3, min_cluster_size=1, save_steps=1
-)
+OPTIONS = FinetuneOptions(max_steps=5, batch_size=8, learning_rate=1e-3, clusters=3, min_cluster_size=1, save_steps=1)
 KINDS = {
     "infonce": OPTIONS,
     "cached infonce": OPTIONS.with_overrides(mini_batch_size=3),
@@ -91,9 +89,7 @@ def test_a_loss_that_is_not_a_number_stops_with_its_place(kind, beir_folder, tin
 
 
 @pytest.mark.parametrize("kind", ["infonce", "cached infonce", "idro"])
-def test_a_gradient_that_is_not_a_number_never_moves_the_weights(
-    kind, beir_folder, tiny_mlm, tmp_path, poison
-):
+def test_a_gradient_that_is_not_a_number_never_moves_the_weights(kind, beir_folder, tiny_mlm, tmp_path, poison):
     poisoned = poison(gradient=True)
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining, match=r"step 3: .*loss is finite.*gradient"):

@@ -72,9 +72,7 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
     card = (tmp_path / "second" / "README.md").read_text()
     texts = [json.loads(line)["text"] for line in (beir_folder / "corpus.jsonl").read_text().splitlines()]
     assert not any(text[:30] in card for text in texts)  # a private corpus stays out of the model card
-    assert (
-        COCODR(str(first)).encode_document(["wing"]) != COCODR(str(tiny_mlm)).encode_document(["wing"])
-    ).any()
+    assert (COCODR(str(first)).encode_document(["wing"]) != COCODR(str(tiny_mlm)).encode_document(["wing"])).any()
 
 
 def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_mlm, tmp_path):
@@ -83,9 +81,7 @@ def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done
     with pytest.raises(InputError, match=r"other .*options"):
-        finetune(
-            str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True
-        )
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("do not lose")
     with pytest.raises(InputError, match="not empty"):
@@ -156,15 +152,11 @@ def test_resuming_with_other_settings_is_refused(beir_folder, tiny_mlm, tmp_path
     with dies_at(3):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     with pytest.raises(InputError, match=r"other .*options"):
-        finetune(
-            str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True
-        )
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True)
 
 
 def test_short_documents_only_is_one_clear_line(tiny_mlm, tmp_path):
-    (tmp_path / "corpus.jsonl").write_text(
-        '{"_id": "a", "text": "wing flow"}\n{"_id": "b", "text": "drag"}\n'
-    )
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "wing flow"}\n{"_id": "b", "text": "drag"}\n')
     with pytest.raises(InputError, match=r"no document .*30 tokens"):
         pretrain([str(tmp_path / "corpus.jsonl")], str(tiny_mlm), tmp_path / "m", PretrainOptions())
 

@@ -33,9 +33,7 @@ COMMANDS = {
     "episodes": ["finetune", "--weighting", "idro", "--clusters", "3", "--episodes", "1"],
     "coco": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0"],
     # Held-out queries would choose the start again, and the paper's warm-up is longer than this training.
-    "distill": (
-        "distill --teacher bm25 --loss margin_mse --set positives=1 --set held_out=0 --set warmup=0"
-    ).split(),
+    "distill": ("distill --teacher bm25 --loss margin_mse --set positives=1 --set held_out=0 --set warmup=0").split(),
     "cached": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0", "--mini-batch-size", "2"],
 }
 
@@ -82,8 +80,6 @@ def test_a_batch_that_cannot_be_split_is_refused(beir_folder, without_dropout, t
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     arguments = ["-m", "beir_cocodr.cli", "finetune", *SHARED, *command]
     places = ["--dataset", beir_folder, "--model", without_dropout, "--output", tmp_path / "m"]
-    done = subprocess.run(
-        [*launch, *arguments, *map(str, places)], capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([*launch, *arguments, *map(str, places)], capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "split evenly over 2 processes" in done.stderr

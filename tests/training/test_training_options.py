@@ -40,26 +40,13 @@ def test_every_stage_of_adapt_is_small_in_the_small_preset(stage):
 
 def test_later_words_win():
     options = stage_options(
-        FinetuneOptions,
-        "finetune",
-        "cpu",
-        ["clusters=5", "rho=1", "idro_mode=paper", "tau=null"],
-        seed=7,
-        loss=None,
+        FinetuneOptions, "finetune", "cpu", ["clusters=5", "rho=1", "idro_mode=paper", "tau=null"], seed=7, loss=None
     )
-    assert (options.clusters, options.rho, options.idro_mode, options.tau, options.seed) == (
-        5,
-        1.0,
-        "paper",
-        None,
-        7,
-    )
+    assert (options.clusters, options.rho, options.idro_mode, options.tau, options.seed) == (5, 1.0, "paper", None, 7)
     assert stage_options(FinetuneOptions, "finetune", "cpu", ["clusters=5"], clusters=6).clusters == 6
 
 
-@pytest.mark.parametrize(
-    "assignment", ["spam=1", "clusters", "clusters=2.5", "duplicates=1", "rho=high", "seed=null"]
-)
+@pytest.mark.parametrize("assignment", ["spam=1", "clusters", "clusters=2.5", "duplicates=1", "rho=high", "seed=null"])
 def test_a_wrong_setting_is_named(assignment):
     with pytest.raises(InputError, match=f"--set {assignment}"):
         stage_options(FinetuneOptions, "finetune", None, [assignment])

@@ -32,11 +32,11 @@ class PackageDocs:
     """Documentation of one package.
 
     Attributes:
-        docstrings: the public name of every documented object, dotted and with the package's own name,
-            and what is written about it; None as name where the object is not public. In the order of
-            module names, then of the source.
-        modules: counts: files ``read``, ``unreadable``, ``private`` (holding no public name, so not
-            read) and ``skipped`` (folders and files of tests, examples, vendored code and the like).
+        docstrings: the public name of every documented object, dotted and with the package's own name, and what is
+            written about it; None as name where the object is not public. In the order of module names, then of the
+            source.
+        modules: counts: files ``read``, ``unreadable``, ``private`` (holding no public name, so not read) and
+            ``skipped`` (folders and files of tests, examples, vendored code and the like).
     """
 
     docstrings: list[tuple[str | None, Docstring]] = field(default_factory=list)
@@ -46,10 +46,10 @@ class PackageDocs:
 def package_docstrings(root: Path, package: str) -> PackageDocs:
     """Read the public documentation of a package from its source files; nothing is imported.
 
-    An object is public if no part of its dotted name begins with an underscore, or if a module with such
-    a name exports it (``from ._minimize import minimize`` in a package, ``__all__``) or an instance of it
-    (``norm = norm_gen()``). Its public name is then the shortest such path. Modules with private names are
-    read when a public name leads to them, or when they document objects written in C.
+    An object is public if no part of its dotted name begins with an underscore, or if a module with such a name exports
+    it (``from ._minimize import minimize`` in a package, ``__all__``) or an instance of it (``norm = norm_gen()``). Its
+    public name is then the shortest such path. Modules with private names are read when a public name leads to them, or
+    when they document objects written in C.
 
     Args:
         root: the package's folder, or the folder of the standard library.
@@ -230,20 +230,19 @@ _SECTION = re.compile(
 def split_docstring(text: str) -> tuple[str, str] | str:
     """Split a text into its summary and the rest.
 
-    The summary is the first sentence of the first paragraph that is neither a call signature nor a
-    section; a directive that opens the text (a warning, a note) goes to the end of the passage. Both sides
-    read as on the rendered page: without underlines, role and directive names, back quotes, link targets
-    and placeholders on lines of their own. White space inside the summary is folded; the passage keeps its
-    lines.
+    The summary is the first sentence of the first paragraph that is neither a call signature nor a section; a directive
+    that opens the text (a warning, a note) goes to the end of the passage. Both sides read as on the rendered page:
+    without underlines, role and directive names, back quotes, link targets
+    and placeholders on lines of their own. White space inside the summary is folded; the passage keeps its lines.
 
     Args:
         text: a documentation text as written in the source.
 
     Returns:
-        (query, passage), or the reason for leaving the text out: ``deprecated``, ``no summary``,
-        ``short summary`` (under 3 words), ``long summary`` (over 40 words), ``short passage`` (under 20
-        words), ``summary in passage`` (the passage says the summary again, word for word), ``not Unicode``
-        (half a surrogate pair, which UTF-8 cannot hold).
+        (query, passage), or the reason for leaving the text out: ``deprecated``, ``no summary``, ``short summary``
+        (under 3 words), ``long summary`` (over 40 words), ``short passage`` (under 20 words), ``summary in passage``
+        (the passage says the summary again, word for word), ``not Unicode`` (half a surrogate pair, which UTF-8 cannot
+        hold).
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
         return "not Unicode"

@@ -34,19 +34,17 @@ def kind(model: str) -> str:
 def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
     """All estimators for one pair of models; exchanging a and b changes the signs and nothing else.
 
-    The fusion is that of BM25's list and both models' own, by reciprocal ranks, so that no other model has a
-    part in it. Agreement with BM25 is no evidence between models of different kinds: one that has BM25 inside
-    agrees with it in any case. Where just one of the two was trained to find documents of this corpus
-    by spans, or on queries generated from it, its lead on crops, or on generated queries, is none either; to
-    be behind is.
+    The fusion is that of BM25's list and both models' own, by reciprocal ranks, so that no other model has a part in
+    it. Agreement with BM25 is no evidence between models of different kinds: one that has BM25 inside agrees with it in
+    any case. Where just one of the two was trained to find documents of this corpus
+    by spans, or on queries generated from it, its lead on crops, or on generated queries, is none either; to be behind
+    is.
     """
     lists = evidence.lists
     reference = reciprocal_rank_fusion([lists[name] for name in sorted({a, b, BM25})])
     alike = kind(a) == kind(b)
     bm25 = "" if alike else "one of the two is made of BM25, or they are made of it in different ways"
-    spans = _rehearsed(
-        evidence.crops, evidence.contamination.spans, "to find documents of this corpus by spans", a, b
-    )
+    spans = _rehearsed(evidence.crops, evidence.contamination.spans, "to find documents of this corpus by spans", a, b)
     queries = _rehearsed(
         evidence.generated, evidence.contamination.generated, "on queries generated from this corpus", a, b
     )

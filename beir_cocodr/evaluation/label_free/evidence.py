@@ -1,8 +1,8 @@
-"""What can be seen of models on a collection without looking at its labels: how they find held-out crops
-and generated queries, how far their ranked lists agree, and what they were trained on of the corpus.
+"""What can be seen of models on a collection without looking at its labels: how they find held-out crops and generated
+queries, how far their ranked lists agree, and what they were trained on of the corpus.
 
-A corpus of which crops are held out is searched with the embeddings of the whole; only changed documents
-are encoded anew (:class:`HeldOutRetrievers`).
+A corpus of which crops are held out is searched with the embeddings of the whole; only changed documents are encoded
+anew (:class:`HeldOutRetrievers`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ import numpy.typing as npt
 
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.pseudo_queries import (
-    DEPTH,
-    PseudoQueries,
-    hold_out_crops,
-    lexical_queries,
-)
+from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQueries, hold_out_crops, lexical_queries
 from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
@@ -99,18 +94,14 @@ def _is_generated(given: CollectionProvenance) -> bool:
 def _queries(folder: Path) -> Iterator[str]:
     file = folder / "queries.jsonl"
     if not file.is_file():
-        log.warning(
-            "%s is gone: queries that models were trained on may be among those that judge them", file
-        )
+        log.warning("%s is gone: queries that models were trained on may be among those that judge them", file)
         return
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 yield str(json.loads(line)["text"])
             except (ValueError, KeyError, TypeError) as error:
-                raise InputError(
-                    f"{file}:{number} is no query ({error!r}); generate the queries again"
-                ) from error
+                raise InputError(f"{file}:{number} is no query ({error!r}); generate the queries again") from error
 
 
 def _plain(text: str) -> str:
@@ -127,9 +118,7 @@ class HeldOutRetrievers(Retrievers):
         folder: where Lucene's index is written, another than that of ``whole``.
     """
 
-    def __init__(
-        self, whole: Retrievers, documents: Documents, rows: npt.NDArray[np.int64], folder: Path
-    ) -> None:
+    def __init__(self, whole: Retrievers, documents: Documents, rows: npt.NDArray[np.int64], folder: Path) -> None:
         super().__init__(documents, folder, replace(whole.options, stores=()))
         self.whole, self.rows = whole, rows
 
@@ -146,14 +135,7 @@ class HeldOutRetrievers(Retrievers):
             if len(self.rows):
                 anew = CorpusEncoder(original.model, self.documents).encode(self.rows)
                 embeddings = ChangedEmbeddings(embeddings, self.rows, anew)
-            return Dense(
-                original.model,
-                self.documents,
-                self.folder,
-                options.batch_size,
-                options.progress,
-                embeddings,
-            )
+            return Dense(original.model, self.documents, self.folder, options.batch_size, options.progress, embeddings)
 
         made: Dense = self._once(f"dense {name}", make)
         return made
@@ -211,10 +193,10 @@ class Evidence:
     """Searches of several models over one collection.
 
     Attributes:
-        crops, generated: model to (S,) nDCG@10 on held-out crops and on generated queries; BM25 always among
-            the models.
-        lists: model to the (Q, 100) rows that it found for the agreement queries, -1 for no result.
-        rankings: model to its ranking for the agreement queries.
+        crops, generated: model to (S,) nDCG@10 on held-out crops and on generated queries; BM25 always among the
+            models.
+        lists: model to the (Q, 100) rows that it found for the agreement queries, -1 for no result. rankings: model to
+        its ranking for the agreement queries.
         queries: the agreement queries, id to text.
         real: whether those are the collection's own queries, or the generated ones.
         crop_queries, generated_queries: what was searched for.
@@ -257,8 +239,8 @@ def gather_evidence(
     Generated queries that a model was trained on are left out, see :func:`find_contamination`.
 
     Args:
-        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop.
-        queries: real ones, or none: then lists are compared on the generated ones.
+        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop. queries:
+        real ones, or none: then lists are compared on the generated ones.
         models: names that :class:`Retrievers` knows.
         folder: for embeddings, the changed corpus and term counts; the caller removes it.
         samples: crops, and generated queries.

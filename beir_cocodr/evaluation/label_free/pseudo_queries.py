@@ -1,5 +1,5 @@
-"""Queries whose answer is known because they were made from it: spans cut out of documents, as queries for
-what is left of them, and queries generated without a model, for the documents that they were made from.
+"""Queries whose answer is known because they were made from it: spans cut out of documents, as queries for what is left
+of them, and queries generated without a model, for the documents that they were made from.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PseudoQueries:
     Attributes:
         texts: (S,) queries.
         rows: (S,) the corpus row of the document that each has to find, no two alike.
-        verbatim: mean share of a query's distinct words that its document has, as it stands in the index: 1
-            where exact words give the answer away, None without queries.
+        verbatim: mean share of a query's distinct words that its document has, as it stands in the index: 1 where exact
+            words give the answer away, None without queries.
         counts: what was looked at and left out.
     """
 
@@ -99,18 +99,14 @@ class Crops:
 
 
 def hold_out_crops(
-    documents: Documents,
-    folder: Path,
-    size: int = 300,
-    seed: int = 42,
-    trained_on: Callable[[str], bool] | None = None,
+    documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Callable[[str], bool] | None = None
 ) -> Crops:
     """Cut a span out of each of ``size`` random documents: the span must find the rest of its document.
 
-    The span is taken out of the index, so that no exact copy of the query is there to be found; what its
-    document repeats of its words still helps, and ``verbatim`` says how much. A span is a run of whole
-    sentences of at most 16 words, or a part of a longer sentence; titles are left alone. Documents of fewer
-    than two spans give none and are counted.
+    The span is taken out of the index, so that no exact copy of the query is there to be found; what its document
+    repeats of its words still helps, and ``verbatim`` says how much. A span is a run of whole sentences of at most 16
+    words, or a part of a longer sentence; titles are left alone. Documents of fewer than two spans give none and are
+    counted.
 
     Args:
         documents: the corpus.
@@ -142,9 +138,7 @@ def hold_out_crops(
                 whole.append(TextFormat().document({"title": document["title"], "text": cut[1]}))
     counts = {"documents_looked_at": looked, "documents_without_two_spans": looked - known - len(texts)}
     counts |= {TRAINED_ON: known} if known else {}
-    queries = PseudoQueries(
-        texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts
-    )
+    queries = PseudoQueries(texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts)
     path = folder / "held_out.arrow"
     CorpusWriter(path).write(_changed(documents, rests), {})
     return Crops(queries, open_corpus(path).documents)
@@ -179,16 +173,12 @@ _CHUNK = 256
 
 
 def lexical_queries(
-    documents: Documents,
-    folder: Path,
-    size: int = 300,
-    seed: int = 42,
-    trained_on: Callable[[str], bool] | None = None,
+    documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Callable[[str], bool] | None = None
 ) -> PseudoQueries:
     """One query of :class:`LexicalGenerator` for each of ``size`` random documents.
 
-    A query is the title, a sentence or some terms of a passage of its document, so nearly all of its words
-    stand there: it leaks, and models that match words do better on it than on real queries.
+    A query is the title, a sentence or some terms of a passage of its document, so nearly all of its words stand there:
+    it leaks, and models that match words do better on it than on real queries.
 
     Args:
         documents: the corpus; read once for document frequencies.

@@ -1,5 +1,5 @@
-"""The rule that turns label-free estimates into a verdict, what labelled collections have taught about it,
-and what follows from it: a comparison of models without labels, and which model of an adaptation to use.
+"""The rule that turns label-free estimates into a verdict, what labelled collections have taught about it, and what
+follows from it: a comparison of models without labels, and which model of an adaptation to use.
 """
 
 from __future__ import annotations
@@ -19,14 +19,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.estimates import CROPS, WITH_FUSION, estimate_pair, kind
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, gather_evidence
 from beir_cocodr.evaluation.label_free.pseudo_queries import TRAINED_ON
-from beir_cocodr.evaluation.recommendation import (
-    BASE,
-    LABELS_FILE,
-    MODES,
-    TRAINING,
-    ablation_families,
-    overall,
-)
+from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, MODES, TRAINING, ablation_families, overall
 from beir_cocodr.evaluation.records import (
     AnnotationCandidates,
     Best,
@@ -83,8 +76,7 @@ _FAIR = (CROPS, WITH_FUSION)
 def features(estimates: Sequence[Estimate], a: str, b: str) -> dict[str, float]:
     """What a calibrated rule looks at; exchanging a and b changes every sign.
 
-    The effect of each estimator, and for each kind of model 1 if b is of it, −1 if a is, 0 if both are or
-    neither.
+    The effect of each estimator, and for each kind of model 1 if b is of it, −1 if a is, 0 if both are or neither.
     """
     found = {estimate.estimator: estimate.effect for estimate in estimates}
     return found | {f"is {name}": float((kind(b) == name) - (kind(a) == name)) for name in KINDS}
@@ -97,18 +89,13 @@ def probability(values: Mapping[str, float], weights: Mapping[str, float]) -> fl
 
 
 def decide(
-    estimates: Sequence[Estimate],
-    a: str,
-    b: str,
-    calibration: Calibration | None,
-    corpus_sha256: str | None = None,
+    estimates: Sequence[Estimate], a: str, b: str, calibration: Calibration | None, corpus_sha256: str | None = None
 ) -> PairVerdict:
     """The verdict on b against a.
 
-    With a calibration: "better" from P(b is better) ≥ threshold, "worse" from P ≤ 1 − threshold, else "cannot
-    tell". Without one each estimator votes for the model that its interval is in favour of; two votes and
-    none against them decide. Between models of different kinds only held-out crops and agreement with the
-    fusion vote.
+    With a calibration: "better" from P(b is better) ≥ threshold, "worse" from P ≤ 1 − threshold, else "cannot tell".
+    Without one each estimator votes for the model that its interval is in favour of; two votes and none against them
+    decide. Between models of different kinds only held-out crops and agreement with the fusion vote.
 
     Args:
         estimates: of b against a.
@@ -202,8 +189,7 @@ def compare_label_free(
     """
     if file := next((model for model in models if Path(model).is_file()), None):
         raise InputError(
-            f"{file}: a run cannot be judged without labels, as nothing more can be searched with it; name "
-            "models"
+            f"{file}: a run cannot be judged without labels, as nothing more can be searched with it; name models"
         )
     if samples < 1:
         raise InputError(f"samples is {samples}: ask for at least one pseudo-query")
@@ -215,8 +201,7 @@ def compare_label_free(
         )
     corpus = collection.documents.content_hash
     pairs = [
-        decide(estimate_pair(evidence, a, b), a, b, calibration, corpus)
-        for a, b in itertools.combinations(models, 2)
+        decide(estimate_pair(evidence, a, b), a, b, calibration, corpus) for a, b in itertools.combinations(models, 2)
     ]
     ranking = choose(models, {(pair.a, pair.b): pair.score for pair in pairs})
     results: dict[str, Results] = {}
@@ -264,27 +249,23 @@ LabelPairs = Mapping[tuple[str, str], PairVerdict]
 def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> Recommendation:
     """Name one model and the reasons, from estimates.
 
-    As with labels, training has to pay, and so has everything else. A trained encoder may be chosen in a use
-    (alone, with feedback, fused) only if the rule finds it better there than the base in the same use. Of
-    these and the untrained ones the best by estimates is taken that the rule finds better than the base
-    alone, else the base.
+    As with labels, training has to pay, and so has everything else. A trained encoder may be chosen in a use (alone,
+    with feedback, fused) only if the rule finds it better there than the base in the same use. Of these and the
+    untrained ones the best by estimates is taken that the rule finds better than the base alone, else the base.
 
     Args:
-        comparison: of :func:`~beir_cocodr.evaluation.compare.compare_models` over the candidates
-            without labels, the uses of the base before everything that they are compared with.
+        comparison: of :func:`~beir_cocodr.evaluation.compare.compare_models` over the candidates without labels, the
+            uses of the base before everything that they are compared with.
         candidates: label ("bm25", "base", "base, fused", "base + COCO", ...) to model name.
     """
     pairs = label_pairs(comparison, candidates)
     trained = [label for label in candidates if label.startswith(f"{BASE} + ") and ", " not in label]
     by_use = {
-        label: {use: pairs[BASE + mode, label + mode].verdict for mode, use in _USES.items()}
-        for label in trained
+        label: {use: pairs[BASE + mode, label + mode].verdict for mode, use in _USES.items()} for label in trained
     }
     verdicts = {label: found["alone"] for label, found in by_use.items()}
     allowed = {"bm25", *(BASE + mode for mode in MODES[1:])}
-    allowed |= {
-        label + mode for label in trained for mode, use in _USES.items() if by_use[label][use] == "better"
-    }
+    allowed |= {label + mode for label in trained for mode, use in _USES.items() if by_use[label][use] == "better"}
     labels = {name: label for label, name in candidates.items()}
     ranking = [labels[name] for name in comparison.ranking]
     winners = (label for label in ranking if label in allowed and pairs[BASE, label].verdict == "better")
@@ -366,9 +347,7 @@ def _choice(chosen: str, pairs: LabelPairs) -> str:
     p = pairs[BASE, chosen].probability
     chance = "" if p is None else f" (the chance is put at {p:.2f})"
     same = ", and than the base used in the same way" if chosen.startswith(f"{BASE} + ") else ""
-    return (
-        f"Use {chosen}: the best by estimates of what the rule finds better than {BASE} alone{chance}{same}."
-    )
+    return f"Use {chosen}: the best by estimates of what the rule finds better than {BASE} alone{chance}{same}."
 
 
 def _describe_samples(comparison: ComparisonRecord) -> str:

@@ -1,5 +1,5 @@
-"""What a command has left in its output folder: records, trained models, scores of single queries, and the
-collection that was judged, where it is at hand.
+"""What a command has left in its output folder: records, trained models, scores of single queries, and the collection
+that was judged, where it is at hand.
 """
 
 from __future__ import annotations
@@ -15,12 +15,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
-from beir_cocodr.evaluation.records import (
-    AdaptationRecord,
-    ComparisonRecord,
-    EvaluationRecord,
-    PairedTest,
-)
+from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, EvaluationRecord, PairedTest
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
 from beir_cocodr.records import Record
 
@@ -59,8 +54,8 @@ class Trained:
         name: of its folder.
         folder: where it is.
         record: its training.json.
-        clusters: title to the lines of a cluster_weights.jsonl; one for each round that has one.
-        curves: after every round, if targets were named.
+        clusters: title to the lines of a cluster_weights.jsonl; one for each round that has one. curves: after every
+        round, if targets were named.
         files: what was read.
     """
 
@@ -106,9 +101,7 @@ def _lines(file: Path) -> list[ClusterWeights]:
             if not line.weights or len(line.weights) != len((lines or [line])[0].weights):
                 raise ValueError("another number of clusters than in the line before")
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(
-                f"{file}:{number}: no line of cluster weights ({error}); take it away"
-            ) from error
+            raise InputError(f"{file}:{number}: no line of cluster weights ({error}); take it away") from error
         lines.append(line)
     return lines
 
@@ -129,8 +122,8 @@ class Found:
 
     Attributes:
         folder: the output folder.
-        adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there is none.
-            Of an adaptation without labels the comparison is its own.
+        adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there is none. Of an
+            adaptation without labels the comparison is its own.
         trained: models with a training.json, in the folder itself or in ``models/``.
         files: what was read, as paths below the folder.
     """
@@ -196,9 +189,7 @@ def _lack(folder: Path) -> str:
             "beir-cocodr compare A.run B.run --dataset D --output O, and report O"
         )
     what = "is empty" if not any(folder.iterdir()) else "holds nothing that this command knows"
-    return (
-        f"{what}; name the --output folder of evaluate, compare, adapt, quickstart or of a training command"
-    )
+    return f"{what}; name the --output folder of evaluate, compare, adapt, quickstart or of a training command"
 
 
 @dataclass(frozen=True)
@@ -223,9 +214,7 @@ class LabelledEvaluation:
         """The measure that decides."""
         return self.measures[0]
 
-    def test(
-        self, a: str, b: str, measure: str | None = None, family: str | None = None
-    ) -> PairedTest | None:
+    def test(self, a: str, b: str, measure: str | None = None, family: str | None = None) -> PairedTest | None:
         """The paired test of b against a, turned round where it was made of a against b.
 
         Where several families have one, that of ``family`` is taken, else the first.
@@ -266,8 +255,8 @@ def per_query_scores(evaluation: LabelledEvaluation, folder: Path, queries: Sequ
     Args:
         evaluation: whose.
         folder: where its files are.
-        queries: ids of the judged queries, in the order of the collection, where that is at hand; scores of
-            run files are kept in this order.
+        queries: ids of the judged queries, in the order of the collection, where that is at hand; scores of run files
+            are kept in this order.
 
     Raises:
         InputError: a file that is none of evaluate's, or two of different query sets.
@@ -286,8 +275,7 @@ def per_query_scores(evaluation: LabelledEvaluation, folder: Path, queries: Sequ
         if differ := sorted(first.keys() ^ second.keys()):
             shown = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
             raise InputError(
-                f"{folder}: {label} and {other} have scores of different queries ({shown}); evaluate them "
-                "together"
+                f"{folder}: {label} and {other} have scores of different queries ({shown}); evaluate them together"
             )
     return scores
 
@@ -315,8 +303,8 @@ def collection_texts(
 ) -> Texts:
     """Load the collection that a report is about, if it is here as it was then.
 
-    A collection on record is loaded if it is a local folder or file, or made from installed packages; what
-    would have to come from elsewhere only if it is named.
+    A collection on record is loaded if it is a local folder or file, or made from installed packages; what would have
+    to come from elsewhere only if it is named.
 
     Args:
         recorded, split: on record.

@@ -20,19 +20,8 @@ from beir_cocodr.report.html.outputs import (
     labelled_evaluation,
     per_query_scores,
 )
-from beir_cocodr.report.html.sections import (
-    comparison_parts,
-    contamination_section,
-    drill_down,
-    facts,
-    training_parts,
-)
-from beir_cocodr.report.html.verdict import (
-    Headline,
-    label_free_headline,
-    labelled_headline,
-    unjudged_headline,
-)
+from beir_cocodr.report.html.sections import comparison_parts, contamination_section, drill_down, facts, training_parts
+from beir_cocodr.report.html.verdict import Headline, label_free_headline, labelled_headline, unjudged_headline
 from beir_cocodr.report.text import allowed_text, collection_name, short_names
 
 _FOLDER = "beir_cocodr.report.html"
@@ -118,21 +107,21 @@ def write_report(
 ) -> WrittenPage:
     """Write a page about what ``evaluate``, ``compare``, ``adapt``, ``quickstart`` or a training has left.
 
-    The page needs nothing but itself: no network, no other file. It has the verdict, what it rests on, every
-    model and test, single queries with their rankings, what training has seen, pictures, and published
-    figures where a paper reports the collection.
+    The page needs nothing but itself: no network, no other file. It has the verdict, what it rests on, every model and
+    test, single queries with their rankings, what training has seen, pictures, and published figures where a paper
+    reports the collection.
 
     Args:
         folder: the output of a command.
-        output: the page; ``folder/report.html`` by default. An older report is written over, nothing else.
-        dataset, split: the collection, where the one on record is not at hand; the hash of its documents has
+        output: the page; ``folder/report.html`` by default. An older report is written over, nothing else. dataset,
+        split: the collection, where the one on record is not at hand; the hash of its documents has
             to be that on record.
         queries: the most that are shown one by one: half those of the largest difference, half evenly spaced.
         published: files like benchmarks/published/cocodr.json, instead of the packaged ones.
 
     Raises:
-        InputError: nothing of ours in the folder, a file that cannot be read, scores of different queries,
-            another collection than was judged, or something else where the page shall go.
+        InputError: nothing of ours in the folder, a file that cannot be read, scores of different queries, another
+            collection than was judged, or something else where the page shall go.
     """
     if queries < 0:
         raise InputError(f"queries is {queries}: show none or more")
@@ -145,9 +134,7 @@ def write_report(
     headline = _headline(found, evaluation, names)
     texts = _texts(found, evaluation, dataset, split)
     qrels = texts.collection.qrels if texts.collection is not None else None
-    scores = (
-        {} if evaluation is None else per_query_scores(evaluation, folder, list(qrels) if qrels else None)
-    )
+    scores = {} if evaluation is None else per_query_scores(evaluation, folder, list(qrels) if qrels else None)
     shown = None
     if headline.pair is not None and queries:
         measures = evaluation.measures if evaluation is not None else []
@@ -193,9 +180,7 @@ def _title(found: Found, evaluation: LabelledEvaluation | None) -> str:
     return collection_name(found.adaptation.corpus) if found.adaptation else found.folder.resolve().name
 
 
-def _texts(
-    found: Found, evaluation: LabelledEvaluation | None, dataset: str | None, split: str | None
-) -> Texts:
+def _texts(found: Found, evaluation: LabelledEvaluation | None, dataset: str | None, split: str | None) -> Texts:
     record = found.comparison or (evaluation.results if evaluation is not None else None)
     if record is not None:
         return collection_texts(record.dataset, record.split, record.corpus_sha256, dataset, split)

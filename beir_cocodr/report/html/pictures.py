@@ -1,5 +1,5 @@
-"""Pictures that stand in the page and follow its colours: cluster weights over time, measures after each
-round of training, and differences between models, over models and over queries.
+"""Pictures that stand in the page and follow its colours: cluster weights over time, measures after each round of
+training, and differences between models, over models and over queries.
 """
 
 from __future__ import annotations
@@ -159,9 +159,7 @@ def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> 
     return [found for found in drawn if found is not None]
 
 
-def _lines(
-    name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[np.float64]
-) -> Picture | None:
+def _lines(name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[np.float64]) -> Picture | None:
     clusters = weights.shape[1]
     largest = np.argsort(-weights[-1], kind="stable")[: len(SERIES)]
 
@@ -179,14 +177,10 @@ def _lines(
     rest = clusters - len(largest)
     caption = f"{clusters} clusters; the {len(largest)} with the largest weight at the end are coloured"
     caption += f", the other {rest} grey" if rest else ""
-    return picture(
-        f"{name}-lines", f"Cluster weights: {title}", f"{caption}. Dashed: equal weights.", 2.7, draw
-    )
+    return picture(f"{name}-lines", f"Cluster weights: {title}", f"{caption}. Dashed: equal weights.", 2.7, draw)
 
 
-def _heat_map(
-    name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[np.float64]
-) -> Picture | None:
+def _heat_map(name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[np.float64]) -> Picture | None:
     clusters = weights.shape[1]
     order = np.argsort(-weights[-1], kind="stable")
     ratio = np.log(np.maximum(weights[:, order].T * clusters, 1e-12))  # (K, T), 0 where uniform
@@ -263,11 +257,7 @@ def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Pictur
         for axis, measure in zip(panels, measures, strict=True):
             panel(axis, measure)
         panels[0].figure.legend(
-            *panels[0].get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=3,
-            labelcolor=INK,
-            fontsize=8,
+            *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, labelcolor=INK, fontsize=8
         )
 
     caption = "After the base and after every round; no paired test was made between them."

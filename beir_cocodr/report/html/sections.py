@@ -1,5 +1,5 @@
-"""The page's sections: tables and pictures of a comparison and of trainings, what was compared on what, what
-models have seen in training, and single queries with the rankings of all models.
+"""The page's sections: tables and pictures of a comparison and of trainings, what was compared on what, what models
+have seen in training, and single queries with the rankings of all models.
 """
 
 from __future__ import annotations
@@ -51,13 +51,7 @@ def comparison_parts(
     published: Sequence[Path],
 ) -> dict[str, object]:
     """Of models on a collection, with labels or without."""
-    parts: dict[str, object] = {
-        "models": None,
-        "tests": None,
-        "published": None,
-        "wanted": None,
-        "pictures": [],
-    }
+    parts: dict[str, object] = {"models": None, "tests": None, "published": None, "wanted": None, "pictures": []}
     comparison = found.comparison
     if comparison is not None and comparison.labels_wanted.pairs:
         parts["wanted"] = annotation_table(comparison.labels_wanted, names)
@@ -88,9 +82,7 @@ def training_parts(found: Found) -> dict[str, object]:
         "trainings": training_table(found.trained) if found.trained else None,
         "settings": [settings_table(model) for model in found.trained],
         "cluster_pictures": [
-            picture
-            for number, log in enumerate(logs)
-            for picture in cluster_pictures(f"clusters-{number}", *log)
+            picture for number, log in enumerate(logs) for picture in cluster_pictures(f"clusters-{number}", *log)
         ],
         "curve_pictures": [picture for picture in drawn if picture is not None],
         "curve_tables": [curve_table(*named) for named in curves],
@@ -198,11 +190,7 @@ def _here(name: str, folder: Path) -> str:
     """A model's name, in the folder where it lies now: a path on record may begin elsewhere."""
     path = ModelSpec.parse(name).encoder
     moved = folder / "models" / Path(path).name
-    return (
-        name.removesuffix(path) + str(moved)
-        if moved.is_dir() and Path(path).parent.name == "models"
-        else name
-    )
+    return name.removesuffix(path) + str(moved) if moved.is_dir() and Path(path).parent.name == "models" else name
 
 
 def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> ContaminationSection:
@@ -400,10 +388,7 @@ def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]
     rows = collection.documents.rows(ids)
     found = collection.documents.take(rows[rows >= 0])
     texts = {document["_id"]: (document["title"], document["text"]) for document in found}
-    return [
-        [id, _cut(texts[id][0], _TITLE), _cut(texts[id][1], _TEXT)] if id in texts else [id, "", ""]
-        for id in ids
-    ]
+    return [[id, _cut(texts[id][0], _TITLE), _cut(texts[id][1], _TEXT)] if id in texts else [id, "", ""] for id in ids]
 
 
 def _cut(text: str, most: int) -> str:

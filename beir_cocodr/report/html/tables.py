@@ -1,5 +1,5 @@
-"""Tables of the page that can be sorted: models, paired tests, verdicts and estimates without labels, pairs
-to label, trainings with their rounds, and the papers' figures beside ours on collections that they report.
+"""Tables of the page that can be sorted: models, paired tests, verdicts and estimates without labels, pairs to label,
+trainings with their rounds, and the papers' figures beside ours on collections that they report.
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
             cells.append(number_cell(value, f"{value:.3f}", within))
             if not alone:
                 test = evaluation.test(reference, label, measure, USE)
-                cells += (
-                    _ONLY_DASHES if test is None else [_difference(test), _p(test.t_p_holm), _queries(test)]
-                )
+                cells += _ONLY_DASHES if test is None else [_difference(test), _p(test.t_p_holm), _queries(test)]
         rows.append(cells)
     caption = "Means" if alone else f"Means, and differences to {names[reference]}"
     return HtmlTable(caption, columns, rows, groups, list(_notes(evaluation.results, names)))
@@ -172,9 +170,7 @@ def _model(model: str, name: str) -> str:
 
 def _notes(results: EvaluationRecord, names: Mapping[str, str]) -> Iterator[str]:
     if len(results.models) > 1:
-        over = (
-            f"“{USE}”" if any(test.family == USE for test in results.comparisons) else "all pairs of models"
-        )
+        over = f"“{USE}”" if any(test.family == USE for test in results.comparisons) else "all pairs of models"
         yield (
             f"p: two-tailed paired t-test over queries, after Holm's correction over {over} in a measure. "
             f"Coloured: p < {LEVEL}."
@@ -192,10 +188,7 @@ _VERDICTS = {"better": 1, "cannot tell": 0, "worse": -1}
 
 
 def verdict_table(
-    comparison: ComparisonRecord,
-    names: Mapping[str, str],
-    pairs: Sequence[PairVerdict],
-    caption: str,
+    comparison: ComparisonRecord, names: Mapping[str, str], pairs: Sequence[PairVerdict], caption: str
 ) -> HtmlTable:
     """Pairs of models: the rule's verdict, and each estimate of b − a with its interval.
 
@@ -243,9 +236,7 @@ def shown_pairs(comparison: ComparisonRecord, reference: str, names: Mapping[str
     labels = {label: name for name, label in names.items()}
     same_use = training_pairs(labels) if BASE in labels else []
     alike = {(labels[a], labels[b]) for a, b in same_use}
-    return [
-        pair for pair in comparison.estimated if reference in (pair.a, pair.b) or (pair.a, pair.b) in alike
-    ]
+    return [pair for pair in comparison.estimated if reference in (pair.a, pair.b) or (pair.a, pair.b) in alike]
 
 
 def annotation_table(wanted: AnnotationCandidates, names: Mapping[str, str]) -> HtmlTable:
@@ -399,11 +390,7 @@ def _paper(content: Any) -> _Paper:
     scores = dict(first["scores"]) if first.get("metric") == "ndcg@10" else {}
     if fifth.get("metric") == "ndcg@10":
         scores |= {task: {m: row.get(task) for m, row in rows.items()} for task in fifth["datasets"]}
-    sizes = {
-        task: (size["documents"], size["test_queries"])
-        for task, size in rows.items()
-        if "test_queries" in size
-    }
+    sizes = {task: (size["documents"], size["test_queries"]) for task, size in rows.items() if "test_queries" in size}
     return _Paper(str(content.get("paper", "")).split(",")[0], scores, sizes)
 
 

@@ -39,8 +39,8 @@ def labelled_headline(
 ) -> Headline:
     """The verdict of paired tests.
 
-    Of an adaptation it is the verdict on training: the best encoder of those that it rests on, against the
-    base. Else the best model against the reference, or, where that is itself the best, the next best.
+    Of an adaptation it is the verdict on training: the best encoder of those that it rests on, against the base. Else
+    the best model against the reference, or, where that is itself the best, the next best.
 
     Args:
         evaluation: the figures.
@@ -113,8 +113,7 @@ def _alone(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Headline
     where = collection_name(evaluation.results.dataset)
     return Headline(
         NOT_JUDGED,
-        f"{names[label]} reaches {value} {measure}{within} on {where}; there is no second model to hold "
-        "against it.",
+        f"{names[label]} reaches {value} {measure}{within} on {where}; there is no second model to hold against it.",
         [("Models", "1"), (measure, value)],
     )
 
@@ -127,8 +126,8 @@ def label_free_headline(
 ) -> Headline:
     """The rule's verdict on one pair.
 
-    Of an adaptation it is the best by estimates of the encoders that its verdict rests on, against the base.
-    Else the best model against the first, or the next best where the first is best.
+    Of an adaptation it is the best by estimates of the encoders that its verdict rests on, against the base. Else the
+    best model against the first, or the next best where the first is best.
 
     Args:
         comparison: of ``compare`` without labels.

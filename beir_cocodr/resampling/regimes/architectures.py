@@ -1,8 +1,8 @@
 """The retrieval architectures that are evaluated in both regimes, by name.
 
-BM25 tuned on training queries; dense retrieval with in-batch negatives, hard negatives or a teacher's lists;
-and by sentence-transformers a cross-encoder for reranking, late interaction and SPLADE. A row of the results
-is one of them, trained on every set, or models that are given.
+BM25 tuned on training queries; dense retrieval with in-batch negatives, hard negatives or a teacher's lists; and by
+sentence-transformers a cross-encoder for reranking, late interaction and SPLADE. A row of the results is one of them,
+trained on every set, or models that are given.
 """
 
 from __future__ import annotations
@@ -100,12 +100,10 @@ class DenseArchitecture:
     """An encoder trained by `finetune` or `distill`, from the recipe's start.
 
     Args:
-        name: "dense" (the paper's base setting: other documents of the batch are the negatives, and
-            cross-entropy), "dense-hard" (BM25's or mined negatives besides), or "dense-distilled" (LambdaRank
-            on a teacher's lists).
+        name: "dense" (the paper's base setting: other documents of the batch are the negatives, and cross-entropy),
+            "dense-hard" (BM25's or mined negatives besides), or "dense-distilled" (LambdaRank on a teacher's lists).
 
-    Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2; teacher and hard negatives there are ColBERT and
-    STAR/ADORE.
+    Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2; teacher and hard negatives there are ColBERT and STAR/ADORE.
     """
 
     seeded = True
@@ -149,8 +147,8 @@ def _budgeted(kind: Callable[..., Options], recipe: Recipe, seed: int, **own: ob
 class HostArchitecture:
     """A model class of sentence-transformers, trained by the host's own trainer from the recipe's start.
 
-    A subclass builds the model and its loss. Other documents of the batch are the negatives, unless
-    ``listwise`` is set: then a query comes with a relevant document and BM25's negatives, and their labels.
+    A subclass builds the model and its loss. Other documents of the batch are the negatives, unless ``listwise`` is
+    set: then a query comes with a relevant document and BM25's negatives, and their labels.
 
     Attributes:
         trainer, arguments: the host's, the first with :class:`GuardedTrainer` before it.
@@ -227,8 +225,8 @@ class _CrossEncoderTrainer(GuardedTrainer, CrossEncoderTrainer):
 
 
 class CrossEncoderReranker(HostArchitecture):
-    """Query and document read together for one score, trained by pairwise cross-entropy (the host's RankNet
-    loss) of a relevant document against BM25's negatives.
+    """Query and document read together for one score, trained by pairwise cross-entropy (the host's RankNet loss) of a
+    relevant document against BM25's negatives.
 
     Source: BERT reranker (Nogueira and Cho, 2019); Zhan et al., 2022, section 5.1.2.
     """
@@ -285,8 +283,8 @@ class _SpladeTrainer(GuardedTrainer, SparseEncoderTrainer):
 
 
 class Splade(HostArchitecture):
-    """Maximum pooling of log(1 + relu) over a masked language model's logits, trained on in-batch negatives
-    with the host's SPLADE loss (FLOPS regularizers, their weights rising over the first third).
+    """Maximum pooling of log(1 + relu) over a masked language model's logits, trained on in-batch negatives with the
+    host's SPLADE loss (FLOPS regularizers, their weights rising over the first third).
 
     Source: SPLADE v2 (Formal et al., 2021); Zhan et al., 2022, section 5.1.2.
     """
@@ -447,9 +445,9 @@ def given(name: str, path: str, seeds: Sequence[int]) -> Candidate:
 
     Args:
         name: of the row.
-        path: what `load_retriever` takes, in which ``{set}`` stands for the name of a training set
-            (``interpolation``, ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for a seed. Without
-            ``{set}`` one model is evaluated in both regimes.
+        path: what `load_retriever` takes, in which ``{set}`` stands for the name of a training set (``interpolation``,
+            ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for a seed. Without ``{set}`` one model is
+            evaluated in both regimes.
         seeds: used where the path has ``{seed}``.
     """
 

@@ -1,8 +1,8 @@
 """How the models of all architectures are trained: on what, on equal budgets, from one start.
 
-Here are the recipe that all architectures share, the training sets with the test queries that evaluate them,
-training by the trainers of sentence-transformers' other model classes, the start's bare transformer for what
-puts something else on top of it, and a masked-language-model head for a start that has none.
+Here are the recipe that all architectures share, the training sets with the test queries that evaluate them, training
+by the trainers of sentence-transformers' other model classes, the start's bare transformer for what puts something else
+on top of it, and a masked-language-model head for a start that has none.
 """
 
 from __future__ import annotations
@@ -61,18 +61,17 @@ class Recipe:
         batch_size: training queries a step.
         learning_rate: peak of a linear schedule.
         warmup: share of the steps that the schedule rises.
-        negatives: BM25 negatives a query, of hard negatives and of the cross-encoder; all others learn from
-            the other documents of the batch alone, as the paper's base setting.
+        negatives: BM25 negatives a query, of hard negatives and of the cross-encoder; all others learn from the other
+            documents of the batch alone, as the paper's base setting.
         negative_depth: BM25 results that they are drawn from, known positives removed.
-        hard_negatives: "bm25", or "mined" by a first retriever that is trained on BM25's (twice the budget).
-        teacher: of the distilled encoder: "hybrid" (BM25 and the start), "cross-encoder" (the one that is
+        hard_negatives: "bm25", or "mined" by a first retriever that is trained on BM25's (twice the budget). teacher:
+        of the distilled encoder: "hybrid" (BM25 and the start), "cross-encoder" (the one that is
             trained on the same set), or what `distill` takes.
-        list_size: documents a query in distillation, one of them relevant, the others BM25's.
-        query_length, document_length: tokens that texts are cut to; None means the start's own.
-        mlm_steps: of masked language modelling on the corpus, before SPLADE, where the start has no head.
-        mlm_learning_rate: of these steps.
-        document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers' defaults).
-        rerank: documents of the first stage that the cross-encoder reranks (paper: 1,000).
+        list_size: documents a query in distillation, one of them relevant, the others BM25's. query_length,
+        document_length: tokens that texts are cut to; None means the start's own. mlm_steps: of masked language
+        modelling on the corpus, before SPLADE, where the start has no head. mlm_learning_rate: of these steps.
+        document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers' defaults). rerank:
+        documents of the first stage that the cross-encoder reranks (paper: 1,000).
         first_stage: "bm25", or an encoder.
         encode_batch_size: texts encoded at a time.
         device: of all models.
@@ -136,8 +135,8 @@ class TrainingUnit:
 
     Attributes:
         name: of the set, as a path below the output of `resample`.
-        group: what is put together in one row: a size or k of ReSTrain, all buckets of ReSTTest.
-        train: folder with the split "train".
+        group: what is put together in one row: a size or k of ReSTrain, all buckets of ReSTTest. train: folder with the
+        split "train".
         tests: regime to the folder with the split "test" that evaluates in it.
     """
 
@@ -213,11 +212,7 @@ def run_host(run: HostRun, output: Path, recipe: Recipe, seed: int) -> Path:
     output.mkdir(parents=True, exist_ok=True)
     arguments = _arguments(run, output / "trainer", recipe, seed)
     trainer = run.trainer(
-        model=run.model,
-        args=arguments,
-        train_dataset=run.dataset,
-        loss=run.loss,
-        callbacks=[run.clock],
+        model=run.model, args=arguments, train_dataset=run.dataset, loss=run.loss, callbacks=[run.clock]
     )
     result = trainer.train_guarded(FiniteGuard(output, lambda: None, run.names), run.batch_keys)
     shutil.rmtree(output / "trainer", ignore_errors=True)
@@ -273,20 +268,16 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
     model.tokenizer.save_pretrained(str(folder))
     found = model.text_format
     return TextFormat(
-        title_separator=found.title_separator,
-        query_length=found.query_length,
-        document_length=found.document_length,
+        title_separator=found.title_separator, query_length=found.query_length, document_length=found.document_length
     )
 
 
-def masked_language_model(
-    collection: Collection, recipe: Recipe, seed: int, shared: Path
-) -> tuple[str, TextFormat]:
+def masked_language_model(collection: Collection, recipe: Recipe, seed: int, shared: Path) -> tuple[str, TextFormat]:
     """A masked language model around the recipe's start.
 
-    A start that is saved with its head stays as it is. Any other gets the host's head for its kind of
-    transformer, tied to the input embeddings, and some steps of masked language modelling on the documents.
-    Neither depends on training queries, so it is made once for a corpus and a seed.
+    A start that is saved with its head stays as it is. Any other gets the host's head for its kind of transformer, tied
+    to the input embeddings, and some steps of masked language modelling on the documents. Neither depends on training
+    queries, so it is made once for a corpus and a seed.
 
     Args:
         collection: its documents are trained on.
@@ -344,9 +335,7 @@ def _train(
                     dataloader_pin_memory=cuda,
                     disable_tqdm=True,
                 ),
-                train_dataset=Dataset.from_dict({"row": range(len(collection.documents))}).with_transform(
-                    tokens
-                ),
+                train_dataset=Dataset.from_dict({"row": range(len(collection.documents))}).with_transform(tokens),
                 data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=_MASKED),
             )
             trainer.remove_callback(ProgressCallback)

@@ -1,8 +1,8 @@
 """Interpolation, extrapolation and gap of a family of models, over an output of `resample`.
 
-One model of one training set is a cell, which is evaluated once and kept. From cells come the score of a
-regime, over all models that are evaluated in it; what is lost from interpolation to extrapolation; and
-whether a regime orders models as collections outside the distribution do.
+One model of one training set is a cell, which is evaluated once and kept. From cells come the score of a regime, over
+all models that are evaluated in it; what is lost from interpolation to extrapolation; and whether a regime orders
+models as collections outside the distribution do.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class RegimePoint:
 
     Attributes:
         measures: measure to regime to score.
-        ood: collection to measure to regime to the score there of the models that the regime evaluates.
-        queries: regime to the number of test queries.
+        ood: collection to measure to regime to the score there of the models that the regime evaluates. queries: regime
+        to the number of test queries.
     """
 
     group: str
@@ -156,8 +156,8 @@ class Regimes(Report):
     """``regimes.json``: a family of models in both regimes.
 
     Attributes:
-        folder: output of `resample`; ``method``, ``base``, ``train`` and ``test`` are its manifest's.
-        alignment: with collections outside the distribution, by the first measure.
+        folder: output of `resample`; ``method``, ``base``, ``train`` and ``test`` are its manifest's. alignment: with
+        collections outside the distribution, by the first measure.
     """
 
     folder: str
@@ -239,9 +239,7 @@ class Cells:
             cell.write(file)
         return cell
 
-    def _scores(
-        self, model: str, tests: Mapping[str, Collection], policy: str
-    ) -> tuple[dict[str, Scores], Json]:
+    def _scores(self, model: str, tests: Mapping[str, Collection], policy: str) -> tuple[dict[str, Scores], Json]:
         """Scores of test sets over one corpus, searched at once, and the retriever's description."""
         wanted = parse_measures(self.measures)
         top_k, drop = depth(wanted), policy == "drop"
@@ -293,8 +291,8 @@ def ood_alignment(regime: Sequence[float], outside: Sequence[float]) -> RankCorr
 def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
     """The mean over queries; a query that several models answered counts once, with its mean over them.
 
-    In ReSTTest's extrapolation every query counts once, in its interpolation by the models of all other
-    buckets. In ReSTrain there is one model a regime.
+    In ReSTTest's extrapolation every query counts once, in its interpolation by the models of all other buckets. In
+    ReSTrain there is one model a regime.
 
     Args:
         models: for each, query id to score.
@@ -316,8 +314,8 @@ def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
 def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePoint]:
     """One point for a group, model and seed: both regimes' scores, and those outside the distribution.
 
-    A regime's scores outside are those of the models that are evaluated in it. ReSTrain has another model for
-    each regime; over ReSTTest's models, which are evaluated in both, it is the mean.
+    A regime's scores outside are those of the models that are evaluated in it. ReSTrain has another model for each
+    regime; over ReSTTest's models, which are evaluated in both, it is the mean.
     """
     points = []
     for (group, model, seed), found in cells.items():
@@ -369,8 +367,7 @@ def alignment_rows(points: Sequence[RegimePoint], measure: str) -> list[Alignmen
         own = [point for point in points if name in point.ood]
         for regime in REGIMES:
             found = ood_alignment(
-                [point.measures[measure][regime] for point in own],
-                [point.ood[name][measure][regime] for point in own],
+                [point.measures[measure][regime] for point in own], [point.ood[name][measure][regime] for point in own]
             )
             rows.append(Alignment(**vars(found), collection=name, measure=measure, regime=regime))
     return rows
@@ -390,8 +387,8 @@ def evaluate_regimes(
 ) -> Regimes:
     """Train models on every resampled training set, or take given ones, and evaluate them in both regimes.
 
-    Every model with its scores is a cell that is kept in ``output``: a run that was killed is resumed where
-    it was, and further architectures, models, seeds and collections are added to what is there.
+    Every model with its scores is a cell that is kept in ``output``: a run that was killed is resumed where it was, and
+    further architectures, models, seeds and collections are added to what is there.
 
     Args:
         folder: output of `resample restrain` or `resample resttest`.
@@ -400,8 +397,8 @@ def evaluate_regimes(
         models: given ones as NAME=PATH, see `given`.
         recipe: of training and search.
         seeds: each trains every architecture once.
-        ood: collections outside the distribution, evaluated by their split "test", for the alignment.
-        measures: names that ir-measures knows; the first is that of the alignment.
+        ood: collections outside the distribution, evaluated by their split "test", for the alignment. measures: names
+        that ir-measures knows; the first is that of the alignment.
         keep_models: keep trained models, or only their scores.
         progress: show bars on stderr.
 

@@ -1,7 +1,7 @@
 """From a trained or given model to something that ranks a corpus.
 
-Exact search by late interaction and by a learned sparse encoder, a first stage reranked by a cross-encoder,
-and everything that `evaluate` takes.
+Exact search by late interaction and by a learned sparse encoder, a first stage reranked by a cross-encoder, and
+everything that `evaluate` takes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ KINDS = {"splade": SparseEncoder, "late-interaction": MultiVectorEncoder, "cross
 _TEXT_FORMAT = TextFormat()
 
 
-def load_retriever(
-    model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False
-) -> Retriever:
+def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False) -> Retriever:
     """A retriever over one corpus, of the kind that its folder has.
 
     Args:
@@ -47,8 +45,8 @@ def load_retriever(
             ``late-interaction:`` or ``cross-encoder:`` and a hub name; or what `evaluate` takes for a model.
         documents: the corpus.
         work: folder for embeddings; the caller removes it.
-        recipe: lengths of dense encoders, first stage and depth of reranking, batch size and device.
-        progress: show bars on stderr.
+        recipe: lengths of dense encoders, first stage and depth of reranking, batch size and device. progress: show
+        bars on stderr.
 
     Raises:
         InputError: the model cannot be loaded.
@@ -160,8 +158,8 @@ _LATE_CHUNK = 256
 class LateInteractionRetriever(_HostRetriever):
     """The host's MaxSim of every query with every document.
 
-    The vectors of all tokens would not fit into memory for long, so documents are encoded as they are scored
-    and nothing is kept: every search encodes the corpus.
+    The vectors of all tokens would not fit into memory for long, so documents are encoded as they are scored and
+    nothing is kept: every search encodes the corpus.
     """
 
     model: MultiVectorEncoder
@@ -254,8 +252,7 @@ class SparseRetriever(_HostRetriever):
         super().__init__(model, *corpus)
         if model.similarity_fn_name not in (None, "dot"):
             raise InputError(
-                f"the sparse encoder compares by {model.similarity_fn_name}; save it with "
-                'similarity_fn_name "dot"'
+                f'the sparse encoder compares by {model.similarity_fn_name}; save it with similarity_fn_name "dot"'
             )
         self._matrix: Any = None
 

@@ -1,5 +1,5 @@
-"""A FAISS index of each kind, made, trained and filled with the vectors of a corpus, which is read from
-the beginning as often as the index needs.
+"""A FAISS index of each kind, made, trained and filled with the vectors of a corpus, which is read from the beginning
+as often as the index needs.
 
 A FAISS index and all that belongs to it, written to a folder and read back.
 """
@@ -39,8 +39,8 @@ class IndexParts:
         index: FAISS's own.
         transform, layout: what was done to the vectors in it.
         options: it was built with.
-        remainders: (N,) float32, what its codes lack of MRL's folded prior; None where they do not.
-        record: ``key``, ``recall`` and the version of FAISS.
+        remainders: (N,) float32, what its codes lack of MRL's folded prior; None where they do not. record: ``key``,
+        ``recall`` and the version of FAISS.
     """
 
     index: Any
@@ -67,8 +67,7 @@ def import_faiss() -> Any:
         import faiss
     except ImportError as error:
         raise InputError(
-            "approximate search needs FAISS: pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu] where "
-            "there is a GPU"
+            "approximate search needs FAISS: pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu] where there is a GPU"
         ) from error
     return faiss
 
@@ -79,8 +78,8 @@ def new_index(options: FaissOptions, layout: Layout, sample: Matrix) -> Any:
     Args:
         options: fitted to the corpus.
         layout: of its vectors.
-        sample: (n, width) to train on: for "sq8" the least and the largest values in two rows, for "ivfpq" a
-            sample of the corpus. Nothing else is trained.
+        sample: (n, width) to train on: for "sq8" the least and the largest values in two rows, for "ivfpq" a sample of
+            the corpus. Nothing else is trained.
     """
     faiss = import_faiss()
     if options.kind == "flat":
@@ -257,10 +256,7 @@ _SAMPLE = 10_000
 
 
 def build_parts(
-    vectors: Vectors,
-    options: FaissOptions,
-    queries: npt.NDArray[Any] | None,
-    key: Mapping[str, Any] | None,
+    vectors: Vectors, options: FaissOptions, queries: npt.NDArray[Any] | None, key: Mapping[str, Any] | None
 ) -> tuple[IndexParts, npt.NDArray[Any]]:
     """The index, nothing measured, and (n, w) queries to measure it with: those given, or stand-ins."""
     faiss = import_faiss()
@@ -291,9 +287,7 @@ def check_queries(queries: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     return array
 
 
-def _prepared(
-    vectors: Vectors, options: FaissOptions, transform: VectorTransform, found: Survey
-) -> tuple[Layout, Any]:
+def _prepared(vectors: Vectors, options: FaissOptions, transform: VectorTransform, found: Survey) -> tuple[Layout, Any]:
     """Layout and trained index, empty still."""
     longest = None
     if options.kind == "hnsw" and options.reduction:
@@ -309,12 +303,7 @@ def _prepared(
 
 
 def _filled(
-    index: Any,
-    vectors: Vectors,
-    options: FaissOptions,
-    transform: VectorTransform,
-    layout: Layout,
-    found: Survey,
+    index: Any, vectors: Vectors, options: FaissOptions, transform: VectorTransform, layout: Layout, found: Survey
 ) -> Matrix | None:
     """Add everything; (N,) what codes lose of MRL's prior, for kinds that quantise."""
     keeps = options.kind in QUANTISED and options.transform == "folding"
@@ -364,12 +353,7 @@ SETTINGS, INDEX, TRANSFORM, REMAINDERS = "settings.json", "index.faiss", "transf
 
 _FORMAT = 1
 
-_CLASSES = {
-    "flat": "IndexFlat",
-    "hnsw": "IndexHNSWFlat",
-    "ivfpq": "IndexIVFPQ",
-    "sq8": "IndexScalarQuantizer",
-}
+_CLASSES = {"flat": "IndexFlat", "hnsw": "IndexHNSWFlat", "ivfpq": "IndexIVFPQ", "sq8": "IndexScalarQuantizer"}
 
 
 def write_parts(folder: Path, parts: IndexParts) -> None:
@@ -397,34 +381,28 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
                 np.save(draft / REMAINDERS, parts.remainders)
             (draft / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
     except (OSError, RuntimeError) as error:  # faiss reports a full disk as a RuntimeError
-        raise InputError(
-            f"{folder} cannot be written: {_first_line(error)}; choose another folder"
-        ) from error
+        raise InputError(f"{folder} cannot be written: {_first_line(error)}; choose another folder") from error
 
 
 def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts:
     """What :func:`write_parts` wrote.
 
     Raises:
-        InputError: there is no index, its files do not belong together, or its key has other values than
-            those of ``key``.
+        InputError: there is no index, its files do not belong together, or its key has other values than those of
+            ``key``.
     """
     settings = _settings(folder)
     saved = settings["key"]
     for name, value in (key or {}).items():
         if name not in saved or saved[name] != value:
-            raise InputError(
-                f"the index in {folder} is of {name} {saved.get(name)!r}, not {value!r}: build it again"
-            )
+            raise InputError(f"the index in {folder} is of {name} {saved.get(name)!r}, not {value!r}: build it again")
     faiss = import_faiss()
     try:
         options, layout = FaissOptions(**settings["options"]), Layout(**settings["layout"])
         index = faiss.read_index(str(folder / INDEX))
         remainders = np.load(folder / REMAINDERS) if settings["prior_apart"] else None
     except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(
-            f"the index in {folder} cannot be read ({_first_line(error)}): build it again"
-        ) from error
+        raise InputError(f"the index in {folder} cannot be read ({_first_line(error)}): build it again") from error
     transform = load_transform(options.transform, folder / TRANSFORM)
     count, width = settings["count"], settings["width"]
     found = {

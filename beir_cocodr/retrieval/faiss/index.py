@@ -1,5 +1,6 @@
-"""Approximate search by FAISS over the vectors of a corpus, those of MRL included, and how much of exact
-search it finds."""
+"""Approximate search by FAISS over the vectors of a corpus, those of MRL included, and how much of exact search it
+finds.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +72,7 @@ def recall_against_exact(
     recall: dict[str, float] = {}
     for depth in depths:
         both = (
-            len(np.intersect1d(a[:depth], b[:depth])) / min(depth, len(b))
-            for a, b in zip(found, exact, strict=True)
+            len(np.intersect1d(a[:depth], b[:depth])) / min(depth, len(b)) for a, b in zip(found, exact, strict=True)
         )
         recall[f"recall@{depth}"] = float(np.mean(list(both)))
     return recall | {"queries": len(drawn)}
@@ -89,9 +89,9 @@ logger = logging.getLogger(__name__)
 class FaissIndex:
     """A FAISS index over N vectors, searched by inner product.
 
-    "flat" is exact. "hnsw" keeps all vectors too, and what it finds has its exact score. "sq8" and "ivfpq"
-    keep codes: their scores are approximate, except for MRL's prior γ', which stays float32; given the
-    ``vectors``, a search scores candidates exactly. Cosine models: normalise, then it is inner product.
+    "flat" is exact. "hnsw" keeps all vectors too, and what it finds has its exact score. "sq8" and "ivfpq" keep codes:
+    their scores are approximate, except for MRL's prior γ', which stays float32; given the ``vectors``, a search scores
+    candidates exactly. Cosine models: normalise, then it is inner product.
 
     Made by :meth:`build` or :meth:`load`. On a GPU, "flat" and "ivfpq" are searched where FAISS finds one.
 
@@ -118,11 +118,11 @@ class FaissIndex:
         """Index a corpus, block by block, and measure what the index finds of exact search.
 
         Args:
-            vectors: (N, w), or a function that returns chunks of them; read three to five times.
-            options: by default those of "flat".
-            queries: (Q, w) a sample of queries. Recall is measured with some of them, and a folding takes
-                their mean. Without, documents stand in: those of MRL as queries of the same distributions.
-                Any mean is right; recall, though, is then that of queries that resemble documents.
+            vectors: (N, w), or a function that returns chunks of them; read three to five times. options: by default
+            those of "flat".
+            queries: (Q, w) a sample of queries. Recall is measured with some of them, and a folding takes their mean.
+                Without, documents stand in: those of MRL as queries of the same distributions. Any mean is right;
+                recall, though, is then that of queries that resemble documents.
             key: what the vectors are (model, corpus, ...), in JSON's types; saved, and checked by `load`.
 
         Raises:
@@ -147,13 +147,13 @@ class FaissIndex:
         Args:
             queries: (Q, w), as the model made them.
             top_k: documents wanted for each; k = min(top_k, N).
-            tie_ranks: (N,) integers, the smaller comes first among equal scores, see `search_chunks`; by
-                default the row.
+            tie_ranks: (N,) integers, the smaller comes first among equal scores, see `search_chunks`; by default the
+                row.
             vectors: (N, w) what was indexed, memory-mapped or not: candidates are scored with it exactly.
 
         Returns:
-            scores (Q, k) float32 descending and rows (Q, k) int64. Scores are those of the vectors given, not
-            of transformed ones. Where fewer are found, the last places are -inf and -1.
+            scores (Q, k) float32 descending and rows (Q, k) int64. Scores are those of the vectors given, not of
+            transformed ones. Where fewer are found, the last places are -inf and -1.
 
         Raises:
             InputError: top_k < 1, no queries, or shapes that do not fit.
@@ -177,9 +177,7 @@ class FaissIndex:
             scores = scores + (changed @ transform.document_mean)[:, None]
         return _ranked(scores, rows, k, ties)
 
-    def tuned(
-        self, ef_search: int | None = None, nprobe: int | None = None, over_fetch: int | None = None
-    ) -> Self:
+    def tuned(self, ef_search: int | None = None, nprobe: int | None = None, over_fetch: int | None = None) -> Self:
         """The same index, searched more or less thoroughly; its recall is not measured again."""
         changes = {"ef_search": ef_search, "nprobe": nprobe, "over_fetch": over_fetch}
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
@@ -238,9 +236,7 @@ class FaissIndex:
 
     def _measure(self, vectors: Vectors, queries: npt.NDArray[Any], which: str) -> None:
         options = self.options
-        recall = recall_against_exact(
-            self, queries, vectors, sample=options.recall_queries, seed=options.seed
-        )
+        recall = recall_against_exact(self, queries, vectors, sample=options.recall_queries, seed=options.seed)
         self.record["recall"] = recall | {"of": which}
         shares = ", ".join(f"{name} {value:.3f}" for name, value in recall.items() if name != "queries")
         logger.info(
@@ -270,10 +266,7 @@ def _inner_products(
 
 
 def _ranked(
-    scores: npt.NDArray[np.float64],
-    rows: npt.NDArray[np.int64],
-    k: int,
-    ties: npt.NDArray[np.int64] | None,
+    scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64], k: int, ties: npt.NDArray[np.int64] | None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """(Q, c) candidates to the (Q, k) best by float32 score descending, then tie rank."""
     narrow = np.where(rows < 0, -np.inf, scores).astype(np.float32) + np.float32(0)  # no -0.0

@@ -1,8 +1,7 @@
-"""What kind of FAISS index is built, and what is done to vectors before it sees them and undone in its
-scores.
+"""What kind of FAISS index is built, and what is done to vectors before it sees them and undone in its scores.
 
-Flattened MRL vectors are folded and centred, which makes them small, so that approximate indexes lose less
-of them; and the dimensions of a vector are laid out as each kind of index wants them.
+Flattened MRL vectors are folded and centred, which makes them small, so that approximate indexes lose less of them; and
+the dimensions of a vector are laid out as each kind of index wants them.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _POINTS_PER_CENTROID = 39
 
 @dataclass(frozen=True)
 class FaissOptions:
-    """Settings of a :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`; those without a number are chosen
-    by the size of the corpus, and what was chosen is said.
+    """Settings of a :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`; those without a number are chosen by the
+    size of the corpus, and what was chosen is said.
 
     Args:
         kind: "flat", "hnsw", "ivfpq" or "sq8".
@@ -50,16 +49,16 @@ class FaissOptions:
         ef_construction: candidates held while the graph is built.
         ef_search: candidates held in a search, at least ``top_k``.
         reduction: build the graph of "hnsw" by distances in which the nearest documents are the best, see
-            :class:`~beir_cocodr.retrieval.faiss.transform.Layout`. Off, its links are by inner product: where
-            documents differ in length, as MRL's do before folding, it then finds next to nothing.
-        nlist: inverted lists; 4 √N by default, fewer where that leaves less than 39 training vectors a list.
-        nprobe: lists read in a search; a sixteenth of them by default, at least 8.
-        pq_m: codes of a vector, bytes where ``pq_bits`` is 8; one for eight dimensions by default.
-        pq_bits: of a code, 1..16; 8 by default, fewer where there are not 2^8 training vectors.
-        over_fetch: kinds that quantise find this many times ``top_k`` candidates and score those again.
-        train_size: the most vectors that k-means sees, a seeded sample; "ivfpq" only.
-        recall_queries: the most queries that recall is measured with when an index is built; 0 for none.
-        seed: of all samples and of k-means.
+            :class:`~beir_cocodr.retrieval.faiss.transform.Layout`. Off, its links are by inner product: where documents
+            differ in length, as MRL's do before folding, it then finds next to nothing.
+        nlist: inverted lists; 4 √N by default, fewer where that leaves less than 39 training vectors a list. nprobe:
+        lists read in a search; a sixteenth of them by default, at least 8.
+        pq_m: codes of a vector, bytes where ``pq_bits`` is 8; one for eight dimensions by default. pq_bits: of a code,
+        1..16; 8 by default, fewer where there are not 2^8 training vectors. over_fetch: kinds that quantise find this
+        many times ``top_k`` candidates and score those again. train_size: the most vectors that k-means sees, a seeded
+        sample; "ivfpq" only.
+        recall_queries: the most queries that recall is measured with when an index is built; 0 for none. seed: of all
+        samples and of k-means.
 
     Raises:
         InputError: an unknown kind or transform, or a number that is too small.
@@ -149,20 +148,20 @@ _LANES = 8
 class Layout:
     """The vectors of an index: those of the corpus, made wider where its kind needs it.
 
-    A graph finds neighbours by distance, and the inner product is none: a document that is long is near to
-    everything. One more dimension √(M² − |d|²), M the longest document's length, and 0 for queries, makes
+    A graph finds neighbours by distance, and the inner product is none: a document that is long is near to everything.
+    One more dimension √(M² − |d|²), M the longest document's length, and 0 for queries, makes
     |q − d|² = |q|² + M² − 2 q·d, so that the nearest documents are the best ones.
 
-    Product quantisation needs a width that its codes divide: zeros fill it up. So they do in a flat index, up
-    to a multiple of 8: MRL's odd width 2k + 1 takes 7% longer to multiply than the even one above it.
+    Product quantisation needs a width that its codes divide: zeros fill it up. So they do in a flat index, up to a
+    multiple of 8: MRL's odd width 2k + 1 takes 7% longer to multiply than the even one above it.
 
     Args:
         dimensions: w, of the vectors given.
         width: of the index.
         longest: M², where the last column is to make distances of inner products.
 
-    Source: Bachrach et al., Speeding Up the Xbox Recommender System Using a Euclidean Transformation for
-        Inner-Product Spaces (2014), section 3 for the additional dimension.
+    Source: Bachrach et al., Speeding Up the Xbox Recommender System Using a Euclidean Transformation for Inner-Product
+        Spaces (2014), section 3 for the additional dimension.
     """
 
     dimensions: int
@@ -207,15 +206,15 @@ _BLOCK = 50_000
 class Folding:
     """A change of q = [1, r] and d = [γ, e] that leaves every ranking as it is and makes the numbers small.
 
-    Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score.
-    Centring: with the mean document c (of γ' and e), d' = [γ', e] − c, which shifts all scores of a query q'
-    by the constant q'·c, and so no ranking. Scores of different queries are no longer comparable: add
-    :meth:`query_offsets` where that matters. Any m and c are right; the true means make the remainder, and
-    so the error of fp16, int8 or product quantisation, small.
+    Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score. Centring: with
+    the mean document c (of γ' and e), d' = [γ', e] − c, which shifts all scores of a query q' by the constant q'·c, and
+    so no ranking. Scores of different queries are no longer comparable: add
+    :meth:`query_offsets` where that matters. Any m and c are right; the true means make the remainder, and so the error
+    of fp16, int8 or product quantisation, small.
 
-    γ' sums over all dimensions and is far larger than the rest: an index that quantises has to keep it apart,
-    as N float32 numbers, and add it to the score of the quantised rest, q'[1:]·d'[1:]. Where an index cannot
-    (an inverted file or a graph over whole vectors), let it find candidates, and score them again so.
+    γ' sums over all dimensions and is far larger than the rest: an index that quantises has to keep it apart, as N
+    float32 numbers, and add it to the score of the quantised rest, q'[1:]·d'[1:]. Where an index cannot (an inverted
+    file or a graph over whole vectors), let it find candidates, and score them again so.
 
     Args:
         query_mean: m, (w − 1,) float64.
@@ -389,8 +388,8 @@ def load_transform(name: Transform, path: Path) -> VectorTransform:
 def documents_as_queries(documents: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The queries that have the distributions of the given MRL documents: (n, w) to (n, w).
 
-    A document's variances and means can be read from its vector, and queries are made of the same. They stand
-    in for queries where there are none: one encoder with shared projections places both.
+    A document's variances and means can be read from its vector, and queries are made of the same. They stand in for
+    queries where there are none: one encoder with shared projections places both.
 
     Raises:
         InputError: these are no documents of MRL.

@@ -1,5 +1,6 @@
-"""Encoding a corpus to a store: the store that is wanted is opened or begun, and its missing shards are
-encoded, each from texts to a file, in this process or in several."""
+"""Encoding a corpus to a store: the store that is wanted is opened or begun, and its missing shards are encoded, each
+from texts to a file, in this process or in several.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +30,7 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.faiss.transform import Folding
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
-from beir_cocodr.retrieval.store.record import (
-    SHARD_SIZE,
-    STORE_FILE,
-    EncodedBy,
-    EncodeOptions,
-    Identity,
-    StoreRecord,
-)
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, EncodeOptions, Identity, StoreRecord
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 
@@ -84,10 +78,7 @@ class ShardJob:
 
 
 def encode_shard(
-    store: EmbeddingStore,
-    encoder: CorpusEncoder,
-    number: int,
-    encoded: Callable[[int], Any] = lambda count: None,
+    store: EmbeddingStore, encoder: CorpusEncoder, number: int, encoded: Callable[[int], Any] = lambda count: None
 ) -> int:
     """Encode and write one shard.
 
@@ -126,12 +117,12 @@ def prepare_store(
 
     Args:
         encoder: model and corpus.
-        name: what the model was loaded by; None where it has no name, and searches have to name it.
-        folder: exists, and nobody else writes to it.
+        name: what the model was loaded by; None where it has no name, and searches have to name it. folder: exists, and
+        nobody else writes to it.
         options: of the store.
         devices: that encoding will be shared out to.
-        queries: what an MRL's folding takes its mean query from, where its vectors lose precision; any
-            queries are right, documents stand in where there are none.
+        queries: what an MRL's folding takes its mean query from, where its vectors lose precision; any queries are
+            right, documents stand in where there are none.
 
     Returns:
         the store, the numbers of shards that are missing, and the estimate; None where nothing is missing.
@@ -157,9 +148,7 @@ def prepare_store(
             return found, [], None
         log.info("%s: %d of %d shards are there", folder, len(found.shards) - len(missing), len(found.shards))
     sample = timed_sample(encoder)
-    record = StoreRecord(
-        identity, _named(name), len(documents), sample.dimensions, flattened=isinstance(model, MRL)
-    )
+    record = StoreRecord(identity, _named(name), len(documents), sample.dimensions, flattened=isinstance(model, MRL))
     store = found or EmbeddingStore(folder, record)
     missing = list(range(len(store.shards))) if missing is None else missing
     left = sum(len(store.shards[number]) for number in missing)
@@ -203,9 +192,7 @@ def _folding(encoder: CorpusEncoder, queries: Sequence[str]) -> Folding:
     texts = [queries[row] for row in spaced_rows(len(queries), FOLDING_SAMPLE)] if queries else []
     if not texts:
         texts = [encoder.model.text_format.document(d) for d in encoder.documents.take(rows)]
-    vectors = encoder.model.encode_queries(
-        texts, batch_size=32, convert_to_tensor=True, show_progress_bar=False
-    )
+    vectors = encoder.model.encode_queries(texts, batch_size=32, convert_to_tensor=True, show_progress_bar=False)
     return Folding.fit([np.asarray(vectors.float().cpu())], [encoder.encode(rows)])
 
 
@@ -226,32 +213,30 @@ def encode(
 ) -> dict[str, Any]:
     """Encode the documents of a collection to an :class:`EmbeddingStore`.
 
-    A store in ``output`` that was interrupted and has the same key is gone on with; one that is complete is
-    left as it is. What has been written is never written again: a run that dies loses the shards under way,
-    one for each process.
+    A store in ``output`` that was interrupted and has the same key is gone on with; one that is complete is left as it
+    is. What has been written is never written again: a run that dies loses the shards under way, one for each process.
 
-    Memory holds one shard of vectors for each process, and beside that nothing that grows with the corpus but
-    the order of its ids, some 30 bytes a document while the store is begun.
+    Memory holds one shard of vectors for each process, and beside that nothing that grows with the corpus but the order
+    of its ids, some 30 bytes a document while the store is begun.
 
     Args:
         dataset: the collection; needs neither queries nor labels.
         model: of the encoder.
         output: folder of the store.
         options: see :class:`EncodeOptions`.
-        processes: each has its own copy of the model and encodes whole shards; a dead one's are done again.
-        threads: CPU threads of each process; PyTorch's own number by default, whatever the number of
+        processes: each has its own copy of the model and encodes whole shards; a dead one's are done again. threads:
+        CPU threads of each process; PyTorch's own number by default, whatever the number of
             processes, because the last bits of vectors depend on it.
         progress: show a bar on stderr.
         share: how shards are shared out; to processes here by default.
-        encoder: how the model is loaded; its device is that of all processes, by default GPUs in turn, else
-            the CPU.
+        encoder: how the model is loaded; its device is that of all processes, by default GPUs in turn, else the CPU.
 
     Returns:
         what the store depends on, what was encoded now, how long that took and what had been expected.
 
     Raises:
-        InputError: what has to be corrected in the collection, the model or the options; a store in
-            ``output`` with another key; a document with NaN in its vector.
+        InputError: what has to be corrected in the collection, the model or the options; a store in ``output`` with
+            another key; a document with NaN in its vector.
     """
     options, folder, started = options or EncodeOptions(), Path(output), time.perf_counter()
     devices = device_list(encoder.device, processes)
@@ -306,8 +291,8 @@ def encode_documents(
         folder: of the store, complete or interrupted with the same key, or of none yet.
         options: see :class:`EncodeOptions`.
         queries: what the folding of an MRL whose vectors lose precision is made from.
-        name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it.
-        progress: show a bar on stderr.
+        name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it. progress: show a
+        bar on stderr.
 
     Returns:
         the store, complete.

@@ -1,5 +1,6 @@
-"""What a store says of itself: what its vectors depend on, who made them, and how they are laid out; and the
-settings that a store is made with."""
+"""What a store says of itself: what its vectors depend on, who made them, and how they are laid out; and the settings
+that a store is made with.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ class StoreRecord(Record):
     """The content of ``store.json``, in which ``key`` stands beside these fields.
 
     Args:
-        identity: all that the vectors depend on: of documents the hashes of weights, tokenizer, architecture
-            and corpus, the text format with its lengths, similarity, precision, backend and shard size.
+        identity: all that the vectors depend on: of documents the hashes of weights, tokenizer, architecture and
+            corpus, the text format with its lengths, similarity, precision, backend and shard size.
         model: who made them.
         documents: N.
         dimensions: w, of the vectors as read, in float32.
@@ -132,9 +133,7 @@ def _key(identity: Mapping[str, object]) -> str:
 
 def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
     names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
-    return ", ".join(
-        f"{name} {_short(stored.get(name))} there, {_short(wanted.get(name))} now" for name in names
-    )
+    return ", ".join(f"{name} {_short(stored.get(name))} there, {_short(wanted.get(name))} now" for name in names)
 
 
 def _short(value: object) -> str:
@@ -152,11 +151,11 @@ class EncodeOptions:
     """How a corpus is encoded and kept.
 
     Args:
-        shard_size: documents of a shard, all that a process which is killed loses; an existing store's own by
-            default, else 16,384.
-        precision: on disk, see :data:`~beir_cocodr.retrieval.store.shard.Precision` (default "fp32").
-        backend: what the encoder computes in, "fp32" (as it was loaded, default) or "bf16" (autocast).
-        token_budget: tokens of a batch, padding included; see
+        shard_size: documents of a shard, all that a process which is killed loses; an existing store's own by default,
+            else 16,384.
+        precision: on disk, see :data:`~beir_cocodr.retrieval.store.shard.Precision` (default "fp32"). backend: what the
+        encoder computes in, "fp32" (as it was loaded, default) or "bf16" (autocast). token_budget: tokens of a batch,
+        padding included; see
             :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
 
     Raises:
@@ -175,6 +174,4 @@ class EncodeOptions:
                 raise InputError(f"{name.replace('_', ' ')} is {value}; give at least 1")
         for name, kind in (("precision", Precision), ("backend", Backend)):
             if getattr(self, name) not in get_args(kind):
-                raise InputError(
-                    f"unknown {name} {getattr(self, name)!r}; there are {', '.join(get_args(kind))}"
-                )
+                raise InputError(f"unknown {name} {getattr(self, name)!r}; there are {', '.join(get_args(kind))}")

@@ -1,5 +1,6 @@
-"""Search over a store: exact, shard by shard, in one process or in several; or by a FAISS index that is
-kept in the store's folder."""
+"""Search over a store: exact, shard by shard, in one process or in several; or by a FAISS index that is kept in the
+store's folder.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +89,9 @@ def search_store(
 ) -> Ranking:
     """The ``top_k`` best documents of each query.
 
-    The tiles of every product lie within one shard, and results are merged by keys that have one order only:
-    with equal shards and threads, scores and ranks are the same to the last bit for any number of processes.
-    With other shards, threads or devices they agree to 1e-5, and in order outside ties.
+    The tiles of every product lie within one shard, and results are merged by keys that have one order only: with equal
+    shards and threads, scores and ranks are the same to the last bit for any number of processes. With other shards,
+    threads or devices they agree to 1e-5, and in order outside ties.
 
     Args:
         store: complete.
@@ -123,9 +124,7 @@ def search_store(
     scores, ranks = scores_of(keys), ranks_of(keys)
     if offsets is not None:
         # Rounding may bring about ties that were none before.
-        keys = (
-            to_keys((scores.double() + offsets[:, None]).float(), ranks).sort(dim=1, descending=True).values
-        )
+        keys = to_keys((scores.double() + offsets[:, None]).float(), ranks).sort(dim=1, descending=True).values
         scores, ranks = scores_of(keys), ranks_of(keys)
     rows = store.table.rows_at(ranks.numpy())
     rows[scores.numpy() == -np.inf] = -1
@@ -155,14 +154,12 @@ def _groups(shards: int, processes: int) -> list[Group]:
 log = logging.getLogger(__name__)
 
 
-def search_index(
-    store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int
-) -> Ranking:
+def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int) -> Ranking:
     """Search a store by a FAISS index, which is built the first time and loaded from then on.
 
-    The index is in the folder ``index-KIND`` of the store and bears its key. When it is built, its recall
-    against exact search is measured with these queries; it is said then and whenever the index is loaded.
-    Kinds that quantise find candidates, and the store's own vectors score them: scores are exact for all.
+    The index is in the folder ``index-KIND`` of the store and bears its key. When it is built, its recall against exact
+    search is measured with these queries; it is said then and whenever the index is loaded. Kinds that quantise find
+    candidates, and the store's own vectors score them: scores are exact for all.
 
     Args:
         store: complete.
@@ -175,8 +172,8 @@ def search_index(
         the ranking; ties by descending document id.
 
     Raises:
-        InputError: FAISS is not installed, the kind is unknown, or the queries do not fit.
-        NonFiniteScores: a query is not finite; names its row.
+        InputError: FAISS is not installed, the kind is unknown, or the queries do not fit. NonFiniteScores: a query is
+        not finite; names its row.
     """
     made, offsets = store.queries(vectors)
     queries = made.numpy()
@@ -196,15 +193,11 @@ def _index(store: EmbeddingStore, kind: Kind, queries: npt.NDArray[np.float32]) 
     folder, key = store.folder / f"index-{kind}", {"store": store.record.key}
     if folder.exists():
         index = FaissIndex.load(folder, key)
-        log.info(
-            "%s is loaded; when it was built, it found of exact search: %s", folder, index.record["recall"]
-        )
+        log.info("%s is loaded; when it was built, it found of exact search: %s", folder, index.record["recall"])
         return index
     # Also of vectors that are folded already: it keeps MRL's prior out of the codes, and changes little else.
     transform = FaissOptions(kind, "folding" if store.record.flattened else "none")
-    index = FaissIndex.build(
-        lambda: (chunk.numpy() for chunk in store.chunks()), transform, queries=queries, key=key
-    )
+    index = FaissIndex.build(lambda: (chunk.numpy() for chunk in store.chunks()), transform, queries=queries, key=key)
     index.save(folder)
     return index
 
@@ -244,8 +237,8 @@ def search_stored(
 
     Args:
         model: an encoder of this package.
-        corpus: its documents; those of another kind than `Documents` are written to a temporary file first.
-        queries: query id to text.
+        corpus: its documents; those of another kind than `Documents` are written to a temporary file first. queries:
+        query id to text.
         top_k: documents wanted for each query.
         folder: of the store.
         excluded_rows: (Q,), a row that each query must not retrieve, -1 for none.

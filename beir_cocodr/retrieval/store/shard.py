@@ -1,5 +1,6 @@
-"""One shard of a store: a safetensors file with the vectors of consecutive documents, as float32, float16
-or bfloat16 values, or as int8 with a scale for each vector."""
+"""One shard of a store: a safetensors file with the vectors of consecutive documents, as float32, float16 or bfloat16
+values, or as int8 with a scale for each vector.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +48,14 @@ class OutOfRange(Exception):
 def pack(vectors: npt.NDArray[np.float32], precision: Precision, prior: bool = False) -> Arrays:
     """Finite (n, w) vectors to the arrays of a shard.
 
-    int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127: a vector
-    depends on no other, so that shards can be written before the corpus has been seen.
+    int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127: a vector depends on
+    no other, so that shards can be written before the corpus has been seen.
 
     Args:
         vectors: (n, w) float32.
         precision: of ``vectors`` in the result.
-        prior: the first number of each vector stays float32, in ``priors`` (n,), and the rest is packed
-            without it. For MRL, whose γ is far larger than all else; not with fp32, where nothing is lost.
+        prior: the first number of each vector stays float32, in ``priors`` (n,), and the rest is packed without it. For
+            MRL, whose γ is far larger than all else; not with fp32, where nothing is lost.
 
     Returns:
         ``vectors`` (n, w), or (n, w − 1) with ``priors``; int8 has ``scales`` (n,) as well.
@@ -156,11 +157,7 @@ class Shard:
             header = json.loads(file.read(size))
         return {
             name: np.memmap(
-                self.path,
-                _TYPES[part["dtype"]],
-                "r",
-                8 + size + part["data_offsets"][0],
-                tuple(part["shape"]),
+                self.path, _TYPES[part["dtype"]], "r", 8 + size + part["data_offsets"][0], tuple(part["shape"])
             )
             for name, part in header.items()
             if name != "__metadata__"

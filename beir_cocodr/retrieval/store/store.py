@@ -1,9 +1,9 @@
 """Embeddings by row, and where they are kept: in memory, or on disk in a store.
 
 Whatever reads embeddings (search, fusion, feedback, mining, resampling) reads them through
-:class:`Embeddings`. :class:`MemoryEmbeddings` holds a small corpus; :class:`EmbeddingStore` is a folder of
-shards that are written, resumed and searched one at a time, with the ids of the documents in a parquet table
-by row and the order that breaks ties (:class:`StoreIds`).
+:class:`Embeddings`. :class:`MemoryEmbeddings` holds a small corpus; :class:`EmbeddingStore` is a folder of shards that
+are written, resumed and searched one at a time, with the ids of the documents in a parquet table by row and the order
+that breaks ties (:class:`StoreIds`).
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ _BLOCK = 1 << 20
 class StoreIds:
     """Ids by row, tie ranks by row and rows by tie rank, all on disk.
 
-    ``ids.parquet`` has one column ``id`` in corpus order; ``tie_ranks.npy`` the place of every row when ids
-    are sorted descending by their UTF-8 bytes, as trec_eval breaks ties, and ``tie_order.npy`` its inverse;
-    both uint32 (N,) and memory-mapped.
+    ``ids.parquet`` has one column ``id`` in corpus order; ``tie_ranks.npy`` the place of every row when ids are sorted
+    descending by their UTF-8 bytes, as trec_eval breaks ties, and ``tie_order.npy`` its inverse; both uint32 (N,) and
+    memory-mapped.
 
     Args:
         folder: of the store.
@@ -221,8 +221,7 @@ class StoreIds:
             raise InputError(f"{path} is no id table ({error}); delete it and encode again") from error
         if table.metadata.num_rows != self.count:
             raise InputError(
-                f"{path} has {table.metadata.num_rows} ids for {self.count} documents; delete it and encode "
-                "again"
+                f"{path} has {table.metadata.num_rows} ids for {self.count} documents; delete it and encode again"
             )
         return table
 
@@ -233,9 +232,7 @@ class StoreIds:
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error}); delete it and encode again") from error
         if array.shape != (self.count,):
-            raise InputError(
-                f"{path} has shape {array.shape} for {self.count} documents; delete it, encode again"
-            )
+            raise InputError(f"{path} has shape {array.shape} for {self.count} documents; delete it, encode again")
         return array
 
 
@@ -272,15 +269,15 @@ class EmbeddingStore(Embeddings):
     """The vectors of a corpus in a folder, ``shard_size`` documents a file, in corpus order.
 
     ==========================  ============================================================================
-    ``store.json``              :class:`StoreRecord`: key, identity, model and layout
-    ``shard-00000.safetensors`` ``vectors`` (n, w) float32, float16 or int8; int8 with ``scales`` (n,);
+    ``store.json``              :class:`StoreRecord`: key, identity, model and layout ``shard-00000.safetensors``
+    ``vectors`` (n, w) float32, float16 or int8; int8 with ``scales`` (n,);
                                 MRL's below fp32 with ``priors`` (n,) float32 and without their first number
-    ``folding.safetensors``     what was done to MRL's vectors before they lost precision
-    ``ids.parquet`` and others  :class:`StoreIds`
+    ``folding.safetensors``     what was done to MRL's vectors before they lost precision ``ids.parquet`` and others
+    :class:`StoreIds`
     ==========================  ============================================================================
 
-    A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision:
-    scores of a store are always dot products, and :meth:`queries` makes the vectors that they are with.
+    A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision: scores of a
+    store are always dot products, and :meth:`queries` makes the vectors that they are with.
 
     Args:
         folder: of the store.
@@ -334,10 +331,7 @@ class EmbeddingStore(Embeddings):
         digits = max(5, len(str(len(starts))))
         return [
             Shard(
-                self.folder / f"shard-{number:0{digits}}.safetensors",
-                self.record.key,
-                start,
-                min(start + size, total),
+                self.folder / f"shard-{number:0{digits}}.safetensors", self.record.key, start, min(start + size, total)
             )
             for number, start in enumerate(starts)
         ]
@@ -417,8 +411,8 @@ class EmbeddingStore(Embeddings):
         """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores.
 
         Returns:
-            (Q, w) float32 on the CPU; and (Q,) float64 to be added to the scores of each query, None where
-            nothing is to be. They change no ranking.
+            (Q, w) float32 on the CPU; and (Q,) float64 to be added to the scores of each query, None where nothing is
+            to be. They change no ranking.
         """
         queries = vectors.detach().float().cpu()
         if queries.shape[1] != self.dimensions:

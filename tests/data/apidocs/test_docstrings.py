@@ -220,8 +220,7 @@ def test_literals_have_the_value_that_python_gives_them(source: str, name: str, 
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["unknown", "f()", "'a' + unknown", "'%s' % unknown", "'%d' % 'x'", "[1]", "'{'.format()", "1 + 1"],
+    "source", ["unknown", "f()", "'a' + unknown", "'%s' % unknown", "'%d' % 'x'", "[1]", "'{'.format()", "1 + 1"]
 )
 def test_what_the_source_does_not_give_is_not_guessed(source: str) -> None:
     with pytest.raises(NotLiteral):

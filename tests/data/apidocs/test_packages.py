@@ -80,9 +80,7 @@ def _public(docs: PackageDocs) -> dict[str, str | None]:
     return {name: docstring.text for name, docstring in docs.docstrings if name is not None}
 
 
-def test_public_names_are_where_python_finds_the_objects(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_public_names_are_where_python_finds_the_objects(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     public = _public(package_docstrings(package, "synthetic"))
     assert "synthetic" not in sys.modules
     assert public.pop("synthetic.in_c") == "C text."  # there is no C code in this package

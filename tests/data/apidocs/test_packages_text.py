@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.apidocs.packages import (
-    MAX_QUERY_WORDS,
-    MIN_PASSAGE_WORDS,
-    MIN_QUERY_WORDS,
-    fold,
-    split_docstring,
-)
+from beir_cocodr.data.apidocs.packages import MAX_QUERY_WORDS, MIN_PASSAGE_WORDS, MIN_QUERY_WORDS, fold, split_docstring
 
 BODY = "The rest explains at length what happens, " * 5
 

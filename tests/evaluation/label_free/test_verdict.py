@@ -9,23 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from label_free_fitting import (
-    LabelledPair,
-    count_trust,
-    fit_threshold,
-    fit_weights,
-    leave_one_out,
-)
+from label_free_fitting import LabelledPair, count_trust, fit_threshold, fit_weights, leave_one_out
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.estimates import (
-    CROPS,
-    ESTIMATORS,
-    GENERATED,
-    WITH_BM25,
-    estimate_pair,
-    kind,
-)
+from beir_cocodr.evaluation.label_free.estimates import CROPS, ESTIMATORS, GENERATED, WITH_BM25, estimate_pair, kind
 from beir_cocodr.evaluation.label_free.evidence import Evidence
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.evaluation.label_free.verdict import (
@@ -190,8 +177,7 @@ def test_the_fit_is_that_of_scikit_learn_where_no_weight_is_held_at_zero():
     from sklearn.linear_model import LogisticRegression
 
     pairs = [
-        replace(p, features={CROPS: p.features[CROPS], "is bm25": p.features[GENERATED]})
-        for p in planted(noise=0.2)
+        replace(p, features={CROPS: p.features[CROPS], "is bm25": p.features[GENERATED]}) for p in planted(noise=0.2)
     ]
     x = np.array([list(p.features.values()) for p in pairs])
     scale = np.sqrt((x**2).mean(axis=0))
@@ -210,9 +196,7 @@ def test_models_that_are_about_as_good_keep_the_rule_from_deciding():
     """Their measured difference is a coin, and the estimates are as large as those of other pairs."""
     rng = np.random.default_rng(4)
     sure = planted()
-    equal = [
-        replace(p, difference=float(rng.choice([-0.01, 0.01])), truth="cannot tell") for p in planted(seed=9)
-    ]
+    equal = [replace(p, difference=float(rng.choice([-0.01, 0.01])), truth="cannot tell") for p in planted(seed=9)]
     assert fit_threshold(sure + equal) > fit_threshold(sure)
 
 

@@ -160,9 +160,7 @@ def test_recall_of_a_searcher_that_is_half_right():
 
     recall = recall_against_exact(Half(), queries, documents, sample=12, seed=3)
     assert recall == {"recall@10": 0.5, "recall@100": pytest.approx(0.45), "queries": 12}
-    small = recall_against_exact(
-        FaissIndex.build(documents[:7], FaissOptions(**QUIET)), queries, documents[:7]
-    )
+    small = recall_against_exact(FaissIndex.build(documents[:7], FaissOptions(**QUIET)), queries, documents[:7])
     assert small == {"recall@10": 1.0, "recall@100": 1.0, "queries": 30}
 
 
@@ -253,15 +251,11 @@ def test_the_gpu_is_used_where_there_is_one_and_the_index_stays_where_it_cannot(
     FaissIndex.build(documents, FaissOptions(kind="hnsw", **QUIET))
     assert len(moved) == 1
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", refuse, raising=False)
-    np.testing.assert_array_equal(
-        FaissIndex.build(documents, FaissOptions(**QUIET)).search(queries, 5)[1], expected[1]
-    )
+    np.testing.assert_array_equal(FaissIndex.build(documents, FaissOptions(**QUIET)).search(queries, 5)[1], expected[1])
     assert "stays on the CPU" in caplog.text
 
 
 def test_tensors_are_arrays_too(encoded):
     queries, documents = encoded
     index = FaissIndex.build(lambda: torch.split(torch.from_numpy(documents), 70), FaissOptions(**QUIET))
-    np.testing.assert_array_equal(
-        index.search(torch.from_numpy(queries), 10)[1], exact_top(queries, documents, 10)
-    )
+    np.testing.assert_array_equal(index.search(torch.from_numpy(queries), 10)[1], exact_top(queries, documents, 10))

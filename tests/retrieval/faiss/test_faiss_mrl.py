@@ -62,10 +62,7 @@ def test_quantised_kinds_beat_those_over_the_vectors_as_they_are(vectors, kind):
 
 def test_the_prior_apart_beats_one_that_is_quantised_too(vectors):
     exact = exact_top(*vectors, 10)
-    assert (
-        share(vectors, kind="sq8", transform="folding")
-        > overlap(bare_faiss("sq8", *folded(vectors)), exact) + 0.02
-    )
+    assert share(vectors, kind="sq8", transform="folding") > overlap(bare_faiss("sq8", *folded(vectors)), exact) + 0.02
 
 
 def test_lists_stand_for_the_means_of_their_documents(vectors, tmp_path):
@@ -116,11 +113,7 @@ def test_fp16_error_and_int8_rankings_gain_from_folding():
     exact, scores, errors = exact_top(queries, documents, 10), {}, {}
     for name, q, d in (
         ("before", queries, documents),
-        (
-            "after",
-            folding.transform_queries(queries, np.float64),
-            folding.transform_documents(documents, np.float64),
-        ),
+        ("after", folding.transform_queries(queries, np.float64), folding.transform_documents(documents, np.float64)),
     ):
         rest, scale = d[:, 1:], np.abs(d[:, 1:]).max() / 127
         for stored, small in (

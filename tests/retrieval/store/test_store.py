@@ -41,12 +41,7 @@ def run(folder: Path, model: Path, output: Path, **options: Any) -> dict[str, An
     encoder = {name: options.pop(name) for name in ("document_length", "title_separator") if name in options}
     options = {"shard_size": SIZE} | options
     return encode(
-        str(folder),
-        str(model),
-        output,
-        EncodeOptions(**options),
-        threads=1,
-        encoder=EncoderOptions(**encoder),
+        str(folder), str(model), output, EncodeOptions(**options), threads=1, encoder=EncoderOptions(**encoder)
     )
 
 
@@ -79,9 +74,7 @@ def test_the_record_says_what_the_vectors_depend_on(folder, store, tiny_bert):
     assert record["identity"]["document_length"] == 128
     assert record["model"] == {"name": str(tiny_bert), "path": str(tiny_bert.resolve())}
     assert not any(path.name.startswith(".") for path in store.iterdir())
-    assert {path.stat().st_mode & 0o777 for path in store.iterdir()} == {
-        (store / "store.json").stat().st_mode & 0o777
-    }
+    assert {path.stat().st_mode & 0o777 for path in store.iterdir()} == {(store / "store.json").stat().st_mode & 0o777}
 
 
 def test_a_complete_store_is_left_as_it_is(folder, store, tiny_bert):
@@ -218,9 +211,7 @@ def test_nan_beyond_the_sample_leaves_the_shards_before_it(tiny_bert, tmp_path, 
     path.write_text("".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts)))
     documents = load_collection(path, labels="none").documents
     with pytest.raises(InputError, match="document 'x4'"):
-        encode_documents(
-            breaking(tiny_bert, float("nan")), documents, tmp_path / "s", EncodeOptions(shard_size=2)
-        )
+        encode_documents(breaking(tiny_bert, float("nan")), documents, tmp_path / "s", EncodeOptions(shard_size=2))
     assert [path.name for path in sorted((tmp_path / "s").glob("*shard*"))] == [
         "shard-00000.safetensors",
         "shard-00001.safetensors",

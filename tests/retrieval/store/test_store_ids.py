@@ -21,9 +21,7 @@ def corpus(ids: list[str]) -> Documents:
 
 @settings(deadline=None, max_examples=30)
 @given(
-    ids=st.lists(
-        st.text(min_size=1, max_size=5).filter(lambda id: id.isprintable()), min_size=1, unique=True
-    ),
+    ids=st.lists(st.text(min_size=1, max_size=5).filter(lambda id: id.isprintable()), min_size=1, unique=True),
     group=st.integers(1, 9),
 )
 def test_ids_by_row_and_the_order_of_ties(tmp_path_factory, ids, group):

@@ -40,9 +40,7 @@ def read(run: Path) -> dict[str, dict[str, float]]:
 
 def overlap(one: Path, other: Path) -> float:
     left, right = read(one), read(other)
-    return float(
-        np.mean([len(left[query].keys() & right[query].keys()) / len(right[query]) for query in right])
-    )
+    return float(np.mean([len(left[query].keys() & right[query].keys()) / len(right[query]) for query in right]))
 
 
 @pytest.mark.parametrize(("kind", "least"), [("flat", 1.0), ("hnsw", 0.95), ("sq8", 0.99), ("ivfpq", 0.4)])

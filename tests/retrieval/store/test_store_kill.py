@@ -93,9 +93,7 @@ def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path)
     assert contents(stores[-1]) == expected
 
 
-def test_two_processes_write_what_one_does_even_when_one_of_them_is_killed(
-    folder, tiny_bert, tmp_path, caplog
-):
+def test_two_processes_write_what_one_does_even_when_one_of_them_is_killed(folder, tiny_bert, tmp_path, caplog):
     run(folder, tiny_bert, tmp_path / "one", "int8")
     two, killed = tmp_path / "two", []
 

@@ -137,9 +137,7 @@ def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_pat
     assert report["truncated_queries"] > 0.5
 
 
-def test_queries_of_another_model_are_refused_and_a_moved_one_is_not(
-    folder, store, tiny_bert, tiny_mlm, tmp_path
-):
+def test_queries_of_another_model_are_refused_and_a_moved_one_is_not(folder, store, tiny_bert, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match=r"another model: weights \w{16} .*\w{16} .*--model") as caught:
         search(store, str(folder), tmp_path / "run", model=str(tiny_mlm))
     assert str(tiny_bert) in str(caught.value)
@@ -188,9 +186,7 @@ def test_a_store_without_a_named_model_asks_for_it(folder, tiny_bert, tmp_path):
     search(tmp_path / "store", str(folder), tmp_path / "run", model=str(tiny_bert))
 
 
-@pytest.mark.parametrize(
-    ("precision", "least"), [("fp32", 1.0), ("fp16", 0.99), ("bf16", 0.95), ("int8", 0.9)]
-)
+@pytest.mark.parametrize(("precision", "least"), [("fp32", 1.0), ("fp16", 0.99), ("bf16", 0.95), ("int8", 0.9)])
 def test_mrl_is_found_in_any_precision_with_its_own_scores(folder, tiny_bert, tmp_path, precision, least):
     """The best ten by brute force in float64, and their scores."""
     model = MRL(str(tiny_bert))
@@ -229,9 +225,7 @@ def test_exact_search_keeps_its_embeddings_in_a_store(folder, tiny_bert, tmp_pat
     queries = {"d3": "wing flow", **collection.queries}  # one query with the id of a document
     plain = ExactSearch(model).search(form(collection.documents), queries, 7, "dot")
     for _ in range(2):
-        stored = ExactSearch(model, store=tmp_path / "store").search(
-            form(collection.documents), queries, 7, "dot"
-        )
+        stored = ExactSearch(model, store=tmp_path / "store").search(form(collection.documents), queries, 7, "dot")
         assert list(stored) == list(plain)
         for query, found in plain.items():
             assert list(stored[query]) == list(found)
