@@ -397,7 +397,7 @@ def _checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
 
 
 def _last_checkpoint(folder: Path, stateful: bool) -> Path | None:
-    """The newest complete checkpoint; the host writes trainer_state.json last, and a loss with a state comes after it."""
+    """The newest complete checkpoint: the host writes trainer_state.json last, then comes the state of the loss."""
     for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
         try:
             json.loads((checkpoint / "trainer_state.json").read_text())
