@@ -193,8 +193,8 @@ class Finding:
 
     Attributes:
         name: what it is called.
-        status: "ok"; "absent", which leaves out what it enables; "problem", which should be seen to. found: version,
-        place or size.
+        status: "ok"; "absent", which leaves out what it enables; "problem", which should be seen to.
+        found: version, place or size.
         enables: what works with it.
         how: how to get it; empty where nothing is missing.
     """

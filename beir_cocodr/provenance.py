@@ -35,8 +35,8 @@ class CollectionProvenance:
         dataset: as it was named; may have moved since.
         documents, corpus_sha256: number and content of the documents.
         counts: what was accepted and counted when it was read.
-        split, queries, queries_sha256, qrels_sha256: of the queries; None where none were given. generation: of
-        generated queries, settings and counts of their generation.json; None for others.
+        split, queries, queries_sha256, qrels_sha256: of the queries; None where none were given.
+        generation: of generated queries, settings and counts of their generation.json; None for others.
     """
 
     dataset: str
@@ -227,8 +227,8 @@ class ContaminationStatement:
         stages: oldest first.
         root: the model that everything began with, of which nothing is known.
         collections: what training was given, told apart by hashes.
-        documents_seen, queries_seen: evaluated ones that were given to training, each counted once. document_ids: the
-        first 100 of them.
+        documents_seen, queries_seen: evaluated ones that were given to training, each counted once.
+        document_ids: the first 100 of them.
         query_ids: all of them.
         labels_seen: whether the labels that judge were among it.
         complete: whether nothing is unknown but the root.
@@ -257,8 +257,8 @@ def contamination_statement(models: Sequence[str], collection: Collection) -> di
     part.
 
     Args:
-        models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts. collection:
-        what they are judged on.
+        models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
+        collection: what they are judged on.
 
     Raises:
         InputError: a training.json cannot be read.

@@ -2,8 +2,8 @@
 
 MiniLM is pre-trained by COCO on the documents of source and targets and fine-tuned on the source's queries with BM25
 negatives. Targets are API documentation and, where --collections names their folder, the test collections cranfield,
-cisi, npl and time, cut to --documents (all judged and a random sample). Each model
-and each evaluation is a cell that is kept in --output and not made again. Writes benchmarks/results/ablation.json.
+cisi, npl and time, cut to --documents (all judged and a random sample). Each model and each evaluation is a cell that
+is kept in --output and not made again. Writes benchmarks/results/ablation.json.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 MiniLM sees two spans of each of --documents API documents. The rival is sentence-transformers'
 CachedMultipleNegativesRankingLoss on the same batch with the same mini-batches; COCO runs without language-model losses
-for that comparison, and once with them. Each loss has a process of its own, so that
-its peak memory is its own, and the processes take turns. A step is forward and backward, dropout off.
+for that comparison, and once with them. Each loss has a process of its own, so that its peak memory is its own, and the
+processes take turns. A step is forward and backward, dropout off.
 
     python benchmarks/gradient_cache.py [--documents 2048] [--mini-batch-size 32] [--repeats 3]
 

@@ -6,8 +6,8 @@ does, and so is MiniLM itself (source). Label-free distillation starts from Mini
 the model-free generator. Targets are API documentation and, where --collections names their folder, the test
 collections cranfield, cisi, npl and time, cut to --documents (all judged and a random sample). Then C, the queries of a
 passage, on a few passages that are seen several times; and length and speed of passage-query and passage-passage pairs.
-Each model and each evaluation is a cell
-that is kept in --output and not made again. Writes benchmarks/results/query_as_context.json.
+Each model and each evaluation is a cell that is kept in --output and not made again. Writes
+benchmarks/results/query_as_context.json.
 """
 
 from __future__ import annotations

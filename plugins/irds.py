@@ -45,8 +45,8 @@ class Entry:
     """A dataset that is going to be registered.
 
     Attributes:
-        handlers: of documents, queries and judgements; never a whole dataset, whose id would come along. documentation:
-        pretty_name, desc, bibtex_ids, bibtex.
+        handlers: of documents, queries and judgements; never a whole dataset, whose id would come along.
+        documentation: pretty_name, desc, bibtex_ids, bibtex.
         counts: "docs", "queries" or "qrels" to how many there are, where the handlers do not tell.
     """
 
@@ -191,8 +191,8 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
     Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``,
     REGIME being interpolation or extrapolation. Each has the test queries and their judgements; ``/test`` below it is
     the same, ``/train`` the training queries chosen and theirs. Documents are those of BASE, in its own class and
-    store, where it is an id of ir_datasets,
-    and so are queries; else both are read from the folders. Calling it again does no harm.
+    store, where it is an id of ir_datasets, and so are queries; else both are read from the folders. Calling it again
+    does no harm.
 
     Args:
         output: the folder with the ``manifest.json``.

@@ -28,15 +28,15 @@ class LuceneBM25:
     """A Lucene index over title and text of a corpus, searched by Pyserini's ``LuceneSearcher``.
 
     Scores are Pyserini's: rounded to four decimals, and of documents that tie those with the greater id lowered by a
-    millionth each, so that its order is in the scores. They need no ties broken afterwards,
-    and a run equals that of Pyserini.
+    millionth each, so that its order is in the scores. They need no ties broken afterwards, and a run equals that of
+    Pyserini.
 
     Args:
         documents: the corpus; its texts are streamed.
         folder: of the index, to be made; the caller removes it.
         text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" takes out Lucene's stop words and stems by Porter's algorithm, "none" does neither. k1, b:
-        as in Anserini's BEIR baselines, 0.9 and 0.4.
+        analyzer: "english" takes out Lucene's stop words and stems by Porter's algorithm, "none" does neither.
+        k1, b: as in Anserini's BEIR baselines, 0.9 and 0.4.
         threads: of Lucene; all cores by default. They change no score.
 
     Raises:

@@ -46,8 +46,8 @@ def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
     """A flat inner-product index with its ids.
 
     Args:
-        folder: to be made: ``index``, by FAISS, and ``docid``, an id a line in the order of the index. pieces: of the
-        corpus, in order, at least one.
+        folder: to be made: ``index``, by FAISS, and ``docid``, an id a line in the order of the index.
+        pieces: of the corpus, in order, at least one.
 
     Raises:
         InputError: FAISS is not installed, there is something in ``folder``, or an id cannot be one there.
@@ -66,8 +66,8 @@ def write_queries_folder(folder: Path, queries: Mapping[str, str], vectors: npt.
     """Encoded queries, as Pyserini looks them up by their text.
 
     Args:
-        folder: to be made: ``embedding.pkl``, a DataFrame with the columns id, text and embedding. queries: query id to
-        text.
+        folder: to be made: ``embedding.pkl``, a DataFrame with the columns id, text and embedding.
+        queries: query id to text.
         vectors: (Q, w), in their order.
 
     Raises:
@@ -185,8 +185,8 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
 
     Args:
         model: the encoder that made the index.
-        queries: query id to text, such as :func:`~beir_cocodr.data.collection.load_queries` finds. folder: to be made;
-        holds ``embedding.pkl``. It is a pickle because Pyserini reads nothing else: give it to
+        queries: query id to text, such as :func:`~beir_cocodr.data.collection.load_queries` finds.
+        folder: to be made; holds ``embedding.pkl``. It is a pickle because Pyserini reads nothing else: give it to
             others only where they trust you, and load none that you do not trust.
         batch_size: queries encoded at a time.
 

@@ -28,8 +28,8 @@ class CocoDRQueryEncoder(QueryEncoder):
     :func:`~beir_cocodr.plugins.pyserini.write_index` answers with the model's own scores.
 
     Args:
-        model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``. batch_size: queries encoded
-        at a time.
+        model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``.
+        batch_size: queries encoded at a time.
         encoder: how the model is loaded where it is loaded here.
 
     Raises:

@@ -52,8 +52,8 @@ def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
 
     Args:
         files: what `evaluate` wrote.
-        datasets: the collections; each file has to be of one of them. A folder may be named in another way. measure: as
-        it stands in the files, such as nDCG@10.
+        datasets: the collections; each file has to be of one of them. A folder may be named in another way.
+        measure: as it stands in the files, such as nDCG@10.
 
     Raises:
         InputError: a file cannot be read or is no results.json, is of another collection, lacks the measure, or has a

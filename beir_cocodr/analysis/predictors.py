@@ -1,8 +1,8 @@
 """Pre-retrieval query performance predictors: how well a query will do, from the corpus alone.
 
 A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often as they stand in
-the query, and gives one number, NaN where it is not defined; terms that the corpus does not have
-are left out. Repetition of a term counts in SCS only. An MRL predicts by itself how well a query will do, see
+the query, and gives one number, NaN where it is not defined; terms that the corpus does not have are left out.
+Repetition of a term counts in SCS only. An MRL predicts by itself how well a query will do, see
 :func:`variance_predictors`.
 
 Left out are MaxDC (Arabzadeh et al., 2020) and P_clarity (Roy et al., 2019): they need word embeddings.
@@ -38,8 +38,8 @@ class QueryTerms:
     """The terms of one query, stop words gone, stemmed as the corpus is.
 
     Attributes:
-        known: (m,) int64 columns of the terms that the corpus has, in order, as often as they stand there. unknown: how
-        many words the corpus does not have.
+        known: (m,) int64 columns of the terms that the corpus has, in order, as often as they stand there.
+        unknown: how many words the corpus does not have.
     """
 
     known: npt.NDArray[np.int64]

@@ -224,8 +224,8 @@ class Shift(Report):
     Attributes:
         document_jaccard, query_type_jaccard: a number where there is one target, and target to number where there are
             several. None where one side has no words, or no queries.
-        scores: model to target to score in ``measure``, less that of the ``baseline`` if there is one. correlations:
-        model to the correlations of its scores with both similarities.
+        scores: model to target to score in ``measure``, less that of the ``baseline`` if there is one.
+        correlations: model to the correlations of its scores with both similarities.
     """
 
     document_jaccard: float | dict[str, float | None] | None

@@ -109,8 +109,8 @@ def source_losses(
 
     Args:
         model: an encoder; cosines are scaled by 20 as in training, dot products by 1.
-        documents: the corpus of the triplets. The documents of 256 queries are in memory at a time. triplets: the
-        queries.
+        documents: the corpus of the triplets. The documents of 256 queries are in memory at a time.
+        triplets: the queries.
         batch_size, progress: of encoding.
 
     Raises:
@@ -197,8 +197,8 @@ class SourceClusterOptions:
         clusters: K of K-means (paper: 50).
         sample: the most source queries.
         negatives: BM25 negatives a source query.
-        cases: target queries that are shown with their nearest source queries, where none are chosen. nearest: source
-        queries shown for each.
+        cases: target queries that are shown with their nearest source queries, where none are chosen.
+        nearest: source queries shown for each.
         seed: of the sample, the negatives and K-means.
     """
 
@@ -274,8 +274,8 @@ class SourceClusters(Report):
 
     Attributes:
         sampled: source queries.
-        nearest_improved: targets whose nearest cluster has a lower loss after than before. reduction_against_gain: None
-        without results.
+        nearest_improved: targets whose nearest cluster has a lower loss after than before.
+        reduction_against_gain: None without results.
         measure: of the gains, None without results.
     """
 
@@ -315,8 +315,8 @@ def source_clusters(
 
     Args:
         source, source_split: labelled, what the models were trained on.
-        targets, split: collections with queries: those of the split, or all where there is no such split. before,
-        after: two encoders with one similarity, such as without and with iDRO.
+        targets, split: collections with queries: those of the split, or all where there is no such split.
+        before, after: two encoders with one similarity, such as without and with iDRO.
         options: see :class:`SourceClusterOptions`.
         results: results.json files of `evaluate` with both models, over targets (for the gains of Figure 5c and Table
             4) and over the source (for those of source queries in Table 4).

@@ -239,7 +239,8 @@ def measure_spans(
     Args:
         model: an encoder; the contrastive loss has its similarity, with scale 20 for cosine and 1 for dot product.
         pairs: the texts.
-        batch_size: documents contrasted with each other; all of them where there are fewer. temperature: of uniformity.
+        batch_size: documents contrasted with each other; all of them where there are fewer.
+        temperature: of uniformity.
         encode_batch_size, progress: of encoding.
 
     Raises:

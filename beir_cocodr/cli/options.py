@@ -2,8 +2,7 @@
 
 A field that is made by :func:`~beir_cocodr.models.spec.option` states a flag's name, type, default and help once. A
 command names the fields it has flags for, and gets the options as one object: by :func:`takes`, or, of a training, by
-:func:`trains`, with presets and ``--set``. :class:`RayCommand` is for commands whose work
-a cluster can share.
+:func:`trains`, with presets and ``--set``. :class:`RayCommand` is for commands whose work a cluster can share.
 """
 
 from __future__ import annotations

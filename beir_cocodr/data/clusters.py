@@ -35,8 +35,8 @@ class Clusters:
         centroids: (K, d) float32 as K-means left them, those of folded clusters included.
         sizes: (K,) int64 numbers of queries, after folding; they sum to Q.
         method: the library that ran K-means.
-        sampled: the number of queries that K-means saw; the others were only assigned. folded_clusters: clusters that
-        had fewer than ``min_size`` queries, but some.
+        sampled: the number of queries that K-means saw; the others were only assigned.
+        folded_clusters: clusters that had fewer than ``min_size`` queries, but some.
         folded_queries: their queries.
     """
 

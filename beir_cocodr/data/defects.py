@@ -28,8 +28,8 @@ class Defect:
         severity: ``"error"`` is what loading refuses, ``"warning"`` what it accepts and counts.
         kind: the category, the same words as the keys of ``Collection.counts``.
         file: the file it stands in, or ``irds:ID``.
-        line: line in that file from 1 (the record's number for ir_datasets), None if it is the whole file. id: the id
-        of the query or document at fault, None where there is none.
+        line: line in that file from 1 (the record's number for ir_datasets), None if it is the whole file.
+        id: the id of the query or document at fault, None where there is none.
         message: one line, what is wrong and the way out.
         times: how many lines this one defect stands for (CRLF, absent titles, ... are reported once a file).
     """

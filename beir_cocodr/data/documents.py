@@ -108,8 +108,8 @@ class Documents(Mapping[str, dict[str, str]]):
     Python objects. The first lookup by id builds an index of 16 bytes a document.
 
     Args:
-        table: columns ``id``, ``title`` and ``text``, large_string without nulls, ids unique. content_hash: sha256 in
-        hexadecimal over all (id, title, text) in order.
+        table: columns ``id``, ``title`` and ``text``, large_string without nulls, ids unique.
+        content_hash: sha256 in hexadecimal over all (id, title, text) in order.
         path: the Arrow file behind the table. A pickled `Documents` with a path is opened again at the other end, one
             without carries the whole table.
     """

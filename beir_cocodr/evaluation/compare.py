@@ -77,8 +77,8 @@ def compare_models(
         queries: look at only that many queries of the collection, evenly spaced.
         samples, seed: of crops and of generated queries.
         wanted: how many pairs to ask labels for.
-        against: ask for those that tell this model from the best of the others, not the two best models. search: how
-        models are loaded and search.
+        against: ask for those that tell this model from the best of the others, not the two best models.
+        search: how models are loaded and search.
 
     Returns:
         What comparison.json holds.

@@ -58,8 +58,8 @@ def evaluate(
         measures: names that ir-measures knows.
         policy: for documents whose id is the query's, see :func:`identical_ids`.
         top_k: documents a query; by default what the measures need.
-        families: questions, each by the (a, b) labels to test for it; by default all against all. queries: evaluate
-        only that many queries, evenly spaced (stated in the results).
+        families: questions, each by the (a, b) labels to test for it; by default all against all.
+        queries: evaluate only that many queries, evenly spaced (stated in the results).
         search: how models are loaded and search.
 
     Returns:

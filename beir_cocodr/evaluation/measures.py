@@ -81,8 +81,8 @@ def compare(
 
     Args:
         scores: model to measure to (Q,) per-query scores, all in one order of queries.
-        families: name of a question to the pairs that answer it; Holm's correction is over these. seed: of the
-        resampling.
+        families: name of a question to the pairs that answer it; Holm's correction is over these.
+        seed: of the resampling.
     """
     compared = []
     for measure in next(iter(scores.values()), {}):

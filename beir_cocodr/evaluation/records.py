@@ -26,12 +26,12 @@ class PairedTest:
         family: the question that the test belongs to.
         difference: mean of b − a.
         interval: bootstrap 95% interval of the difference; None with one query.
-        t_p: two-tailed paired t-test; None with one query, which has no variance to test against. randomization_p:
-        two-tailed paired randomisation test of the mean; None like ``t_p``.
+        t_p: two-tailed paired t-test; None with one query, which has no variance to test against.
+        randomization_p: two-tailed paired randomisation test of the mean; None like ``t_p``.
         wins, ties, losses: queries on which b is better, equal, worse.
-        t_p_holm, randomization_p_holm: the same, by Holm's correction over its family, within a measure. verdict:
-        follows from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else
-            "cannot tell".
+        t_p_holm, randomization_p_holm: the same, by Holm's correction over its family, within a measure.
+        verdict: follows from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else "cannot
+            tell".
     """
 
     family: str
@@ -78,8 +78,8 @@ class ModelResult:
 
     Attributes:
         model: its name as for ``evaluate``, or a run file.
-        measures, intervals: mean over queries of each measure, and its bootstrap 95% interval. queries_without_results:
-        how many queries scored 0 for want of results.
+        measures, intervals: mean over queries of each measure, and its bootstrap 95% interval.
+        queries_without_results: how many queries scored 0 for want of results.
         retrieval: what the retriever says of itself; empty for a run file.
         index_seconds, search_seconds, seconds: 0 for a run file. What an earlier model has made, such as the same
             encoder's embeddings, costs nothing.
@@ -288,8 +288,8 @@ class AnnotationCandidate:
     """A query-document pair to label.
 
     Attributes:
-        weight: by how much the difference of the two models' DCG@10 changes if the document is relevant. rank_a,
-        rank_b: its ranks, None beyond rank 10.
+        weight: by how much the difference of the two models' DCG@10 changes if the document is relevant.
+        rank_a, rank_b: its ranks, None beyond rank 10.
         query, document: text of the query, and the beginning of the document's.
     """
 
@@ -317,8 +317,8 @@ class PseudoQueryFigures:
     """Queries that stand in for judged ones.
 
     Attributes:
-        verbatim: mean share of a query's words that stand in its document; None without queries. counts: what was
-        looked at and left out.
+        verbatim: mean share of a query's words that stand in its document; None without queries.
+        counts: what was looked at and left out.
         bm25_ndcg: nDCG@10 of BM25 alone.
         of_the_collection: of the queries on which lists are compared: whether they are the collection's own.
     """
@@ -337,8 +337,8 @@ class Findings:
     Attributes:
         ranking: models, best first.
         best: the first of them.
-        measure, evaluation: with labels: the measure that decides, and what ``evaluate`` found. samples, seed: without
-        labels: of the pseudo-queries.
+        measure, evaluation: with labels: the measure that decides, and what ``evaluate`` found.
+        samples, seed: without labels: of the pseudo-queries.
         pseudo_queries: without labels: "held-out crops", "generated queries", and those of the "agreement".
         calibration: without labels: of the rule, or why there is none.
         retrieval: without labels: model to what its retriever says of itself.
@@ -398,8 +398,8 @@ class Recommendation:
     Attributes:
         model: its label, such as "base + COCO, fused".
         measure: that decided; None without labels.
-        verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot tell". verdicts:
-        trained encoder to the verdict against the base.
+        verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot tell".
+        verdicts: trained encoder to the verdict against the base.
         reasons: for a person.
         verdicts_by_use: without labels: trained encoder to use ("alone", "with feedback", "fused") to verdict, against
             the base in the same use.

@@ -105,8 +105,8 @@ class LexicalGenerator:
         text_format: joins titles and texts.
         per_passage: queries of a passage.
         language: of the sentences, see :func:`sentence_ranges`.
-        max_length: the most words of a query, as :func:`count_units` counts them; a longer one is cut. seed: of all
-        choices.
+        max_length: the most words of a query, as :func:`count_units` counts them; a longer one is cut.
+        seed: of all choices.
     """
 
     def __init__(

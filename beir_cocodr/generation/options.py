@@ -36,8 +36,8 @@ class GenerationOptions:
             words.
         top_p, top_k: of nucleus sampling.
         batch_size: passages read at a time.
-        max_passages: generate for a random sample of so many passages; for all by default. shard_documents: documents
-        of a shard, which is the unit of resuming.
+        max_passages: generate for a random sample of so many passages; for all by default.
+        shard_documents: documents of a shard, which is the unit of resuming.
         seed: of sampling.
         title_separator: between title and text of a document.
         dedupe: keep a text once in the whole output, its first time.

@@ -52,9 +52,8 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
     the corpus.
 
     Args:
-        folder: a finished folder, with ``generation.json``, ``queries.jsonl`` and the corpus. queries_per_passage: C,
-        the most queries a passage keeps: the first C of ``queries.jsonl``; all by
-            default.
+        folder: a finished folder, with ``generation.json``, ``queries.jsonl`` and the corpus.
+        queries_per_passage: C, the most queries a passage keeps: the first C of ``queries.jsonl``; all by default.
 
     Returns:
         A ``datasets.Dataset`` with a row for every passage that has a query, in corpus order (the passages of a

@@ -156,12 +156,12 @@ class ClusterCapture:
     """Keeps the inputs and output gradients of chosen modules over one training step.
 
     For a layer y = x Wᵀ + b the gradient of cluster k's loss is D_kᵀ X_k, where X_k and D_k are the rows of x and of
-    the gradient of y that come from cluster k's examples; the backward computes both anyway. Hooks
-    are put on for the duration of a forward only, so nothing of this stays in the model.
+    the gradient of y that come from cluster k's examples; the backward computes both anyway. Hooks are put on for the
+    duration of a forward only, so nothing of this stays in the model.
 
     Args:
-        modules: to watch; each takes (B, ..., in) and gives (B, ..., out), row b from example b. slots: (B,) the place
-        of each example's cluster among the clusters of the batch.
+        modules: to watch; each takes (B, ..., in) and gives (B, ..., out), row b from example b.
+        slots: (B,) the place of each example's cluster among the clusters of the batch.
         deliver: called once per module, with its index and :data:`Tokens`, as soon as the gradients of all its forwards
             are there.
     """

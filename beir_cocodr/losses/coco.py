@@ -75,14 +75,14 @@ class COCOLoss(CachedLossMixin, nn.Module):
 
     Over several ranks the batch is that of all ranks: rank r holds its r-th part, all parts of one size. Embeddings are
     gathered with their gradient, masked tokens are counted over all ranks, and the gradient that data-parallel
-    averaging makes is that of one process with the whole batch. The value is this
-    rank's share; its mean over ranks is the loss.
+    averaging makes is that of one process with the whole batch. The value is this rank's share; its mean over ranks is
+    the loss.
 
     Args:
         model: the encoder, with or without the head.
-        scale: factor on the scores; by default 20 for cosine models and 1 for dot-product models. mini_batch_size:
-        sequences embedded at a time by gradient caching; None embeds all at once. mlm_weight: weight of the
-        language-model losses (paper: 1).
+        scale: factor on the scores; by default 20 for cosine models and 1 for dot-product models.
+        mini_batch_size: sequences embedded at a time by gradient caching; None embeds all at once.
+        mlm_weight: weight of the language-model losses (paper: 1).
         contrastive_weight: weight of the contrastive loss (paper: 1); 0 leaves it out, so that one column is enough
             (Condenser, or masked language modelling with a head without layers).
 

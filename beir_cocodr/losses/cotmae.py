@@ -96,8 +96,8 @@ class CoTMAELoss(nn.Module):
     Args:
         model: the encoder, ending in a :class:`~beir_cocodr.models.condenser.CondenserHead` without layers and a
             :class:`~beir_cocodr.models.cotmae.CoTMAEDecoder`.
-        mini_batch_size: passages in memory at a time, by accumulation; None takes all at once. mlm_weight: weight of
-        the encoder's loss (paper: 1).
+        mini_batch_size: passages in memory at a time, by accumulation; None takes all at once.
+        mlm_weight: weight of the encoder's loss (paper: 1).
 
     Requirements:
         Two columns: passages with ``mlm_labels``, and their contexts; with ``mlm_labels`` these are labels of the

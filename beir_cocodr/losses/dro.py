@@ -1,7 +1,7 @@
 """Losses over clusters of queries: ERM, group DRO, CVaR and iDRO.
 
-All of them are Σ_k c_k ℓ_k with ℓ_k the mean loss of cluster k in the batch, and differ in how they choose c:
-:class:`ClusterLoss` by the clusters' sizes (ERM), :class:`GroupDROLoss` by their losses, online,
+All of them are Σ_k c_k ℓ_k with ℓ_k the mean loss of cluster k in the batch, and differ in how they choose
+c: :class:`ClusterLoss` by the clusters' sizes (ERM), :class:`GroupDROLoss` by their losses, online,
 :class:`CVaRLoss` so that only the worst share counts fully, and :class:`IDROLoss` by whose gradient lowers the losses
 of all. A new weighting is a subclass with :meth:`~ClusterLoss.observe`,
 :meth:`~ClusterLoss.coefficients` or :meth:`~ClusterLoss.update`.
@@ -47,15 +47,15 @@ class ClusterLoss(nn.Module):
         model: the encoder.
         n_clusters: K.
         clusters: (N,) the cluster of each training example, which labels then number; without it labels are clusters.
-        scale: factor on scores; by default 20 for cosine models and 1 for dot-product models. in_batch: let each query
-        find its positive among all documents of the batch, over all processes, instead of
+        scale: factor on scores; by default 20 for cosine models and 1 for dot-product models.
+        in_batch: let each query find its positive among all documents of the batch, over all processes, instead of
             among its own. Cluster gradients are then no longer separable by example, and "one_backward" and "sketch"
             take them from the triplet part, query against own documents.
         gram: "one_backward" (hooks in the training backward, exact), "sketch" (the same with gradients projected to
             ``sketch_size`` dimensions a side, for many processes), "k_calls" (a gradient call for each cluster, as
             published) or "batched" (one vectorised call).
-        gradient_layers: last layers whose gradients are compared; default 3 of 12, else 2. sketch_size, seed: of the
-        sketch.
+        gradient_layers: last layers whose gradients are compared; default 3 of 12, else 2.
+        sketch_size, seed: of the sketch.
 
     Requirements:
         Columns query, positive and, unless ``in_batch``, negatives; labels. Each forward in training is followed by one
@@ -373,16 +373,15 @@ class IDROLoss(ClusterLoss):
     Args:
         model, n_clusters, ...: as for :class:`ClusterLoss`.
         mode: "published" is the released code bit for bit: ``absent="reset"``, loss Σ_k h_k ℓ_k, weights 1 at first.
-            "stable" (default) is the same update with ``absent="keep"`` and
-            ``renormalize_present``, because small batches hold few of the clusters and the sum of their weights swings.
-            "paper": loss Σ_k α_k ω_k ℓ_k with α_k ∝ ℓ_k^β, mean 1 over the clusters of the batch, and Eq. 23 with
-            weights of at least 1e-8. Its gradients are raw: where they are large the default τ lets one cluster take
-            nearly all the weight, so look at the log and raise τ.
+            "stable" (default) is the same update with ``absent="keep"`` and ``renormalize_present``, because small
+            batches hold few of the clusters and the sum of their weights swings. "paper": loss Σ_k α_k ω_k ℓ_k with α_k
+            ∝ ℓ_k^β, mean 1 over the clusters of the batch, and Eq. 23 with weights of at least 1e-8. Its gradients are
+            raw: where they are large the default τ lets one cluster take nearly all the weight, so look at the log and
+            raise τ.
         alpha, rho, ema, eps: of the published update (0.25, 0.05, 0.1, 0.01).
         beta, tau: of the paper's; τ is K/ρ by default, 1,000 with the published settings.
-        absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own. renormalize_present:
-        divide the factors of the clusters of a batch by their sum; None is the mode's
-            own.
+        absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own.
+        renormalize_present: divide the factors of the clusters of a batch by their sum; None is the mode's own.
 
     Raises:
         InputError: an unknown mode, or settings that "published" does not have.

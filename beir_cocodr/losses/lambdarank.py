@@ -72,8 +72,8 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         scale: factor on dot products; by default ½ for MRL, so that s = −KL, 20 for cosine models and 1 for others.
         in_batch: all documents of the batch take part in every query's list, below its own (default). A document that
             stands in the query's own list too is told by its tokens and left out: where lists hold all known positives,
-            no known positive becomes a negative. Each takes part once, however
-            many lists hold it. Over several ranks, each rank has its own batch.
+            no known positive becomes a negative. Each takes part once, however many lists hold it. Over several ranks,
+            each rank has its own batch.
         reduction: see :func:`lambda_rank_distillation_loss`.
         mini_batch_size: texts embedded at a time by gradient caching; None embeds all at once.
 

@@ -29,13 +29,13 @@ class COCODR(SentenceTransformer):
     """A dense encoder for queries and documents.
 
     A folder or hub name with a ``modules.json`` keeps its own pooling, similarity, prompts and lengths. Anything else
-    (a bare BERT, such as the published ``OpenMatch/cocodr-*``) becomes the last layer's
-    [CLS] vector, compared by dot product, with queries cut to 64 and documents to 128 tokens. What ``save_pretrained``
-    writes is made of stock modules and loads with ``SentenceTransformer(path)``.
+    (a bare BERT, such as the published ``OpenMatch/cocodr-*``) becomes the last layer's [CLS] vector, compared by dot
+    product, with queries cut to 64 and documents to 128 tokens. What ``save_pretrained`` writes is made of stock
+    modules and loads with ``SentenceTransformer(path)``.
 
     Args:
-        model_name_or_path: hub name, folder of a transformer, or folder of a sentence-transformers model. query_length,
-        document_length: override the lengths, in tokens.
+        model_name_or_path: hub name, folder of a transformer, or folder of a sentence-transformers model.
+        query_length, document_length: override the lengths, in tokens.
         query_prompt, document_prompt: override the prompts.
         title_separator: overrides what stands between title and text.
         **kwargs: passed on to ``SentenceTransformer`` (``device``, ``model_kwargs``, ``modules``, ...).

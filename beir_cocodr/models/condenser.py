@@ -139,15 +139,15 @@ class CondenserHead(SavedModule):
     """Two transformer layers over [last [CLS] ; earlier tokens], and a shared masked-language-model head.
 
     It stands last in the encoder while that is trained, so that checkpoints, optimiser and data-parallel wrapping see
-    it, and does nothing unless the features carry ``mlm_labels``. Then it adds one column to
-    the embeddings: each sequence's language-model loss, summed over its masked tokens, through the head (tokens of
-    layer ``skip_from`` beside the last layer's [CLS]) and, with ``late_mlm``, straight from the last layer as well.
+    it, and does nothing unless the features carry ``mlm_labels``. Then it adds one column to the embeddings: each
+    sequence's language-model loss, summed over its masked tokens, through the head (tokens of layer ``skip_from``
+    beside the last layer's [CLS]) and, with ``late_mlm``, straight from the last layer as well.
 
     Args:
         hidden_size, num_attention_heads, intermediate_size, dropout, vocab_size, layer_norm_eps: as in the backbone.
-        n_head_layers: transformer layers of the head (default 2; 0 leaves the late loss alone). skip_from: hidden state
-        that the tokens are taken from, 0 being the embeddings (default half of
-            the layers, so 6 of 12).
+        n_head_layers: transformer layers of the head (default 2; 0 leaves the late loss alone).
+        skip_from: hidden state that the tokens are taken from, 0 being the embeddings (default half of the layers, so 6
+            of 12).
         late_mlm: add the loss of the last layer (default).
 
     References:

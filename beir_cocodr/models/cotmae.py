@@ -48,8 +48,8 @@ class CoTMAEDecoder(SavedModule):
     normalised one is scaled by √d, to the size of the tokens beside it.
 
     Args:
-        hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the backbone. vocab_size:
-        the backbone's; tells decoders apart.
+        hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the backbone.
+        vocab_size: the backbone's; tells decoders apart.
         decoder: "autoregressive" (each position sees what :func:`autoregressive_mask` says) or "masked" (each position
             sees all).
         n_layers: transformer layers (default 1 and 2).
@@ -157,8 +157,8 @@ def build_decoder(
     Args:
         model: the encoder.
         head: see :meth:`CoTMAEDecoder.tie`.
-        source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes on. decoder,
-        n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`' number.
+        source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes on.
+        decoder, n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`' number.
 
     Returns:
         The decoder, and in words where its weights come from.

@@ -25,8 +25,8 @@ def negative_kl(
 
     Args:
         query_mean, query_variance: μ_q and σ_q² > 0, (..., k).
-        document_mean, document_variance: μ_d and σ_d² > 0, (..., k); the leading dimensions broadcast. formula: "paper"
-        gives Eq. 10 instead, for ablation:
+        document_mean, document_variance: μ_d and σ_d² > 0, (..., k); the leading dimensions broadcast.
+        formula: "paper" gives Eq. 10 instead, for ablation:
             −½ [Σ log σ_di² + Π σ_qi² / Π σ_di² + Σ (μ_qi − μ_di)² / σ_di²], its ratio at most e^60.
 
     Returns:
@@ -58,8 +58,8 @@ def flatten_query(mean: Tensor, variance: Tensor, formula: Formula = "exact", lo
 
     Args:
         mean, variance: μ_q and σ_q² > 0, (..., k).
-        formula: "paper" gives q = [1, Π σ_qi², μ_q², μ_q] of Eq. 14, with q·d twice Eq. 10. log_reference: for "paper"
-        only, subtracted from Σ log σ_i² of queries and documents alike, so that products of
+        formula: "paper" gives q = [1, Π σ_qi², μ_q², μ_q] of Eq. 14, with q·d twice Eq. 10.
+        log_reference: for "paper" only, subtracted from Σ log σ_i² of queries and documents alike, so that products of
             hundreds of variances keep within the range of float32 (beyond e^±30 they saturate).
 
     Returns:

@@ -26,8 +26,8 @@ class MRL(COCODR):
 
     ``encode_query`` and ``encode_document`` (BEIR: ``encode_queries``, ``encode_corpus``) give flattened vectors whose
     dot product is −2·KL up to terms of the query, so every dot-product index serves them as they are. Queries and
-    documents are flattened differently: plain ``encode`` is refused, and so is all
-    that changes vectors afterwards (normalisation, truncation, quantisation).
+    documents are flattened differently: plain ``encode`` is refused, and so is all that changes vectors afterwards
+    (normalisation, truncation, quantisation).
 
     Starts from any BERT-like encoder, or one that sentence-transformers saved with [CLS] or mean pooling; or is a saved
     MRL, see :meth:`load`. Inputs are ``[CLS] [VAR] text [SEP]``; all of it counts in the lengths.
@@ -171,8 +171,8 @@ class MRL(COCODR):
 
         Args:
             texts: queries or documents.
-            task: "query" or "document", for prompt and length; the projections are the same. batch_size, **kwargs: as
-            for ``encode_query``.
+            task: "query" or "document", for prompt and length; the projections are the same.
+            batch_size, **kwargs: as for ``encode_query``.
         """
         if task not in ("query", "document"):
             raise InputError(f"task is {task!r}; there are query and document")

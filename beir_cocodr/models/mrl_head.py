@@ -34,8 +34,9 @@ class MRLHead(SavedModule):
         k: variables of the distribution; the flattened vectors have 2k + 1 numbers.
         beta: β of the softplus (default 1; the paper finds any β ≥ 1 as good).
         pooling: "cls" (the paper) or "mean", what h is.
-        normalize_mean: scale h to unit length, for encoders that compare by cosine (default off). formula: "exact" or,
-        for ablation, "paper" (2k + 2 numbers), see :mod:`beir_cocodr.models.kl`. variance_floor: least σ² (1e-4, ours).
+        normalize_mean: scale h to unit length, for encoders that compare by cosine (default off).
+        formula: "exact" or, for ablation, "paper" (2k + 2 numbers), see :mod:`beir_cocodr.models.kl`.
+        variance_floor: least σ² (1e-4, ours).
 
     References:
         MRL, section 4.1, Eq. 11.
@@ -140,8 +141,8 @@ def add_variance_token(model: Any) -> None:
     """Make an encoder read ``[CLS] [VAR] text [SEP]``, by its tokenizer's own template.
 
     So wherever the tokenizer is used, [VAR] is there, counts in the length, and is never cut off. Its embedding starts
-    as [CLS]'s: a token that the encoder knows as one that sums a text up. Does nothing
-    where all of this was done before.
+    as [CLS]'s: a token that the encoder knows as one that sums a text up. Does nothing where all of this was done
+    before.
 
     Raises:
         InputError: the tokenizer does not make ``[CLS] text [SEP]``.

@@ -68,9 +68,9 @@ RETRIEVERS: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A parsed model name: ``bm25``, ``hybrid:M``, ``rrf:M``, ``feedback:M``, or M, what an encoder is loaded from: an
-    alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. With ``lucene-`` before the first four, BM25 is
-    Lucene's.
+    """A parsed model name: ``bm25``, ``hybrid:M``, ``rrf:M``, ``feedback:M``, or M, what an encoder is loaded
+    from: an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. With ``lucene-`` before the first four,
+    BM25 is Lucene's.
 
     Args:
         name: as it was given.

@@ -57,8 +57,8 @@ def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
     """Decide before the work starts.
 
     Args:
-        picture: whether one is asked for; None draws where there is something to draw and matplotlib. possible: whether
-        there is something to draw, and a folder for it.
+        picture: whether one is asked for; None draws where there is something to draw and matplotlib.
+        possible: whether there is something to draw, and a folder for it.
         needs: what is lacking where it is not possible, as the way out.
 
     Raises:
@@ -105,8 +105,8 @@ def write_scatter(
 
     Args:
         path: of the picture; appears only when it is complete.
-        values: predictor to query id to value; values that are missing or not finite are not drawn. quality: query id
-        to the measure.
+        values: predictor to query id to value; values that are missing or not finite are not drawn.
+        quality: query id to the measure.
         rows: the correlations of every predictor, in the order of the panels.
         title, measure: what is written over the picture and at the vertical axes.
 

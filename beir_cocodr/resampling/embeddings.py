@@ -30,8 +30,8 @@ from beir_cocodr.retrieval.store.store import EmbeddingStore
 class QueryEncoder:
     """Encodes queries as unit vectors: their dot product is the cosine of the encoder's embeddings.
 
-    An encoder that compares by dot product is taken at the direction of its vectors. Of an MRL the means are taken: its
-    flattened vectors hold variances and constants besides, whose directions mean nothing.
+    An encoder that compares by dot product is taken at the direction of its vectors. Of an MRL the means are
+    taken: its flattened vectors hold variances and constants besides, whose directions mean nothing.
 
     Args:
         name: the encoder, as everywhere: an alias, a hub name or a folder.

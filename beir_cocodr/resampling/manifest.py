@@ -99,8 +99,8 @@ class SetRecord:
     Attributes:
         id: in ir_datasets, without a split.
         regime: "interpolation" or "extrapolation".
-        size, k: of ReSTrain: what was asked for, if it was a size, and the nearest queries that make it up. bucket: of
-        ReSTTest: the one that is held out, from 1.
+        size, k: of ReSTrain: what was asked for, if it was a size, and the nearest queries that make it up.
+        bucket: of ReSTTest: the one that is held out, from 1.
     """
 
     id: str
@@ -149,8 +149,8 @@ class OverlapSummary:
 
     Attributes:
         label_overlap: at every grade, by both rules.
-        exact_duplicates, near_duplicates: test queries that training queries repeat. nearest_similarity: to the nearest
-        training query.
+        exact_duplicates, near_duplicates: test queries that training queries repeat.
+        nearest_similarity: to the nearest training query.
     """
 
     training_queries: int

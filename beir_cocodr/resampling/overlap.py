@@ -268,8 +268,8 @@ def overlap_summary(
 
     Args:
         pair: the full sets.
-        train, test: ids of the training and test queries that are looked at; sets are fast. similarities: (t,) of those
-        test queries to their nearest of those training queries.
+        train, test: ids of the training and test queries that are looked at; sets are fast.
+        similarities: (t,) of those test queries to their nearest of those training queries.
     """
     train_qrels = {query: grades for query, grades in pair.train.qrels.items() if query in train}
     test_qrels = {query: grades for query, grades in pair.test.qrels.items() if query in test}

@@ -72,8 +72,8 @@ def restrain(
     Args:
         ranks: (N,) best ranks, from `best_ranks`.
         depth: length of the lists that they come from; larger ranks are not distinguished.
-        sizes: target sizes; for each the k is taken whose union is nearest in size, the smaller of two. ks: instead of
-        sizes, the k themselves.
+        sizes: target sizes; for each the k is taken whose union is nearest in size, the smaller of two.
+        ks: instead of sizes, the k themselves.
         exclude_top: L, at least the largest k; by default the k of the largest set.
         seed: of the random order.
 

@@ -128,8 +128,8 @@ def resample_resttest(
     buckets a test query is extrapolation once, and interpolation in all the others.
 
     Args:
-        train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`. buckets: how
-        many; the paper has 5.
+        train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`.
+        buckets: how many; the paper has 5.
         seed: of k-means.
 
     Returns:

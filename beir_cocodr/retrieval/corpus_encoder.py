@@ -23,8 +23,7 @@ def token_batches(lengths: npt.NDArray[np.int64], budget: int) -> Iterator[npt.N
     """Part texts into batches, longest texts first.
 
     Neighbours in length are padded to nearly their own length, and a batch of short texts has more of them, so that all
-    batches are about as much work. The longest come first: what does not fit into memory is
-    known at once.
+    batches are about as much work. The longest come first: what does not fit into memory is known at once.
 
     Args:
         lengths: (n,) tokens of each text, after truncation.
@@ -70,9 +69,9 @@ class CorpusEncoder:
     Args:
         model: the encoder, a :class:`~beir_cocodr.models.cocodr.COCODR`.
         documents: the corpus.
-        token_budget: tokens of a batch, padding included; 4,096 on the CPU and 32,768 elsewhere by default. backend:
-        "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast), faster
-            where the processor has it and less exact.
+        token_budget: tokens of a batch, padding included; 4,096 on the CPU and 32,768 elsewhere by default.
+        backend: "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast), faster where the
+            processor has it and less exact.
     """
 
     def __init__(

@@ -50,8 +50,8 @@ class Dense:
         folder: of the store, if one is needed; made then, and removed by the caller.
         batch_size: queries encoded at a time; documents are batched by their tokens.
         progress: show a bar on stderr.
-        given: embeddings that are there already, such as a store of this model and corpus, not folded. in_memory: the
-        most bytes of embeddings that are held in memory.
+        given: embeddings that are there already, such as a store of this model and corpus, not folded.
+        in_memory: the most bytes of embeddings that are held in memory.
     """
 
     def __init__(

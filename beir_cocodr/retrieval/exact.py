@@ -40,8 +40,8 @@ class ExactSearch:
             ``similarity_fn_name`` ("cosine" or "dot"), searches must agree with it.
         batch_size: texts that the model encodes at a time.
         corpus_chunk_size: documents handed to the model at a time; their embeddings are held in memory.
-        ignore_identical_ids: never retrieve the document whose id is the query's, as BEIR's search does; the
-            query then gets ``top_k`` others.
+        ignore_identical_ids: never retrieve the document whose id is the query's, as BEIR's search does; the query then
+            gets ``top_k`` others.
         show_progress_bar, convert_to_tensor: passed on to the model; both True by default.
         store: folder of an :class:`~beir_cocodr.retrieval.store.store.EmbeddingStore`. The corpus is encoded to it
             once; later searches with the same model and corpus read it, and an interrupted one goes on where it
@@ -104,8 +104,8 @@ class ExactSearch:
         """Encode and search.
 
         Args:
-            corpus: document id to {"title", "text"}: a BEIR corpus or a `Documents`, which is streamed. queries: query
-            id to text.
+            corpus: document id to {"title", "text"}: a BEIR corpus or a `Documents`, which is streamed.
+            queries: query id to text.
             top_k: documents wanted for each query.
             score_function: "cos_sim" or "dot"; None takes the model's own similarity.
             return_sorted: of no consequence, results are always in rank order.

@@ -43,8 +43,8 @@ def share_out(
 
     Args:
         tasks: picklable, few enough to hold in a list.
-        start: called in each process with its device, returns what does a task there; picklable. devices: one for each
-        process.
+        start: called in each process with its device, returns what does a task there; picklable.
+        devices: one for each process.
 
     Raises:
         InputError: processes died three times without a task done in between.

@@ -25,8 +25,8 @@ class Retrievers:
 
     Args:
         documents: the corpus.
-        folder: where Lucene's index, and embeddings too many for memory, are written; the caller removes it. options:
-        how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
+        folder: where Lucene's index, and embeddings too many for memory, are written; the caller removes it.
+        options: how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
     """
 
     def __init__(self, documents: Documents, folder: Path, options: SearchOptions = SearchOptions()) -> None:

@@ -62,8 +62,8 @@ class NonFiniteScores(InputError):
     """Embeddings that give NaN or infinite scores; no ranking of them means anything.
 
     Args:
-        documents: the documents at fault, rows or ids; empty when it is the query vectors alone. queries: the queries
-        at fault, rows or ids; empty when it is the document vectors alone. Where both are named,
+        documents: the documents at fault, rows or ids; empty when it is the query vectors alone.
+        queries: the queries at fault, rows or ids; empty when it is the document vectors alone. Where both are named,
             each vector is finite and their products overflow.
     """
 
@@ -127,29 +127,29 @@ def search_chunks(
 
     Chunks are read once, one after the other, and worked on in tiles of ``query_tile`` queries by ``document_tile``
     documents, so memory depends on neither the corpus nor the size of its chunks (beside a chunk itself and the (N,)
-    tie ranks). Order is by score descending, then by tie rank ascending, also
-    where ties run across the last place. A score's last bits may depend on the shapes of the product, hence on the
-    sizes of chunks and tiles: results agree to 1e-5, and in order outside ties and such near-ties. PyTorch's own
-    settings for less precise float32 products, off by default, apply.
+    tie ranks). Order is by score descending, then by tie rank ascending, also where ties run across the last place. A
+    score's last bits may depend on the shapes of the product, hence on the sizes of chunks and tiles: results agree to
+    1e-5, and in order outside ties and such near-ties. PyTorch's own settings for less precise float32 products, off by
+    default, apply.
 
     Args:
-        query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on its device. chunks:
-        (n, d) each, in corpus order, any dtype and device; N documents in all.
+        query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on its device.
+        chunks: (n, d) each, in corpus order, any dtype and device; N documents in all.
         top_k: documents wanted for each query; k = min(top_k, N).
         tie_ranks: (N,) integers, a permutation of 0..N-1; the smaller comes first among equal scores. For trec_eval's
             order it is the position in descending order of document ids. Default: the row.
         similarity: "dot", or "cosine", which normalises rows; a zero vector has cosine 0 with everything.
-        excluded_rows: (Q,) integers, one corpus row for each query that it must not retrieve; -1 for none. query_tile,
-        document_tile: queries and documents scored at a time.
+        excluded_rows: (Q,) integers, one corpus row for each query that it must not retrieve; -1 for none.
+        query_tile, document_tile: queries and documents scored at a time.
 
     Returns:
         scores (Q, k) float32 sorted descending and rows (Q, k) int64, on the queries' device. Where exclusion leaves a
         query fewer than k documents, its last places are score -inf, row -1.
 
     Raises:
-        NonFiniteScores: a score is NaN or infinite; names rows (`NonFiniteScores.named` puts ids). InputError: top_k <
-        1, no queries or no documents, sizes that do not fit together, or tie ranks that
-            are no permutation.
+        NonFiniteScores: a score is NaN or infinite; names rows (`NonFiniteScores.named` puts ids).
+        InputError: top_k < 1, no queries or no documents, sizes that do not fit together, or tie ranks that are no
+            permutation.
     """
     ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
     row_of_rank = None if ranks is None else _inverse(ranks)
@@ -184,8 +184,8 @@ def search_keys(
     Args:
         chunks: (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are not looked at here
             beyond that, so that the caller need not hold all of them.
-        first_row: the corpus row of the first document, for ``excluded_rows`` and errors. query_embeddings, top_k,
-        similarity, excluded_rows, query_tile, document_tile: as there.
+        first_row: the corpus row of the first document, for ``excluded_rows`` and errors.
+        query_embeddings, top_k, similarity, excluded_rows, query_tile, document_tile: as there.
 
     Returns:
         (Q, k) int64 keys of score and tie rank, descending.

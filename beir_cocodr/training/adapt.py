@@ -132,12 +132,12 @@ def adapt(
         options: stage to its options; see :func:`adapt_options` for the others.
         generated: a folder of ``generate-queries`` for the corpus, for the stages that need one; by default
             ``output/queries`` is made.
-        generator, generation: how, as for ``generate-queries`` (model-free, 5 queries a passage). teacher:
-        cross-encoder of the stage ``gpl``.
+        generator, generation: how, as for ``generate-queries`` (model-free, 5 queries a passage).
+        teacher: cross-encoder of the stage ``gpl``.
         resume: keep finished models and go on with interrupted ones.
         queries: evaluate only that many queries of the target, evenly spaced.
-        samples: without labels: held-out crops, and generated queries, that models are compared on. search: how models
-        search in the evaluation; ``search.encoder``, how they are loaded, counts in training, too.
+        samples: without labels: held-out crops, and generated queries, that models are compared on.
+        search: how models search in the evaluation; ``search.encoder``, how they are loaded, counts in training, too.
 
     Returns:
         The record that adapt.json holds.
@@ -331,8 +331,8 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
 
     Args:
         output: folder for models and results.
-        fast: smaller collections and fewer steps, for a first look and for continuous integration. seed: of the
-        training.
+        fast: smaller collections and fewer steps, for a first look and for continuous integration.
+        seed: of the training.
         resume: keep what is finished in ``output``.
 
     Returns:

@@ -62,8 +62,8 @@ def distill(
         The record of the training.
 
     Raises:
-        InputError: no labelled query, a teacher that cannot be had, or ``output`` is taken. NonFiniteTraining: a loss
-        or gradient is NaN or infinite.
+        InputError: no labelled query, a teacher that cannot be had, or ``output`` is taken.
+        NonFiniteTraining: a loss or gradient is NaN or infinite.
 
     Source: MRL, sections 4.2 and 5.1.
     """

@@ -168,9 +168,9 @@ class Rounds(TrainerCallback):
         model: the student.
         train: training query id to text.
         held_out: held-out query id to text; may be empty.
-        anchors: query id to the corpus rows that its lists are built around; of the queries that come up. known: query
-        id to the corpus rows that are not drawn beside its anchors: these and the relevant ones. bm25: query id to
-        corpus rows, none of them known; of the queries that come up.
+        anchors: query id to the corpus rows that its lists are built around; of the queries that come up.
+        known: query id to the corpus rows that are not drawn beside its anchors: these and the relevant ones.
+        bm25: query id to corpus rows, none of them known; of the queries that come up.
         teacher: its scores.
         options: see :class:`DistillOptions`.
         steps: of a round.

@@ -43,8 +43,8 @@ def apply_filters(
     Args:
         filters: which, and how sharp.
         scores: (n,) of the candidates.
-        positive_scores: (p,) of the query's positives, p > 0; only looked at for ``relative_margin``. texts,
-        positive_texts: (n,) and (p,) of :func:`text_keys`; only looked at for ``duplicates``.
+        positive_scores: (p,) of the query's positives, p > 0; only looked at for ``relative_margin``.
+        texts, positive_texts: (n,) and (p,) of :func:`text_keys`; only looked at for ``duplicates``.
 
     Returns:
         (n,) which candidates are left, and how many each active filter removed.
@@ -103,10 +103,10 @@ class MinedNegatives:
     """Negatives of queries, with the query embeddings that found them; both arrays are memory-mapped.
 
     Attributes:
-        queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order. rows: (Q,
-        keep) int64 corpus rows, best first, -1 where a query has fewer.
-        embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine. counts: ``queries``,
-        ``queries_without_positive`` (not mined), ``candidates`` (documents retrieved),
+        queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order.
+        rows: (Q, keep) int64 corpus rows, best first, -1 where a query has fewer.
+        embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine.
+        counts: ``queries``, ``queries_without_positive`` (not mined), ``candidates`` (documents retrieved),
             ``positives`` (candidates dropped because they are relevant), ``removed`` and ``removal_rates`` by filter
             (rates are shares of the candidates that are not relevant), and ``queries_without_negative``.
     """
@@ -147,16 +147,16 @@ def mine_negatives(
     Args:
         collection: with queries and qrels.
         model: the encoder as trained so far.
-        folder: the result is kept in its subfolder ``mined``, which appears when it is complete. depth: documents
-        retrieved for a query, relevant ones included.
+        folder: the result is kept in its subfolder ``mined``, which appears when it is complete.
+        depth: documents retrieved for a query, relevant ones included.
         keep: most negatives of a query.
         seed, episode: of the draw.
         filters: see :class:`NegativeFilters`; none by default.
         batch_size: queries encoded at a time.
         progress: show bars on stderr.
         key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` that was made with the
-            same key and the same options of this function is loaded instead; any other is mined
-            anew and replaced. None never loads.
+            same key and the same options of this function is loaded instead; any other is mined anew and replaced. None
+            never loads.
         query_block: queries searched at a time; each block reads the embedded corpus once.
 
     Raises:

@@ -41,10 +41,10 @@ class Objective:
         on_queries: whether it sees passages and queries generated for them instead, see
             :class:`~beir_cocodr.training.pretrain_data.ContextViews`.
         contrastive: whether a text is contrasted with the other documents of its batch.
-        masked: whether there are language-model losses over masked tokens, from a Condenser head. late_head: whether
-        the head has no layers of its own, only its late loss.
-        decoder: whether CoT-MAE's decoder stands on the head; texts are then masked whatever the weights. dropout:
-        whether the encoder's dropout is on by default.
+        masked: whether there are language-model losses over masked tokens, from a Condenser head.
+        late_head: whether the head has no layers of its own, only its late loss.
+        decoder: whether CoT-MAE's decoder stands on the head; texts are then masked whatever the weights.
+        dropout: whether the encoder's dropout is on by default.
         needs_dropout: whether it may not be off.
         defaults: where its paper's settings differ from those of COCO.
     """
@@ -280,8 +280,8 @@ class TeacherKind:
 
     Args:
         help: what ``--teacher`` is then.
-        build: ``module:object``, called with a :class:`~beir_cocodr.training.teachers.TeacherSetting`. means: whether a
-        value of ``--teacher`` means this kind; None for what no other kind takes.
+        build: ``module:object``, called with a :class:`~beir_cocodr.training.teachers.TeacherSetting`.
+        means: whether a value of ``--teacher`` means this kind; None for what no other kind takes.
     """
 
     help: str

@@ -33,8 +33,8 @@ class TrainingOptions:
         max_steps: optimiser steps; -1 trains for ``epochs``.
         epochs: passes over the data.
         batch_size: examples per step.
-        mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not cached. learning_rate:
-        peak of a linear schedule.
+        mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not cached.
+        learning_rate: peak of a linear schedule.
         warmup: share of the steps that the schedule rises.
         weight_decay, max_grad_norm: AdamW's decay and the gradient norm that is clipped to.
         seed: of data order, sampling and dropout.
@@ -95,23 +95,23 @@ class PretrainOptions(TrainingOptions):
         objective: one of :data:`~beir_cocodr.training.objectives.OBJECTIVES`.
         batch_size, learning_rate: None means the paper's, as above.
         span_tokens: the most tokens of a span (published code: 30).
-        flush_probability: chance that a span ends early after a sentence (published code: 0.1). max_length: tokens a
-        sequence is cut to when encoded. None means 128, for qc and cotmae 144. mask_probability: share of masked
-        tokens. None means 0.15, for cotmae 0.3.
+        flush_probability: chance that a span ends early after a sentence (published code: 0.1).
+        max_length: tokens a sequence is cut to when encoded. None means 128, for qc and cotmae 144.
+        mask_probability: share of masked tokens. None means 0.15, for cotmae 0.3.
         mlm_weight: weight of the language-model losses beside the contrastive one, and of the encoder's beside the
             decoder's of cotmae; 0 leaves them out.
         n_head_layers, skip_from, late_mlm: the Condenser head; the objective mlm has its late loss alone.
-        encoder_dropout: keep the encoder's dropout on. None means off for coco (published COCO-DR) and on
-            for the others.
+        encoder_dropout: keep the encoder's dropout on. None means off for coco (published COCO-DR) and on for the
+            others.
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
-        keep_query: of ict, the share of queries that stay in their passage (Lee et al.: 0.1). deletion: of tsdae, the
-        share of words that are deleted (Wang et al.: 0.6).
-        per_passage: of qc and cotmae, C, the most queries of a passage that are used; None means all. mix: of qc and
-        cotmae, the chance that a passage meets another passage of its document instead of a query
+        keep_query: of ict, the share of queries that stay in their passage (Lee et al.: 0.1).
+        deletion: of tsdae, the share of words that are deleted (Wang et al.: 0.6).
+        per_passage: of qc and cotmae, C, the most queries of a passage that are used; None means all.
+        mix: of qc and cotmae, the chance that a passage meets another passage of its document instead of a query
             (paper: 0; its Table 4: 0.5).
         decoder: of cotmae, "autoregressive" or "masked".
-        decoder_layers: its transformer layers; None means 1 autoregressive or 2 masked ones. decoder_window: attention
-        window of the autoregressive decoder.
+        decoder_layers: its transformer layers; None means 1 autoregressive or 2 masked ones.
+        decoder_window: attention window of the autoregressive decoder.
         decoder_mask_probability: share of tokens that are masked for the masked decoder (CoT-MAE: 0.45).
     """
 
@@ -197,14 +197,15 @@ class WeightingOptions:
             the batch). None: infonce for erm without episodes, else triplet.
         weighting: "erm" (all examples alike), "idro", "groupdro" or "cvar".
         clusters: K, of k-means over the training queries' embeddings by the model that is trained (50).
-        min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one query
-            would give it as much weight as hundreds of others).
-        idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`. alpha, rho, ema,
-        eps, absent, renormalize_present: of iDRO's modes stable and published.
+        min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one query would give it
+            as much weight as hundreds of others).
+        idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`.
+        alpha, rho, ema, eps, absent, renormalize_present: of iDRO's modes stable and published.
         beta, tau: of its mode paper; tau None is clusters / rho.
-        gram: how cluster gradients are compared: one_backward, sketch, k_calls, batched. gradient_layers: last layers
-        whose gradients are compared; None is 3 of 12, else 2. sketch_size: dimensions a side of the sketch. eta: step
-        size of groupdro.
+        gram: how cluster gradients are compared: one_backward, sketch, k_calls, batched.
+        gradient_layers: last layers whose gradients are compared; None is 3 of 12, else 2.
+        sketch_size: dimensions a side of the sketch.
+        eta: step size of groupdro.
         cvar_alpha: share of the queries that counts fully in cvar.
         log_clusters: steps between lines of cluster_weights.jsonl.
     """
@@ -300,8 +301,8 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
         stage2_negatives: of the second, "both" (drawn from BM25's negatives and the mined ones together, as in the
             paper) or "mined" (from these alone, as in the published script).
         mining_depth: documents retrieved for a query (published: 200).
-        mining_keep: of them, known positives removed, so many are kept at random (published: 30). relative_margin,
-        max_score, duplicates: filters of likely false negatives, off by default; see
+        mining_keep: of them, known positives removed, so many are kept at random (published: 30).
+        relative_margin, max_score, duplicates: filters of likely false negatives, off by default; see
             :class:`NegativeFilters`.
         query_length, document_length: tokens that queries and documents are cut to, in training and in what is saved;
             None means the model's own.
@@ -388,9 +389,9 @@ class DistillOptions(TrainingOptions):
         m_bm25, m_hard: documents of BM25's and of the student's own best ``candidates`` in a list (ours; the paper does
             not say).
         candidates: 100.
-        refresh_steps: steps after which the student's own candidates are searched anew (5,000). held_out: share of the
-        queries that are kept from training, at most ``most_held_out``, for MRR@10. patience: refreshes without a better
-        MRR@10 after which training stops.
+        refresh_steps: steps after which the student's own candidates are searched anew (5,000).
+        held_out: share of the queries that are kept from training, at most ``most_held_out``, for MRR@10.
+        patience: refreshes without a better MRR@10 after which training stops.
         k, beta: of the student mrl; None is its own default.
     """
 

@@ -86,8 +86,8 @@ def pretrain(
         output: folder for the model; interrupted runs leave their checkpoints there.
         options: see :class:`PretrainOptions`; its ``objective`` says how, COCO by default.
         resume: go on from the last checkpoint; a finished output is left as it is.
-        queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora. encoder: how
-        ``base`` is loaded.
+        queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora.
+        encoder: how ``base`` is loaded.
 
     Returns:
         The record of the training.

@@ -155,8 +155,8 @@ class LossState(TrainerCallback):
     """Saves what a loss knows beside each checkpoint, and gives it back when training goes on.
 
     Args:
-        loss: its own buffers and parameters are kept, those of its ``model`` are in the checkpoint already. checkpoint:
-        where to go on from.
+        loss: its own buffers and parameters are kept, those of its ``model`` are in the checkpoint already.
+        checkpoint: where to go on from.
     """
 
     def __init__(self, loss: nn.Module, checkpoint: Path | None) -> None:
@@ -186,8 +186,8 @@ class Stage:
     Args:
         plan: what identifies it.
         model: the encoder, trained in place.
-        loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own). column_tasks:
-        column name to "query" or "document", for prompts and lengths.
+        loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own).
+        column_tasks: column name to "query" or "document", for prompts and lengths.
         batch_keys: rows of the dataset as mappings to texts; two rows that share a text are kept out of one batch.
         names: ids of examples by row number, which the column ``label`` holds; for messages.
         details: what the record says of this stage alone.
@@ -337,8 +337,8 @@ def shared_arguments(device: torch.device, steps: int, examples: int, batch_size
     Args:
         device: of the model; bfloat16 on GPUs that have it, else float16 there.
         steps: see :func:`planned_steps`.
-        examples: of the dataset; a last batch that is not full is left out where there are full ones. batch_size:
-        global.
+        examples: of the dataset; a last batch that is not full is left out where there are full ones.
+        batch_size: global.
     """
     bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return {

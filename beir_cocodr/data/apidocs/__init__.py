@@ -91,16 +91,15 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     """A BEIR folder made of the documentation of installed packages, read with ``ast``.
 
     A query is the summary line of a public function or class (methods are functions), its one relevant passage is the
-    rest of that text. Titles are empty: the only title that there is, the name of the
-    object, often says the summary again (``solve_banded``: "Solve the equation ... banded matrix") and would turn the
-    task into matching names. Texts that exist only in compiled code (numpy's ufuncs) are not found; what is found but
-    left out is counted by reason. The corpus holds every passage; queries are split 70 to 30 into train and test by a
-    seeded hash of the document id, so that a pair is in the same split in every union.
+    rest of that text. Titles are empty: the only title that there is, the name of the object, often says the summary
+    again (``solve_banded``: "Solve the equation ... banded matrix") and would turn the task into matching names. Texts
+    that exist only in compiled code (numpy's ufuncs) are not found; what is found but left out is counted by reason.
+    The corpus holds every passage; queries are split 70 to 30 into train and test by a seeded hash of the document id,
+    so that a pair is in the same split in every union.
 
     Args:
         domain: ``stdlib``, ``numpy``, ``pandas``, ``torch``, ``scipy``, ``sklearn``, or several joined by ``+`` in any
-            order. In a union, pairs repeated across domains are kept once, in the domain
-            that comes first by name.
+            order. In a union, pairs repeated across domains are kept once, in the domain that comes first by name.
         cache_dir: root of the cache; default the environment's ``BEIR_COCODR_CACHE``, else the user's cache directory
             for ``beir-cocodr``. The folder lies under ``apidocs/`` in it.
 

@@ -31,8 +31,8 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
     Understood: constants, tuples, dictionaries, ``+``, ``%``, f-strings, ``str.format``, the plain string methods,
     ``dedent`` and ``cleandoc``, and names in ``names``. A replacement field of an f-string or of ``format`` whose value
-    is not known this way is left empty, as those fields carry boilerplate (a list
-    of common arguments); everything else that is not known raises ``NotLiteral``.
+    is not known this way is left empty, as those fields carry boilerplate (a list of common arguments); everything else
+    that is not known raises ``NotLiteral``.
 
     Args:
         node: the expression.
@@ -163,8 +163,8 @@ class Docstring:
     Attributes:
         module: dotted name of the module that it is found under.
         name: dotted name inside the module, ``Class.method``.
-        text: the text as written; None where it, or the name (then "?"), is computed when the module runs. deprecated:
-        whether the object is decorated as deprecated.
+        text: the text as written; None where it, or the name (then "?"), is computed when the module runs.
+        deprecated: whether the object is decorated as deprecated.
         placed: whether a call names the object (C code), so that ``module`` is where users find it.
     """
 
@@ -182,8 +182,8 @@ class ModuleSource:
     Attributes:
         name: dotted name of the module.
         is_package: whether the file is an ``__init__.py``.
-        docstrings: documented functions and classes in source order, nested classes and methods included. definitions:
-        names bound at the top level by ``def``, ``class`` or assignment.
+        docstrings: documented functions and classes in source order, nested classes and methods included.
+        definitions: names bound at the top level by ``def``, ``class`` or assignment.
         calls: name -> what is called, for ``name = function_or_class(...)`` at the top level.
         imports: local name -> (module, name there), for ``from module import name``.
         stars: modules imported with ``*``, in source order.

@@ -232,8 +232,8 @@ def split_docstring(text: str) -> tuple[str, str] | str:
 
     The summary is the first sentence of the first paragraph that is neither a call signature nor a section; a directive
     that opens the text (a warning, a note) goes to the end of the passage. Both sides read as on the rendered page:
-    without underlines, role and directive names, back quotes, link targets
-    and placeholders on lines of their own. White space inside the summary is folded; the passage keeps its lines.
+    without underlines, role and directive names, back quotes, link targets and placeholders on lines of their own.
+    White space inside the summary is folded; the passage keeps its lines.
 
     Args:
         text: a documentation text as written in the source.

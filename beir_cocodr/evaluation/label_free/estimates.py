@@ -36,9 +36,8 @@ def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
 
     The fusion is that of BM25's list and both models' own, by reciprocal ranks, so that no other model has a part in
     it. Agreement with BM25 is no evidence between models of different kinds: one that has BM25 inside agrees with it in
-    any case. Where just one of the two was trained to find documents of this corpus
-    by spans, or on queries generated from it, its lead on crops, or on generated queries, is none either; to be behind
-    is.
+    any case. Where just one of the two was trained to find documents of this corpus by spans, or on queries generated
+    from it, its lead on crops, or on generated queries, is none either; to be behind is.
     """
     lists = evidence.lists
     reference = reciprocal_rank_fusion([lists[name] for name in sorted({a, b, BM25})])

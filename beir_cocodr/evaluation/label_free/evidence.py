@@ -195,8 +195,8 @@ class Evidence:
     Attributes:
         crops, generated: model to (S,) nDCG@10 on held-out crops and on generated queries; BM25 always among the
             models.
-        lists: model to the (Q, 100) rows that it found for the agreement queries, -1 for no result. rankings: model to
-        its ranking for the agreement queries.
+        lists: model to the (Q, 100) rows that it found for the agreement queries, -1 for no result.
+        rankings: model to its ranking for the agreement queries.
         queries: the agreement queries, id to text.
         real: whether those are the collection's own queries, or the generated ones.
         crop_queries, generated_queries: what was searched for.
@@ -239,8 +239,8 @@ def gather_evidence(
     Generated queries that a model was trained on are left out, see :func:`find_contamination`.
 
     Args:
-        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop. queries:
-        real ones, or none: then lists are compared on the generated ones.
+        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop.
+        queries: real ones, or none: then lists are compared on the generated ones.
         models: names that :class:`Retrievers` knows.
         folder: for embeddings, the changed corpus and term counts; the caller removes it.
         samples: crops, and generated queries.

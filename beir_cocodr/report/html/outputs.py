@@ -54,8 +54,8 @@ class Trained:
         name: of its folder.
         folder: where it is.
         record: its training.json.
-        clusters: title to the lines of a cluster_weights.jsonl; one for each round that has one. curves: after every
-        round, if targets were named.
+        clusters: title to the lines of a cluster_weights.jsonl; one for each round that has one.
+        curves: after every round, if targets were named.
         files: what was read.
     """
 

@@ -113,9 +113,9 @@ def write_report(
 
     Args:
         folder: the output of a command.
-        output: the page; ``folder/report.html`` by default. An older report is written over, nothing else. dataset,
-        split: the collection, where the one on record is not at hand; the hash of its documents has
-            to be that on record.
+        output: the page; ``folder/report.html`` by default. An older report is written over, nothing else.
+        dataset, split: the collection, where the one on record is not at hand; the hash of its documents has to be that
+            on record.
         queries: the most that are shown one by one: half those of the largest difference, half evenly spaced.
         published: files like benchmarks/published/cocodr.json, instead of the packaged ones.
 

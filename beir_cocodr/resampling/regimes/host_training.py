@@ -64,14 +64,15 @@ class Recipe:
         negatives: BM25 negatives a query, of hard negatives and of the cross-encoder; all others learn from the other
             documents of the batch alone, as the paper's base setting.
         negative_depth: BM25 results that they are drawn from, known positives removed.
-        hard_negatives: "bm25", or "mined" by a first retriever that is trained on BM25's (twice the budget). teacher:
-        of the distilled encoder: "hybrid" (BM25 and the start), "cross-encoder" (the one that is
-            trained on the same set), or what `distill` takes.
-        list_size: documents a query in distillation, one of them relevant, the others BM25's. query_length,
-        document_length: tokens that texts are cut to; None means the start's own. mlm_steps: of masked language
-        modelling on the corpus, before SPLADE, where the start has no head. mlm_learning_rate: of these steps.
-        document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers' defaults). rerank:
-        documents of the first stage that the cross-encoder reranks (paper: 1,000).
+        hard_negatives: "bm25", or "mined" by a first retriever that is trained on BM25's (twice the budget).
+        teacher: of the distilled encoder: "hybrid" (BM25 and the start), "cross-encoder" (the one that is trained on
+            the same set), or what `distill` takes.
+        list_size: documents a query in distillation, one of them relevant, the others BM25's.
+        query_length, document_length: tokens that texts are cut to; None means the start's own.
+        mlm_steps: of masked language modelling on the corpus, before SPLADE, where the start has no head.
+        mlm_learning_rate: of these steps.
+        document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers' defaults).
+        rerank: documents of the first stage that the cross-encoder reranks (paper: 1,000).
         first_stage: "bm25", or an encoder.
         encode_batch_size: texts encoded at a time.
         device: of all models.
@@ -135,8 +136,8 @@ class TrainingUnit:
 
     Attributes:
         name: of the set, as a path below the output of `resample`.
-        group: what is put together in one row: a size or k of ReSTrain, all buckets of ReSTTest. train: folder with the
-        split "train".
+        group: what is put together in one row: a size or k of ReSTrain, all buckets of ReSTTest.
+        train: folder with the split "train".
         tests: regime to the folder with the split "test" that evaluates in it.
     """
 

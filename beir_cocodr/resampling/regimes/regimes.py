@@ -79,8 +79,8 @@ class RegimePoint:
 
     Attributes:
         measures: measure to regime to score.
-        ood: collection to measure to regime to the score there of the models that the regime evaluates. queries: regime
-        to the number of test queries.
+        ood: collection to measure to regime to the score there of the models that the regime evaluates.
+        queries: regime to the number of test queries.
     """
 
     group: str
@@ -156,8 +156,8 @@ class Regimes(Report):
     """``regimes.json``: a family of models in both regimes.
 
     Attributes:
-        folder: output of `resample`; ``method``, ``base``, ``train`` and ``test`` are its manifest's. alignment: with
-        collections outside the distribution, by the first measure.
+        folder: output of `resample`; ``method``, ``base``, ``train`` and ``test`` are its manifest's.
+        alignment: with collections outside the distribution, by the first measure.
     """
 
     folder: str
@@ -397,8 +397,8 @@ def evaluate_regimes(
         models: given ones as NAME=PATH, see `given`.
         recipe: of training and search.
         seeds: each trains every architecture once.
-        ood: collections outside the distribution, evaluated by their split "test", for the alignment. measures: names
-        that ir-measures knows; the first is that of the alignment.
+        ood: collections outside the distribution, evaluated by their split "test", for the alignment.
+        measures: names that ir-measures knows; the first is that of the alignment.
         keep_models: keep trained models, or only their scores.
         progress: show bars on stderr.
 

@@ -45,8 +45,8 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
             ``late-interaction:`` or ``cross-encoder:`` and a hub name; or what `evaluate` takes for a model.
         documents: the corpus.
         work: folder for embeddings; the caller removes it.
-        recipe: lengths of dense encoders, first stage and depth of reranking, batch size and device. progress: show
-        bars on stderr.
+        recipe: lengths of dense encoders, first stage and depth of reranking, batch size and device.
+        progress: show bars on stderr.
 
     Raises:
         InputError: the model cannot be loaded.

@@ -39,8 +39,8 @@ class IndexParts:
         index: FAISS's own.
         transform, layout: what was done to the vectors in it.
         options: it was built with.
-        remainders: (N,) float32, what its codes lack of MRL's folded prior; None where they do not. record: ``key``,
-        ``recall`` and the version of FAISS.
+        remainders: (N,) float32, what its codes lack of MRL's folded prior; None where they do not.
+        record: ``key``, ``recall`` and the version of FAISS.
     """
 
     index: Any

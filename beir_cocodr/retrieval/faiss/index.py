@@ -118,8 +118,8 @@ class FaissIndex:
         """Index a corpus, block by block, and measure what the index finds of exact search.
 
         Args:
-            vectors: (N, w), or a function that returns chunks of them; read three to five times. options: by default
-            those of "flat".
+            vectors: (N, w), or a function that returns chunks of them; read three to five times.
+            options: by default those of "flat".
             queries: (Q, w) a sample of queries. Recall is measured with some of them, and a folding takes their mean.
                 Without, documents stand in: those of MRL as queries of the same distributions. Any mean is right;
                 recall, though, is then that of queries that resemble documents.

@@ -51,14 +51,14 @@ class FaissOptions:
         reduction: build the graph of "hnsw" by distances in which the nearest documents are the best, see
             :class:`~beir_cocodr.retrieval.faiss.transform.Layout`. Off, its links are by inner product: where documents
             differ in length, as MRL's do before folding, it then finds next to nothing.
-        nlist: inverted lists; 4 √N by default, fewer where that leaves less than 39 training vectors a list. nprobe:
-        lists read in a search; a sixteenth of them by default, at least 8.
-        pq_m: codes of a vector, bytes where ``pq_bits`` is 8; one for eight dimensions by default. pq_bits: of a code,
-        1..16; 8 by default, fewer where there are not 2^8 training vectors. over_fetch: kinds that quantise find this
-        many times ``top_k`` candidates and score those again. train_size: the most vectors that k-means sees, a seeded
-        sample; "ivfpq" only.
-        recall_queries: the most queries that recall is measured with when an index is built; 0 for none. seed: of all
-        samples and of k-means.
+        nlist: inverted lists; 4 √N by default, fewer where that leaves less than 39 training vectors a list.
+        nprobe: lists read in a search; a sixteenth of them by default, at least 8.
+        pq_m: codes of a vector, bytes where ``pq_bits`` is 8; one for eight dimensions by default.
+        pq_bits: of a code, 1..16; 8 by default, fewer where there are not 2^8 training vectors.
+        over_fetch: kinds that quantise find this many times ``top_k`` candidates and score those again.
+        train_size: the most vectors that k-means sees, a seeded sample; "ivfpq" only.
+        recall_queries: the most queries that recall is measured with when an index is built; 0 for none.
+        seed: of all samples and of k-means.
 
     Raises:
         InputError: an unknown kind or transform, or a number that is too small.
@@ -149,8 +149,8 @@ class Layout:
     """The vectors of an index: those of the corpus, made wider where its kind needs it.
 
     A graph finds neighbours by distance, and the inner product is none: a document that is long is near to everything.
-    One more dimension √(M² − |d|²), M the longest document's length, and 0 for queries, makes
-    |q − d|² = |q|² + M² − 2 q·d, so that the nearest documents are the best ones.
+    One more dimension √(M² − |d|²), M the longest document's length, and 0 for queries, makes |q − d|² = |q|² + M² − 2
+    q·d, so that the nearest documents are the best ones.
 
     Product quantisation needs a width that its codes divide: zeros fill it up. So they do in a flat index, up to a
     multiple of 8: MRL's odd width 2k + 1 takes 7% longer to multiply than the even one above it.
@@ -206,9 +206,9 @@ _BLOCK = 50_000
 class Folding:
     """A change of q = [1, r] and d = [γ, e] that leaves every ranking as it is and makes the numbers small.
 
-    Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score. Centring: with
-    the mean document c (of γ' and e), d' = [γ', e] − c, which shifts all scores of a query q' by the constant q'·c, and
-    so no ranking. Scores of different queries are no longer comparable: add
+    Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score.
+    Centring: with the mean document c (of γ' and e), d' = [γ', e] − c, which shifts all scores of a query q' by the
+    constant q'·c, and so no ranking. Scores of different queries are no longer comparable: add
     :meth:`query_offsets` where that matters. Any m and c are right; the true means make the remainder, and so the error
     of fp16, int8 or product quantisation, small.
 

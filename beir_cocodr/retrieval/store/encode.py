@@ -117,8 +117,8 @@ def prepare_store(
 
     Args:
         encoder: model and corpus.
-        name: what the model was loaded by; None where it has no name, and searches have to name it. folder: exists, and
-        nobody else writes to it.
+        name: what the model was loaded by; None where it has no name, and searches have to name it.
+        folder: exists, and nobody else writes to it.
         options: of the store.
         devices: that encoding will be shared out to.
         queries: what an MRL's folding takes its mean query from, where its vectors lose precision; any queries are
@@ -224,9 +224,9 @@ def encode(
         model: of the encoder.
         output: folder of the store.
         options: see :class:`EncodeOptions`.
-        processes: each has its own copy of the model and encodes whole shards; a dead one's are done again. threads:
-        CPU threads of each process; PyTorch's own number by default, whatever the number of
-            processes, because the last bits of vectors depend on it.
+        processes: each has its own copy of the model and encodes whole shards; a dead one's are done again.
+        threads: CPU threads of each process; PyTorch's own number by default, whatever the number of processes, because
+            the last bits of vectors depend on it.
         progress: show a bar on stderr.
         share: how shards are shared out; to processes here by default.
         encoder: how the model is loaded; its device is that of all processes, by default GPUs in turn, else the CPU.
@@ -291,8 +291,8 @@ def encode_documents(
         folder: of the store, complete or interrupted with the same key, or of none yet.
         options: see :class:`EncodeOptions`.
         queries: what the folding of an MRL whose vectors lose precision is made from.
-        name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it. progress: show a
-        bar on stderr.
+        name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it.
+        progress: show a bar on stderr.
 
     Returns:
         the store, complete.

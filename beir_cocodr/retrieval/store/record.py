@@ -153,9 +153,9 @@ class EncodeOptions:
     Args:
         shard_size: documents of a shard, all that a process which is killed loses; an existing store's own by default,
             else 16,384.
-        precision: on disk, see :data:`~beir_cocodr.retrieval.store.shard.Precision` (default "fp32"). backend: what the
-        encoder computes in, "fp32" (as it was loaded, default) or "bf16" (autocast). token_budget: tokens of a batch,
-        padding included; see
+        precision: on disk, see :data:`~beir_cocodr.retrieval.store.shard.Precision` (default "fp32").
+        backend: what the encoder computes in, "fp32" (as it was loaded, default) or "bf16" (autocast).
+        token_budget: tokens of a batch, padding included; see
             :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
 
     Raises:

@@ -172,8 +172,8 @@ def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: tor
         the ranking; ties by descending document id.
 
     Raises:
-        InputError: FAISS is not installed, the kind is unknown, or the queries do not fit. NonFiniteScores: a query is
-        not finite; names its row.
+        InputError: FAISS is not installed, the kind is unknown, or the queries do not fit.
+        NonFiniteScores: a query is not finite; names its row.
     """
     made, offsets = store.queries(vectors)
     queries = made.numpy()
@@ -237,8 +237,8 @@ def search_stored(
 
     Args:
         model: an encoder of this package.
-        corpus: its documents; those of another kind than `Documents` are written to a temporary file first. queries:
-        query id to text.
+        corpus: its documents; those of another kind than `Documents` are written to a temporary file first.
+        queries: query id to text.
         top_k: documents wanted for each query.
         folder: of the store.
         excluded_rows: (Q,), a row that each query must not retrieve, -1 for none.

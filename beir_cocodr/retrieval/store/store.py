@@ -269,11 +269,11 @@ class EmbeddingStore(Embeddings):
     """The vectors of a corpus in a folder, ``shard_size`` documents a file, in corpus order.
 
     ==========================  ============================================================================
-    ``store.json``              :class:`StoreRecord`: key, identity, model and layout ``shard-00000.safetensors``
-    ``vectors`` (n, w) float32, float16 or int8; int8 with ``scales`` (n,);
+    ``store.json``              :class:`StoreRecord`: key, identity, model and layout
+    ``shard-00000.safetensors`` ``vectors`` (n, w) float32, float16 or int8; int8 with ``scales`` (n,);
                                 MRL's below fp32 with ``priors`` (n,) float32 and without their first number
-    ``folding.safetensors``     what was done to MRL's vectors before they lost precision ``ids.parquet`` and others
-    :class:`StoreIds`
+    ``folding.safetensors``     what was done to MRL's vectors before they lost precision
+    ``ids.parquet`` and others  :class:`StoreIds`
     ==========================  ============================================================================
 
     A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision: scores of a

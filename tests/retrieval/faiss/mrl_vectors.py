@@ -14,8 +14,8 @@ def mrl_like(
     """(Q, 2k + 1) queries and (N, 2k + 1) documents, float32.
 
     A common mean far larger than what differs, topics, and variances about ln 2; queries are about the topics of
-    documents. Texts differ in how certain they are by a factor with that standard deviation of its logarithm: it moves
-    all variances of a text together, and its prior most.
+    documents. Texts differ in how certain they are by a factor with that standard deviation of its
+    logarithm: it moves all variances of a text together, and its prior most.
     """
     rng = np.random.default_rng(seed)
     centre, common = 2 * rng.standard_normal(k), 0.2 * rng.standard_normal(k)
