@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -22,41 +22,9 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_sha256, json_sha256
 from beir_cocodr.models.spec import ModelSpec
-from beir_cocodr.records import Json, Record
+from beir_cocodr.records import CollectionProvenance, ContaminationStatement, Json, Record, SharedCollection
 
 RECORD_FILE = "training.json"
-
-
-@dataclass(frozen=True)
-class CollectionProvenance:
-    """What a training stage was given of one collection, by counts and content hashes.
-
-    Attributes:
-        dataset: as it was named; may have moved since.
-        documents, corpus_sha256: number and content of the documents.
-        counts: what was accepted and counted when it was read.
-        split, queries, queries_sha256, qrels_sha256: of the queries; None where none were given.
-        generation: of generated queries, settings and counts of their generation.json; None for others.
-    """
-
-    dataset: str
-    documents: int | None = None
-    corpus_sha256: str | None = None
-    counts: dict[str, int] | None = None
-    split: str | None = None
-    queries: int | None = None
-    queries_sha256: str | None = None
-    qrels_sha256: str | None = None
-    generation: Json | None = None
-
-    @property
-    def hashes(self) -> tuple[str | None, str | None, str | None, str | None]:
-        """What tells two collections apart, whatever their names."""
-        return self.corpus_sha256, self.split, self.queries_sha256, self.qrels_sha256
-
-    def to_json(self) -> Json:
-        """The fields that are known."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def collection_provenance(collection: Collection, queries: bool) -> CollectionProvenance:
@@ -197,54 +165,6 @@ _CHUNK = 4_096
 
 #: Ids of documents that a statement lists; all are counted.
 LISTED = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedCollection(CollectionProvenance):
-    """A collection that training was given, and what it shares with the evaluated one.
-
-    Attributes:
-        stages: the stages that were given it, oldest first.
-        documents_shared, queries_shared: evaluated documents and queries in it; None where that is unknown.
-        same_labels: whether its labels are those that judge.
-    """
-
-    stages: list[str]
-    documents_shared: int | None
-    queries_shared: int | None
-    same_labels: bool
-
-    @property
-    def known(self) -> bool:
-        return self.documents_shared is not None and self.queries_shared is not None
-
-
-@dataclass(frozen=True)
-class ContaminationStatement:
-    """What the training of a model was given of the collection that it is judged on.
-
-    Attributes:
-        stages: oldest first.
-        root: the model that everything began with, of which nothing is known.
-        collections: what training was given, told apart by hashes.
-        documents_seen, queries_seen: evaluated ones that were given to training, each counted once.
-        document_ids: the first 100 of them.
-        query_ids: all of them.
-        labels_seen: whether the labels that judge were among it.
-        complete: whether nothing is unknown but the root.
-        sentences: the statement for a person.
-    """
-
-    stages: list[str]
-    root: str
-    collections: list[SharedCollection]
-    documents_seen: int
-    queries_seen: int
-    document_ids: list[str]
-    query_ids: list[str]
-    labels_seen: bool
-    complete: bool
-    sentences: list[str]
 
 
 def contamination_statement(models: Sequence[str], collection: Collection) -> dict[str, ContaminationStatement]:

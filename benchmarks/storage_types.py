@@ -13,7 +13,7 @@ def storage_types(documents: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
     int8 is at one scale for the whole corpus. The prior, γ or γ', is float32; the folding's mean query is of other
     queries than those judged.
     """
-    from beir_cocodr.retrieval.faiss.transform import Folding
+    from beir_cocodr.models.kl import Folding
 
     judged = queries[1::2][:500].astype(np.float64)
     folding = Folding.fit(queries[::2], documents)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from beir_cocodr.provenance import ContaminationStatement
-from beir_cocodr.records import Json, Record
+from beir_cocodr.records import ContaminationStatement, Json, Record
 
 #: The largest p value, after Holm's correction, that is not called significant.
 LEVEL = 0.05

@@ -5,16 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Module
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from sentence_transformers.util import load_file_path
 
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+
+_PLACES = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+
+
+class SavedModule(Module):
+    """A module of a sentence-transformers model that is saved as its settings and its weights."""
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
+        places = {name: value for name, value in kwargs.items() if name in _PLACES}
+        module = cls(**cls.load_config(model_name_or_path, **places))
+        cls.load_torch_weights(model_name_or_path, model=module, **places)
+        return module
+
 
 #: Tokens of a query and of a document where the model does not say (COCO-DR, section 5).
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128

@@ -8,17 +8,17 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from sentence_transformers.base.modules import Module
 from sentence_transformers.util import load_file_path
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.cocodr import SavedModule
 
 #: The file beside the BERT weights in which Condenser and coCondenser were released with their head.
 PUBLISHED_HEAD = "model.pt"
@@ -115,24 +115,6 @@ def encoder_layer_weights(weights: dict[str, Tensor], prefix: str = "") -> dict[
 
 #: Where a pre-trained model keeps its head, beside its own modules.
 HEAD_FOLDER = "condenser_head"
-
-
-_PLACES = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
-
-
-class SavedModule(Module):
-    """A module of a sentence-transformers model that is saved as its settings and its weights."""
-
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        self.save_config(output_path)
-        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
-
-    @classmethod
-    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
-        places = {name: value for name, value in kwargs.items() if name in _PLACES}
-        module = cls(**cls.load_config(model_name_or_path, **places))
-        cls.load_torch_weights(model_name_or_path, model=module, **places)
-        return module
 
 
 class CondenserHead(SavedModule):

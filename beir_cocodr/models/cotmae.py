@@ -10,7 +10,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.condenser import CondenserHead, SavedModule
+from beir_cocodr.models.cocodr import SavedModule
+from beir_cocodr.models.condenser import CondenserHead
 
 #: Where a pre-trained model keeps its decoder, beside its own modules.
 DECODER_FOLDER = "cotmae_decoder"

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, processors
 from torch import Tensor, nn
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.condenser import SavedModule
+from beir_cocodr.models.cocodr import SavedModule
 from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
 
 #: Stands right after [CLS] in every text.

@@ -25,15 +25,8 @@ from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.provenance import (
-    RECORD_FILE,
-    CollectionProvenance,
-    TrainingPlan,
-    TrainingRecord,
-    read_record,
-    write_record,
-)
-from beir_cocodr.records import Json, versions
+from beir_cocodr.provenance import RECORD_FILE, TrainingPlan, TrainingRecord, read_record, write_record
+from beir_cocodr.records import CollectionProvenance, Json, versions
 from beir_cocodr.training.options import TrainingOptions
 
 CHECKPOINTS = "checkpoints"

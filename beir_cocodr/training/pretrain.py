@@ -19,8 +19,8 @@ from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead
 from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.provenance import CollectionProvenance, TrainingPlan, TrainingRecord, collection_provenance
-from beir_cocodr.records import Json
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
+from beir_cocodr.records import CollectionProvenance, Json
 from beir_cocodr.training.objectives import OBJECTIVES, attach_decoder, attach_head, build_loss
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.outputs import lock_output, training_plan

@@ -23,8 +23,8 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQuerie
 from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
-from beir_cocodr.provenance import CollectionProvenance, TrainingRecord, training_lineage
-from beir_cocodr.records import Json
+from beir_cocodr.provenance import TrainingRecord, training_lineage
+from beir_cocodr.records import CollectionProvenance, Json
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.retrievers import Retrievers
 

@@ -16,7 +16,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.evaluation.runs import run_tops
 from beir_cocodr.models.spec import ModelSpec
-from beir_cocodr.provenance import ContaminationStatement, contamination_statement
+from beir_cocodr.provenance import contamination_statement
+from beir_cocodr.records import ContaminationStatement
 from beir_cocodr.report.html.outputs import Found, LabelledEvaluation, Scores
 from beir_cocodr.report.html.pictures import cluster_pictures, curve_picture, interval_picture, query_picture
 from beir_cocodr.report.html.tables import (

@@ -22,12 +22,12 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.kl import Folding
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.retrieval.faiss.transform import Folding
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, EncodeOptions, Identity, StoreRecord

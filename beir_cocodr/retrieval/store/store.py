@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path
+from beir_cocodr.models.kl import Folding
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.faiss.transform import Folding
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
 from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, unpack
 

@@ -15,13 +15,8 @@ from beir_cocodr.evaluation.label_free.evidence import find_contamination
 from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
-from beir_cocodr.provenance import (
-    CollectionProvenance,
-    TrainingRecord,
-    collection_provenance,
-    read_record,
-    write_record,
-)
+from beir_cocodr.provenance import TrainingRecord, collection_provenance, read_record, write_record
+from beir_cocodr.records import CollectionProvenance
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.kl import flatten_document, flatten_query
-from beir_cocodr.retrieval.faiss.transform import Folding
+from beir_cocodr.models.kl import Folding, flatten_document, flatten_query
 
 K, DOCUMENTS, QUERIES = 48, 3000, 40
 
