@@ -22,22 +22,22 @@ from beir_cocodr.evaluation.records import (
     PairedTest,
 )
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
-from beir_cocodr.report.text import describe_pseudo_queries, format_number, p_value, signed, span
+from beir_cocodr.report.text import describe_pseudo_queries, format_number, format_numbers, p_value, signed, span
 
 
 def evaluation_table(record: EvaluationRecord) -> Table:
     """Models by measures, with bootstrap 95% intervals."""
     sizes = f"{record.documents:,} documents, {record.queries:,} queries"
-    columns = [title for measure in record.measures for title in (measure, "95%")]
-    table = make_table(
-        f"{record.dataset} ({record.split}): {sizes}", ["model"], [*columns, "seconds"], _remarks(record)
-    )
+    rows = []
     for label, result in record.models.items():
-        cells = []
+        rows.append([label])
         for measure, interval in result.intervals.items():
-            cells += [f"{result.measures[measure]:.4f}", "" if interval is None else "{:.3f}–{:.3f}".format(*interval)]
-        table.add_row(label, *cells, f"{result.seconds:.1f}")
-    return table
+            within = "" if interval is None else "{:.3f}–{:.3f}".format(*interval)
+            rows[-1] += [f"{result.measures[measure]:.4f}", within]
+        rows[-1].append(f"{result.seconds:.1f}")
+    columns = [title for measure in record.measures for title in (measure, "95%")]
+    title = f"{record.dataset} ({record.split}): {sizes}"
+    return make_table(title, ["model"], [*columns, "seconds"], rows, _remarks(record))
 
 
 def _remarks(record: EvaluationRecord) -> Iterator[str]:
@@ -55,10 +55,8 @@ _TEST_COLUMNS = ("b − a", "95%", "t-test p", "randomisation p", "win/tie/loss"
 def comparison_table(record: EvaluationRecord) -> Table:
     """Paired tests between models."""
     title = "paired tests (difference of b to a; p after Holm's correction)"
-    table = make_table(title, ["measure", "a", "b"], _TEST_COLUMNS)
-    for test in record.comparisons:
-        table.add_row(test.measure, test.a, test.b, *_test_cells(test))
-    return table
+    rows = ([test.measure, test.a, test.b, *_test_cells(test)] for test in record.comparisons)
+    return make_table(title, ["measure", "a", "b"], _TEST_COLUMNS, rows)
 
 
 def _test_cells(test: PairedTest) -> list[str]:
@@ -87,16 +85,18 @@ def adaptation_table(comparison: ComparisonRecord, candidates: Mapping[str, str]
     """Trained encoders against the base in the same use, and the untrained methods against the base alone."""
     pairs = label_pairs(comparison, candidates)
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
-    table = make_table(
+    shown = [*training_pairs(candidates), *((BASE, BASE + mode) for mode in MODES[1:]), (BASE, "bm25")]
+    return make_table(
         f"{comparison.dataset}: {size}, estimates without labels",
         ["model", "against", "verdict"],
         ["P(better)", *ESTIMATORS],
+        (
+            [b, a, pair.verdict, format_number(pair.probability), *map(_estimate, pair.estimates)]
+            for a, b in shown
+            for pair in [pairs[a, b]]
+        ),
         ["difference and its 95% interval; in brackets: does not count for this pair"],
     )
-    for a, b in [*training_pairs(candidates), *((BASE, BASE + mode) for mode in MODES[1:]), (BASE, "bm25")]:
-        pair = pairs[a, b]
-        table.add_row(b, a, pair.verdict, format_number(pair.probability), *map(_estimate, pair.estimates))
-    return table
 
 
 def _estimate(estimate: Estimate) -> str:
@@ -138,68 +138,61 @@ def verdict_tables(record: ComparisonRecord) -> list[Table]:
     if record.labels_wanted.pairs:
         tables.append(_candidates(record.labels_wanted))
     if record.seen:
-        tables.append(make_table("what was seen in training", ["model", "statement"]))
-        for model, statement in record.seen.items():
-            tables[-1].add_row(model, "\n".join(statement.sentences))
+        rows = ([model, "\n".join(statement.sentences)] for model, statement in record.seen.items())
+        tables.append(make_table("what was seen in training", ["model", "statement"], rows=rows))
     return tables
 
 
 def _verdicts(record: ComparisonRecord) -> Table:
     title = f"verdicts on {record.dataset}, b against a"
     if record.labels:
+        rows = ([test.a, test.b, test.verdict, test.measure, *_test_cells(test)] for test in record.tests)
         columns = ["measure", *_TEST_COLUMNS]
-        table = make_table(f"{title} (paired tests)", ["a", "b", "verdict"], columns, [record.best.reason])
-        for test in record.tests:
-            table.add_row(test.a, test.b, test.verdict, test.measure, *_test_cells(test))
-        return table
+        return make_table(f"{title} (paired tests)", ["a", "b", "verdict"], columns, rows, [record.best.reason])
+    rows = ([pair.a, pair.b, pair.verdict, format_number(pair.probability), pair.reason] for pair in record.estimated)
     remarks = [record.best.reason, *dict.fromkeys(pair.trust for pair in record.estimated)]
-    table = make_table(f"{title} (without labels)", ["a", "b", "verdict"], ["P(b better)"], remarks)
-    table.add_column("reason")
-    for pair in record.estimated:
-        table.add_row(pair.a, pair.b, pair.verdict, format_number(pair.probability), pair.reason)
-    return table
+    return make_table(f"{title} (without labels)", ["a", "b", "verdict"], ["P(b better)"], rows, remarks, ["reason"])
 
 
 def _estimates(record: ComparisonRecord) -> Table:
     asked = record.pseudo_queries["agreement"]
     whose = "the collection's own" if asked.of_the_collection else "generated"
-    table = make_table(
+    return make_table(
         f"{record.dataset}: {record.documents:,} documents, estimates without labels",
         ["a", "b", "estimator"],
         ["a", "b", "b − a", "95%", "win/tie/loss"],
+        (
+            [
+                *(pair.a, pair.b, found.estimator + (f" ({found.remark})" if found.remark else "")),
+                *format_numbers(".4f", found.a, found.b),
+                "–" if found.difference is None else signed(found.difference, 4),
+                *(span(found.interval), _counts(found)),
+            ]
+            for pair in record.estimated
+            for found in pair.estimates
+        ),
         [
             *describe_pseudo_queries(record.pseudo_queries),
             f"agreement: share of the other list's ten best documents, {asked.queries:,} {whose} queries",
         ],
     )
-    for pair in record.estimated:
-        for found in pair.estimates:
-            table.add_row(
-                pair.a,
-                pair.b,
-                found.estimator + (f" ({found.remark})" if found.remark else ""),
-                format_number(found.a, ".4f"),
-                format_number(found.b, ".4f"),
-                "–" if found.difference is None else signed(found.difference, 4),
-                span(found.interval),
-                _counts(found),
-            )
-    return table
 
 
 def _candidates(wanted: AnnotationCandidates) -> Table:
     more = len(wanted.pairs) - _LISTED
-    table = make_table(
+    return make_table(
         f"labels that would tell most between a = {wanted.a} and b = {wanted.b}",
         ["query", "document"],
         ["weight", "rank a", "rank b"],
+        (
+            [
+                *(f"{pair.query_id}: {pair.query[:60]}", pair.document_id, f"{pair.weight:.3f}"),
+                *format_numbers("d", pair.rank_a, pair.rank_b),
+            ]
+            for pair in wanted.pairs[:_LISTED]
+        ),
         [f"and {more} more"] if more > 0 else [],
     )
-    for pair in wanted.pairs[:_LISTED]:
-        ranks = [format_number(rank, "d") for rank in (pair.rank_a, pair.rank_b)]
-        query = f"{pair.query_id}: {pair.query[:60]}"
-        table.add_row(query, pair.document_id, f"{pair.weight:.3f}", *ranks)
-    return table
 
 
 _TOOLS = {"ir_measures": "ir-measures", "beir": "BEIR", "pytrec_eval": "pytrec_eval"}
@@ -207,22 +200,19 @@ _TOOLS = {"ir_measures": "ir-measures", "beir": "BEIR", "pytrec_eval": "pytrec_e
 
 def parity_tables(record: ParityRecord) -> list[Table]:
     """Measures by tools, then each difference with its causes."""
-    return [_values(record), _differences(record)]
-
-
-def _values(record: ParityRecord) -> Table:
     queries = record.queries
-    table = make_table(
+    values = make_table(
         f"{escape(record.run)} on {escape(record.dataset)} ({record.split}): "
         f"{queries['judged']:,} judged queries, {queries['judged_with_results']:,} with results",
         ["measure"],
         [column for title in _TOOLS.values() for column in (title, "its name")],
+        (
+            [row.measure, *(cell for t in _TOOLS for cell in (f"{row.tools[t].value:.6f}", row.tools[t].name))]
+            for row in record.measures
+        ),
         map(escape, record.notes),
     )
-    for row in record.measures:
-        found = [row.tools[tool] for tool in _TOOLS]
-        table.add_row(row.measure, *(cell for tool in found for cell in (f"{tool.value:.6f}", tool.name)))
-    return table
+    return [values, _differences(record)]
 
 
 def _differences(record: ParityRecord) -> Table:
@@ -230,20 +220,20 @@ def _differences(record: ParityRecord) -> Table:
         "differences to ir-measures, each cause applied after those above it",
         ["measure", "tool", "cause"],
         ["queries", "changed", "before", "after", "effect"],
-        [
+        notes=[
             f"every difference is explained, to {record.tolerance:g}"
             if record.explained
             else "not every difference is explained: see 'unexplained'"
         ],
+        last=["reason"],
     )
-    table.add_column("reason", overflow="fold")
     for row in record.measures:
         for found in row.differences:
             head = [row.measure, _TOOLS[found.tool]]
             for cause in found.causes:
-                figures = [f"{cause.queries:,}", f"{cause.queries_changed:,}"]
-                figures += [f"{cause.before:.6f}", f"{cause.after:.6f}", f"{cause.effect:+.6f}"]
-                table.add_row(*head, cause.cause, *figures, cause.reason)
+                counts = format_numbers(",", cause.queries, cause.queries_changed)
+                values = format_numbers(".6f", cause.before, cause.after)
+                table.add_row(*head, cause.cause, *counts, *values, f"{cause.effect:+.6f}", cause.reason)
                 head = ["", ""]
             conclusion, effect, reason = _conclusion(found)
             table.add_row(*head, conclusion, *[""] * 4, f"{effect:+.6f}", reason, end_section=True)
@@ -252,8 +242,7 @@ def _differences(record: ParityRecord) -> Table:
 
 def _conclusion(found: Difference) -> tuple[str, float, str]:
     if not found.explained:
-        reason = f"{found.remaining:+.2e} remains after all known causes"
-        return "unexplained", found.remaining, reason
+        return "unexplained", found.remaining, f"{found.remaining:+.2e} remains after all known causes"
     if not found.causes:
         return "none", found.difference, "the same number"
     return "all", found.difference, "recomputed with these causes, the numbers agree"

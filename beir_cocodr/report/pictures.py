@@ -13,29 +13,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import atomic_path
+from beir_cocodr.report.text import allowed_text
 
 if TYPE_CHECKING:  # their modules import torch or scipy
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
     from beir_cocodr.analysis.qpp import Coefficients, Correlation, Prediction
     from beir_cocodr.analysis.representation import Representation
     from beir_cocodr.analysis.shift import Shift
     from beir_cocodr.analysis.source_clusters import SourceClusters
     from beir_cocodr.resampling.overlap import Overlap
-    from beir_cocodr.resampling.regimes.regimes import Alignment, Regimes
+    from beir_cocodr.resampling.regimes.regimes import Regimes
 
 log = logging.getLogger(__name__)
 
-_COLUMNS = 3
-
-_PANEL_INCHES = 3.2
-
-_LABELLED_PANEL_INCHES = 4.2
+_PANEL_INCHES = 4.2
 
 
 def has_matplotlib() -> bool:
@@ -93,54 +92,13 @@ def _png(path: Path, width: float, height: float) -> Iterator[Figure]:
         figure.savefig(temporary, format="png")
 
 
-def write_scatter(
-    path: Path,
-    values: Mapping[str, Mapping[str, float]],
-    quality: Mapping[str, float],
-    rows: Sequence[Correlation],
-    title: str,
-    measure: str,
-) -> None:
-    """Draw one panel a predictor, one point a query, as a PNG.
-
-    Args:
-        path: of the picture; appears only when it is complete.
-        values: predictor to query id to value; values that are missing or not finite are not drawn.
-        quality: query id to the measure.
-        rows: the correlations of every predictor, in the order of the panels.
-        title, measure: what is written over the picture and at the vertical axes.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    columns = min(_COLUMNS, len(rows))
-    lines = math.ceil(len(rows) / columns)
-    with _png(path, _PANEL_INCHES * columns, _PANEL_INCHES * lines) as figure:
-        figure.suptitle(_plain(title))
-        figure.subplots(lines, columns, sharey=True, squeeze=False)
-        for axis, row in zip(figure.axes, rows, strict=False):
-            found = values[row.predictor]
-            drawn = [query for query in quality if math.isfinite(found.get(query, math.nan))]
-            axis.scatter([found[query] for query in drawn], [quality[query] for query in drawn], s=10, alpha=0.5, lw=0)
-            axis.set_xlabel(_plain(row.predictor))
-            axis.set_title(_scatter_caption(row), fontsize="small")
-        for axis in figure.axes[len(rows) :]:
-            axis.set_visible(False)
-        for axis in figure.axes[::columns]:
-            axis.set_ylabel(measure)
-
-
-def _caption(row: Coefficients) -> str:
-    return "" if row.pearson is None else f"r = {row.pearson:+.3f}, τ = {row.kendall:+.3f}"
-
-
-def _scatter_caption(row: Correlation) -> str:
-    return f"{_caption(row) or 'not defined'} (n = {row.queries})"
-
-
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text as it stands: matplotlib takes dollar signs for formulas."""
-    return text.replace("$", r"\$")
+    return allowed_text(text).replace("$", r"\$")
+
+
+def _caption(row: Coefficients | None) -> str:
+    return "" if row is None or row.pearson is None else f"r = {row.pearson:+.3f}, τ = {row.kendall:+.3f}"
 
 
 #: Where a name may stand beside its point, the first that is free: offset in points, alignments.
@@ -162,7 +120,7 @@ class Panel:
         x, y: name of a point -> its place.
         x_label, y_label: of the axes.
         caption: over the panel.
-        names: name of a point -> what stands beside it; by default the name itself.
+        names: name of a point -> what stands beside it, if anything; by default the name itself.
         groups: name of a point -> its group; groups differ in colour, and a legend names them.
     """
 
@@ -176,26 +134,23 @@ class Panel:
 
     def points(self) -> dict[str, tuple[float, float]]:
         """Name to place of what is drawn."""
-        places = {name: (_number(x), _number(self.y.get(name))) for name, x in self.x.items()}
-        return {name: place for name, place in places.items() if all(map(math.isfinite, place))}
+        return {
+            name: (x, y)
+            for name, x in self.x.items()
+            if x is not None and (y := self.y.get(name)) is not None and math.isfinite(x) and math.isfinite(y)
+        }
 
 
 def write_labelled_scatter(path: Path, panels: Sequence[Panel], title: str, columns: int = 2) -> None:
-    """Draw panels as a PNG, every point with its name.
-
-    Args:
-        path: the file; it appears only when it is complete.
-        panels: in reading order.
-        title: over the picture.
-        columns: panels side by side.
+    """Draw panels as a PNG, ``columns`` side by side, every point with its name.
 
     Raises:
         InputError: matplotlib is not installed.
     """
     columns = min(columns, len(panels))
     lines = math.ceil(len(panels) / columns)
-    with _png(path, _LABELLED_PANEL_INCHES * columns, _LABELLED_PANEL_INCHES * lines) as figure:
-        figure.suptitle(_plain(title))
+    with _png(path, _PANEL_INCHES * columns, _PANEL_INCHES * lines) as figure:
+        figure.suptitle(plain(title))
         figure.subplots(lines, columns, squeeze=False)
         for axis, panel in zip(figure.axes, panels, strict=False):
             _draw(axis, panel)
@@ -206,26 +161,27 @@ def write_labelled_scatter(path: Path, panels: Sequence[Panel], title: str, colu
             _write_names(axis, panel)
 
 
-def _draw(axis: Any, panel: Panel) -> None:
+def _draw(axis: Axes, panel: Panel) -> None:
     points = panel.points()
     for group in dict.fromkeys(panel.groups.get(name, "") for name in points):
         places = [place for name, place in points.items() if panel.groups.get(name, "") == group]
-        axis.scatter([x for x, _ in places], [y for _, y in places], s=18, lw=0, label=_plain(group) or None)
+        axis.scatter([x for x, _ in places], [y for _, y in places], s=18, lw=0, alpha=0.7, label=plain(group) or None)
     if panel.groups:
         axis.legend(fontsize="x-small")
     axis.margins(0.2)  # room for the names
-    axis.set_xlabel(_plain(panel.x_label))
-    axis.set_ylabel(_plain(panel.y_label))
-    axis.set_title(_plain(panel.caption), fontsize="small")
+    axis.set_xlabel(plain(panel.x_label))
+    axis.set_ylabel(plain(panel.y_label))
+    axis.set_title(plain(panel.caption), fontsize="small")
 
 
-def _write_names(axis: Any, panel: Panel) -> None:
+def _write_names(axis: Axes, panel: Panel) -> None:
     """Write each name where it covers no earlier name and stays in the panel, if there is such a place."""
-    taken: list[Any] = []
+    taken: list[Bbox] = []
+    shown = {name: plain(panel.names.get(name, name)) for name in panel.points()}
     for name, point in panel.points().items():
-        text = axis.annotate(
-            _plain(panel.names.get(name, name)), point, xytext=(0, 0), textcoords="offset points", fontsize="x-small"
-        )
+        if not shown[name]:
+            continue
+        text = axis.annotate(shown[name], point, xytext=(0, 0), textcoords="offset points", fontsize="x-small")
         text.set_in_layout(False)  # a long name must not squeeze the panel
         for x, y, horizontal, vertical in (*_PLACES, _PLACES[0]):
             text.set(position=(x, y), ha=horizontal, va=vertical)
@@ -236,29 +192,38 @@ def _write_names(axis: Any, panel: Panel) -> None:
         taken.append(box)
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def write_histogram(path: Path, edges: Sequence[float], counts: Sequence[int], title: str, label: str) -> None:
-    """Draw a histogram as a PNG.
+def write_scatter(
+    path: Path,
+    values: Mapping[str, Mapping[str, float]],
+    quality: Mapping[str, float],
+    rows: Sequence[Correlation],
+    title: str,
+    measure: str,
+) -> None:
+    """Draw one panel a predictor, one point a query, as a PNG.
 
     Args:
         path: of the picture; appears only when it is complete.
-        edges: (B + 1,) of the bins, ascending.
-        counts: (B,) what is in them.
-        title, label: over the picture, and at its horizontal axis.
+        values: predictor to query id to value; values that are missing or not finite are not drawn.
+        quality: query id to the measure.
+        rows: the correlations of every predictor, in the order of the panels.
+        title, measure: what is written over the picture and at the vertical axes.
 
     Raises:
         InputError: matplotlib is not installed.
     """
-    with _png(path, 6.4, 4.0) as figure:
-        axis = figure.subplots()
-        axis.stairs(counts, edges, fill=True, alpha=0.6)
-        axis.set_xlim(edges[0], edges[-1])
-        axis.set_xlabel(_plain(label))
-        axis.set_ylabel("test queries")
-        axis.set_title(_plain(title))
+    panels = [
+        Panel(
+            values[row.predictor],
+            quality,
+            row.predictor,
+            measure,
+            f"{_caption(row) or 'not defined'} (n = {row.queries})",
+            dict.fromkeys(quality, ""),
+        )
+        for row in rows
+    ]
+    write_labelled_scatter(path, panels, title, columns=3)
 
 
 def qpp_picture(path: Path, found: Prediction) -> None:
@@ -330,13 +295,12 @@ def source_clusters_picture(path: Path, report: SourceClusters) -> None:
 
     Source: COCO-DR, Figure 5c.
     """
-    row = report.reduction_against_gain
     panel = Panel(
         {name: target.reduction for name, target in report.targets.items()},
         {name: target.gain for name, target in report.targets.items()},
         "reduction of the nearest cluster's loss",
         f"gain in {report.measure}",
-        "" if row is None else _caption(row),
+        _caption(report.reduction_against_gain),
         file_names(report.targets),  # paths are too long
     )
     write_labelled_scatter(path, [panel], f"{report.after} − {report.before}")
@@ -346,9 +310,13 @@ def overlap_picture(path: Path, report: Overlap) -> None:
     """Draw the histogram of similarities to the nearest training query."""
     encoder, histogram = report.nearest.encoder, report.nearest.histogram
     kind = "Jaccard, words" if encoder is None else f"cosine, {encoder.name}"
-    title = f"{report.test.dataset}: {report.test.queries:,} test queries"
-    label = f"similarity to the nearest training query ({kind})"
-    write_histogram(path, histogram.edges, histogram.counts, title, label)
+    with _png(path, 6.4, 4.0) as figure:
+        axis = figure.subplots()
+        axis.stairs(histogram.counts, histogram.edges, fill=True, alpha=0.6)
+        axis.set_xlim(histogram.edges[0], histogram.edges[-1])
+        axis.set_xlabel(plain(f"similarity to the nearest training query ({kind})"))
+        axis.set_ylabel("test queries")
+        axis.set_title(plain(f"{report.test.dataset}: {report.test.queries:,} test queries"))
 
 
 def alignment_picture(path: Path, report: Regimes) -> None:
@@ -365,16 +333,12 @@ def alignment_picture(path: Path, report: Regimes) -> None:
             {name: point.ood[row.collection][row.measure][row.regime] for name, point in points.items()},
             f"{row.regime}, {row.measure}",
             f"{row.collection}, {row.measure}",
-            _alignment_caption(row),
+            f"not defined ({row.models} models)"
+            if row.spearman is None
+            else f"ρ = {row.spearman:+.3f} (p {row.spearman_p:.2g}), τ = {row.kendall:+.3f} (p {row.kendall_p:.2g})",
             names=dict.fromkeys(points, ""),  # the colours tell models apart, and seeds need no names
             groups={name: point.model for name, point in points.items()},
         )
         for row in report.alignment
     ]
     write_labelled_scatter(path, panels, f"{report.base} ({report.method})")
-
-
-def _alignment_caption(row: Alignment) -> str:
-    if row.spearman is None:
-        return f"not defined ({row.models} models)"
-    return f"ρ = {row.spearman:+.3f} (p {row.spearman_p:.2g}), τ = {row.kendall:+.3f} (p {row.kendall_p:.2g})"

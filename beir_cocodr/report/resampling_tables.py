@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.report.terminal import make_table
-from beir_cocodr.report.text import format_number
+from beir_cocodr.report.text import format_number, format_numbers
 from beir_cocodr.resampling.manifest import LabelOverlap, Manifest, OverlapSummary, RestrainParameters
 
 if TYPE_CHECKING:  # their modules import torch or scipy
@@ -23,7 +23,28 @@ _RULES = {1: "any passage", 2: "more than one"}
 
 def overlap_tables(report: Overlap) -> list[Table]:
     """Label overlap, repeated queries and the most similar pairs."""
-    return [_labels(report), _queries(report), _pairs(report)]
+    train, test = report.train, report.test
+    grades = list(dict.fromkeys(row.grade for row in report.label_overlap))
+    shares = label_overlap_cells(report.label_overlap)
+    labels = make_table(
+        f"{escape(test.dataset)} ({test.split}), {test.queries:,} queries, against "
+        f"{escape(train.dataset)} ({train.split}), {train.queries:,} queries",
+        ["test queries with passages relevant in training, of grade at least"],
+        map(str, grades),
+        ([name, *(shares[grade, minimum] for grade in grades)] for minimum, name in _RULES.items()),
+        [] if report.same_corpus else ["the corpora differ: passages are compared by their ids"],
+    )
+    duplicates = {
+        "the same text": report.exact_duplicates,
+        "other text, the same words but for stop words and endings": report.near_duplicates,
+    }
+    repeated = make_table(
+        "test queries that stand in the training set",
+        [""],
+        ["queries", "share"],
+        ([name, f"{found.queries:,}", f"{found.share:.1%}"] for name, found in duplicates.items()),
+    )
+    return [labels, repeated, _pairs(report)]
 
 
 def label_overlap_cells(rows: Iterable[LabelOverlap]) -> dict[tuple[int, int], str]:
@@ -31,49 +52,19 @@ def label_overlap_cells(rows: Iterable[LabelOverlap]) -> dict[tuple[int, int], s
     return {(row.grade, row.minimum): f"{row.share:.0%}" for row in rows}
 
 
-def _labels(report: Overlap) -> Table:
-    train, test = report.train, report.test
-    grades = list(dict.fromkeys(row.grade for row in report.label_overlap))
-    table = make_table(
-        f"{escape(test.dataset)} ({test.split}), {test.queries:,} queries, against "
-        f"{escape(train.dataset)} ({train.split}), {train.queries:,} queries",
-        ["test queries with passages relevant in training, of grade at least"],
-        map(str, grades),
-        [] if report.same_corpus else ["the corpora differ: passages are compared by their ids"],
-    )
-    cells = label_overlap_cells(report.label_overlap)
-    for minimum, name in _RULES.items():
-        table.add_row(name, *(cells[grade, minimum] for grade in grades))
-    return table
-
-
-def _queries(report: Overlap) -> Table:
-    table = make_table("test queries that stand in the training set", [""], ["queries", "share"])
-    for found, name in (
-        (report.exact_duplicates, "the same text"),
-        (report.near_duplicates, "other text, the same words but for stop words and endings"),
-    ):
-        table.add_row(name, f"{found.queries:,}", f"{found.share:.1%}")
-    return table
-
-
 def _pairs(report: Overlap) -> Table:
     nearest = report.nearest
     kind = "Jaccard similarity of words" if nearest.encoder is None else "cosine similarity"
-    table = Table(
-        title=f"nearest training queries by {kind}: mean {nearest.mean:.3f}, "
-        f"median {nearest.median:.3f}, {nearest.least:.3f} to {nearest.most:.3f}"
-    )
-    for column in ("test query", "nearest training query"):
-        table.add_column(column, overflow="fold")
-    table.add_column("similarity", justify="right")
     best = sorted(nearest.queries, key=lambda row: -row.similarity)
-    for row in best[:_PAIRS]:
-        table.add_row(escape(row.text), escape(row.training_text or "–"), f"{row.similarity:.3f}")
-    if len(best) > _PAIRS:
-        table.caption = f"the {_PAIRS} most similar of {len(best):,}; --json or --output has all"
-        table.caption_justify = "left"
-    return table
+    more = f"the {_PAIRS} most similar of {len(best):,}; --json or --output has all"
+    return make_table(
+        f"nearest training queries by {kind}: mean {nearest.mean:.3f}, "
+        f"median {nearest.median:.3f}, {nearest.least:.3f} to {nearest.most:.3f}",
+        ["test query", "nearest training query"],
+        ["similarity"],
+        ([escape(row.text), escape(row.training_text or "–"), f"{row.similarity:.3f}"] for row in best[:_PAIRS]),
+        [more] if len(best) > _PAIRS else [],
+    )
 
 
 def regime_tables(report: Regimes) -> list[Table]:
@@ -83,22 +74,22 @@ def regime_tables(report: Regimes) -> list[Table]:
 
 def _regimes(report: Regimes) -> Table:
     queries = report.rows[0].queries
-    table = make_table(
+    rows = []
+    for row in report.rows:
+        rows.append([row.group, escape(row.model), str(len(row.seeds))])
+        for measure in report.measures:
+            found = row.measures[measure]
+            rows[-1] += [*format_numbers(".4f", found.interpolation, found.extrapolation), _gap(found)]
+    return make_table(
         escape(f"{report.method} of {report.train.dataset} and {report.test.dataset}"),
         ["training sets", "model"],
         ["seeds", *(name for m in report.measures for name in (f"{m} inter.", "extra.", "gap"))],
+        rows,
         [
             "gap: (extrapolation − interpolation) / interpolation, of means over seeds, ± standard deviation "
             f"of the seeds' gaps; {queries['interpolation']:,} and {queries['extrapolation']:,} test queries"
         ],
     )
-    for row in report.rows:
-        cells = []
-        for measure in report.measures:
-            found = row.measures[measure]
-            cells += [f"{found.interpolation:.4f}", f"{found.extrapolation:.4f}", _gap(found)]
-        table.add_row(row.group, escape(row.model), str(len(row.seeds)), *cells)
-    return table
 
 
 def _gap(found: RegimeScores) -> str:
@@ -109,22 +100,19 @@ def _gap(found: RegimeScores) -> str:
 
 
 def _alignment(report: Regimes) -> Table:
-    table = make_table(
+    return make_table(
         f"alignment with collections outside the distribution, {report.alignment[0].measure}",
         ["collection", "regime"],
         ["models", "Spearman's ρ", "p", "Kendall's τ", "p"],
+        (
+            [
+                *(escape(row.collection), row.regime, str(row.models)),
+                *(format_number(row.spearman, "+.3f"), format_number(row.spearman_p, ".3g")),
+                *(format_number(row.kendall, "+.3f"), format_number(row.kendall_p, ".3g")),
+            ]
+            for row in report.alignment
+        ),
     )
-    for row in report.alignment:
-        table.add_row(
-            escape(row.collection),
-            row.regime,
-            str(row.models),
-            format_number(row.spearman, "+.3f"),
-            format_number(row.spearman_p, ".3g"),
-            format_number(row.kendall, "+.3f"),
-            format_number(row.kendall_p, ".3g"),
-        )
-    return table
 
 
 def resample_table(manifest: Manifest) -> Table:
@@ -141,12 +129,11 @@ def resample_table(manifest: Manifest) -> Table:
     labels = [f"labels ≥ {grade}" for grade in grades]
     similar = ["same text", "same words", "mean similarity"]
     numbers = ["training queries", "test queries", *labels, *similar]
-    table = make_table(_title(manifest), ["collection"], numbers, notes)
-    table.add_row("(before)", *_cells(overlap.before, grades))
+    rows = [["(before)", *_cells(overlap.before, grades)]]
     for found in manifest.sets:
         k = "" if found.k is None else f" (k = {found.k})"
-        table.add_row(found.folder + k, *_cells(overlap.after[found.folder], grades))
-    return table
+        rows.append([found.folder + k, *_cells(overlap.after[found.folder], grades)])
+    return make_table(_title(manifest), ["collection"], numbers, rows, notes)
 
 
 def _title(manifest: Manifest) -> str:
@@ -163,11 +150,9 @@ def _title(manifest: Manifest) -> str:
 def _cells(summary: OverlapSummary, grades: list[int]) -> list[str]:
     shares = label_overlap_cells(summary.label_overlap)
     return [
-        f"{summary.training_queries:,}",
-        f"{summary.test_queries:,}",
+        *format_numbers(",", summary.training_queries, summary.test_queries),
         # The test queries of a bucket need not have passages of every grade.
         *(shares.get((grade, 1), "–") for grade in grades),
-        f"{summary.exact_duplicates:,}",
-        f"{summary.near_duplicates:,}",
+        *format_numbers(",", summary.exact_duplicates, summary.near_duplicates),
         f"{summary.nearest_similarity.mean:.3f}",
     ]

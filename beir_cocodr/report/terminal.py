@@ -28,15 +28,24 @@ def print_tables(*tables: Table) -> None:
         console.print(table)
 
 
-def make_table(title: str, left: Iterable[str], right: Iterable[str] = (), notes: Iterable[str] = ()) -> Table:
-    """A table with columns of text, then columns of numbers, intervals dim; ``notes`` stand below it."""
-    table = Table(title=title)
+def make_table(
+    title: str,
+    left: Iterable[str],
+    right: Iterable[str] = (),
+    rows: Iterable[Iterable[str]] = (),
+    notes: Iterable[str] = (),
+    last: Iterable[str] = (),
+) -> Table:
+    """A table with columns of text, of numbers (intervals dim) and of text again; ``notes`` stand below it."""
+    table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
     for column in left:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for column in right:
         table.add_column(column, justify="right", style="dim" if column == "95%" else None)
-    table.caption = "\n".join(notes) or None
-    table.caption_justify = "left"
+    for column in last:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -60,14 +69,12 @@ def doctor_table(found: Surroundings) -> Table:
     """One row a finding of ``doctor``."""
     own = found.versions.get("beir-cocodr", "not installed")
     shown = ("torch", "transformers", "sentence-transformers", "beir", "ir-measures", "ir-datasets", "bm25s")
-    table = make_table(
+    return make_table(
         f"beir-cocodr {own}, Python {found.python}, {escape(found.platform)}",
-        [],
+        ["", "", "found", "enables", "how to get it"],
+        rows=(
+            [_MARKS[finding.status], *map(escape, (finding.name, finding.found, finding.enables, finding.how))]
+            for finding in found.findings
+        ),
         notes=[", ".join(f"{name} {found.versions[name]}" for name in shown if name in found.versions)],
     )
-    for column in ("", "", "found", "enables", "how to get it"):
-        table.add_column(column, overflow="fold")
-    for finding in found.findings:
-        cells = (finding.name, finding.found, finding.enables, finding.how)
-        table.add_row(_MARKS[finding.status], *map(escape, cells))
-    return table

@@ -29,19 +29,14 @@ def collection_name(dataset: str) -> str:
     return path.name or dataset if is_path else dataset
 
 
-MINUS = "−"
-
-
-def signed(value: float, digits: int = 3) -> str:
+def signed(value: float, digits: int = 3, sign: str = "+") -> str:
     """With its sign, and a true minus."""
-    return f"{value:+.{digits}f}".replace("-", MINUS)
+    return f"{value:{sign}.{digits}f}".replace("-", "−")
 
 
-def span(interval: Sequence[float] | None, digits: int = 3) -> str:
-    """An interval of a difference; a dash where there is none."""
-    if interval is None:
-        return "–"
-    return f"{signed(interval[0], digits)} to {signed(interval[1], digits)}"
+def span(interval: Sequence[float] | None, digits: int = 3, sign: str = "+", none: str = "–") -> str:
+    """An interval, by default of a difference; ``none`` where there is none."""
+    return none if interval is None else " to ".join(signed(end, digits, sign) for end in interval)
 
 
 def p_value(p: float | None, digits: int = 3, name: bool = False) -> str:
@@ -56,6 +51,11 @@ def p_value(p: float | None, digits: int = 3, name: bool = False) -> str:
 def format_number(value: float | None, form: str = ".2f") -> str:
     """A number in Python's format language; a dash where there is none."""
     return "–" if value is None else format(value, form)
+
+
+def format_numbers(form: str, *values: float | None) -> list[str]:
+    """Numbers of one format, see `format_number`."""
+    return [format_number(value, form) for value in values]
 
 
 def capitalized(text: str) -> str:

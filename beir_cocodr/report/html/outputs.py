@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
@@ -26,7 +28,7 @@ _CLUSTERS = "cluster_weights.jsonl"
 #: Where rounds of one training lie.
 _ROUNDS = ("episodes", "stages")
 
-ADAPTATION, RESULTS, CURVES = "adapt.json", "results.json", "curves.json"
+ADAPTATION, RESULTS, CURVES_FILE = "adapt.json", "results.json", "curves.json"
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ def _trained(place: Path) -> Trained:
     if not logs and (place / _CLUSTERS).is_file():  # after rounds, this is a copy of the last one's
         logs[name] = place / _CLUSTERS
     clusters = {title: lines for title, file in logs.items() if (lines := _lines(file))}
-    curves = _curves(place / CURVES) if (place / CURVES).is_file() else []
-    files = [place / RECORD_FILE, *logs.values(), *([place / CURVES] if curves else [])]
+    curves = _curves(place / CURVES_FILE) if (place / CURVES_FILE).is_file() else []
+    files = [place / RECORD_FILE, *logs.values(), *([place / CURVES_FILE] if curves else [])]
     return Trained(name, place, record, clusters, curves, files)
 
 
@@ -107,89 +109,13 @@ def _lines(file: Path) -> list[ClusterWeights]:
 
 
 def _curves(file: Path) -> list[CurvePoint]:
-    points = read_json(file)
     try:
+        points = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(points, list):
             raise TypeError("no list")
         return [CurvePoint(point.pop("model"), point.pop("dataset"), point) for point in points]
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{file} is not what training in rounds writes: a list of points") from error
-
-
-@dataclass(frozen=True)
-class Found:
-    """The files of an output folder, read.
-
-    Attributes:
-        folder: the output folder.
-        adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there is none. Of an
-            adaptation without labels the comparison is its own.
-        trained: models with a training.json, in the folder itself or in ``models/``.
-        files: what was read, as paths below the folder.
-    """
-
-    folder: Path
-    adaptation: AdaptationRecord | None
-    comparison: ComparisonRecord | None
-    results: EvaluationRecord | None
-    trained: list[Trained]
-    files: list[Path] = field(default_factory=list)
-
-    @property
-    def candidates(self) -> dict[str, str]:
-        """Label to model name, of an adaptation without labels; else nothing."""
-        return self.adaptation.candidates if self.adaptation and self.adaptation.comparison else {}
-
-
-def find_files(folder: Path) -> Found:
-    """Read what is there.
-
-    Raises:
-        InputError: no such folder, nothing of ours in it, or a file that cannot be read.
-    """
-    if not folder.is_dir():
-        raise InputError(f"{folder} is no folder; name the --output folder of a command")
-    adaptation = _record(AdaptationRecord, folder / ADAPTATION)
-    comparison = _record(ComparisonRecord, folder / COMPARISON_FILE)
-    results = _record(EvaluationRecord, folder / RESULTS)
-    evaluated = [adaptation and adaptation.results, comparison and comparison.evaluation, results]
-    if any(record is not None and not record.models for record in evaluated):
-        raise InputError(f"{folder}: an evaluation has no model; run the command again")
-    trained = trained_models(folder)
-    records = {ADAPTATION: adaptation, COMPARISON_FILE: comparison, RESULTS: results}
-    files = [Path(name) for name, record in records.items() if record is not None]
-    if not trained and not files:
-        raise InputError(f"{folder} {_lack(folder)}")
-    for model in trained:
-        files += [file.relative_to(folder) for file in model.files]
-    own = adaptation.comparison if adaptation is not None else None
-    return Found(folder, adaptation, own or comparison, results, trained, files)
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        InputError: it is none.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); write it again, or take it away") from error
-
-
-def _record(kind: type[R], path: Path) -> R | None:
-    return kind.read(path) if path.is_file() else None
-
-
-def _lack(folder: Path) -> str:
-    if any(folder.glob("*.run")):
-        return (
-            f"holds runs but no {RESULTS}: judge them first, with "
-            "beir-cocodr compare A.run B.run --dataset D --output O, and report O"
-        )
-    what = "is empty" if not any(folder.iterdir()) else "holds nothing that this command knows"
-    return f"{what}; name the --output folder of evaluate, compare, adapt, quickstart or of a training command"
 
 
 @dataclass(frozen=True)
@@ -232,62 +158,123 @@ class LabelledEvaluation:
         return self.results.models[label].measures[self.measure]
 
 
-def labelled_evaluation(found: Found) -> LabelledEvaluation | None:
-    """The evaluation of an output folder: adapt's, else compare's, else evaluate's; None without labels."""
-    results = found.results if found.adaptation is None and found.comparison is None else None
-    if found.adaptation is not None and found.adaptation.results is not None:
-        results = found.adaptation.results
-    elif found.comparison is not None:
-        results = found.comparison.evaluation
-    if results is None:
-        return None
-    adapted = found.adaptation is not None and BASE in results.models
-    return LabelledEvaluation(results, BASE if adapted else next(iter(results.models)))
+@dataclass(frozen=True)
+class Found:
+    """The files of an output folder, read.
+
+    Attributes:
+        folder: the output folder.
+        adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there is none. Of an
+            adaptation without labels the comparison is its own.
+        trained: models with a training.json, in the folder itself or in ``models/``.
+        files: what was read, as paths below the folder.
+    """
+
+    folder: Path
+    adaptation: AdaptationRecord | None
+    comparison: ComparisonRecord | None
+    results: EvaluationRecord | None
+    trained: list[Trained]
+    files: list[Path] = field(default_factory=list)
+
+    @property
+    def candidates(self) -> dict[str, str]:
+        """Label to model name, of an adaptation without labels; else nothing."""
+        return self.adaptation.candidates if self.adaptation and self.adaptation.comparison else {}
+
+    @cached_property
+    def evaluation(self) -> LabelledEvaluation | None:
+        """The evaluation: adapt's, else compare's, else evaluate's; None without labels."""
+        results = self.results if self.adaptation is None and self.comparison is None else None
+        if self.adaptation is not None and self.adaptation.results is not None:
+            results = self.adaptation.results
+        elif self.comparison is not None:
+            results = self.comparison.evaluation
+        if results is None:
+            return None
+        adapted = self.adaptation is not None and BASE in results.models
+        return LabelledEvaluation(results, BASE if adapted else next(iter(results.models)))
+
+    @property
+    def judged(self) -> EvaluationRecord | ComparisonRecord | None:
+        """The record of what was compared, with labels or without."""
+        return self.comparison if self.evaluation is None else self.evaluation.results
+
+
+def find_files(folder: Path) -> Found:
+    """Read what is there.
+
+    Raises:
+        InputError: no such folder, nothing of ours in it, or a file that cannot be read.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder; name the --output folder of a command")
+    adaptation = _record(AdaptationRecord, folder / ADAPTATION)
+    comparison = _record(ComparisonRecord, folder / COMPARISON_FILE)
+    results = _record(EvaluationRecord, folder / RESULTS)
+    evaluated = [adaptation and adaptation.results, comparison and comparison.evaluation, results]
+    if any(record is not None and not record.models for record in evaluated):
+        raise InputError(f"{folder}: an evaluation has no model; run the command again")
+    trained = trained_models(folder)
+    records = {ADAPTATION: adaptation, COMPARISON_FILE: comparison, RESULTS: results}
+    files = [Path(name) for name, record in records.items() if record is not None]
+    if not trained and not files:
+        raise InputError(f"{folder} {_lack(folder)}")
+    for model in trained:
+        files += [file.relative_to(folder) for file in model.files]
+    own = adaptation.comparison if adaptation is not None else None
+    return Found(folder, adaptation, own or comparison, results, trained, files)
+
+
+def _record(kind: type[R], path: Path) -> R | None:
+    return kind.read(path) if path.is_file() else None
+
+
+def _lack(folder: Path) -> str:
+    if any(folder.glob("*.run")):
+        return (
+            f"holds runs but no {RESULTS}: judge them first, with "
+            "beir-cocodr compare A.run B.run --dataset D --output O, and report O"
+        )
+    what = "is empty" if not any(folder.iterdir()) else "holds nothing that this command knows"
+    return f"{what}; name the --output folder of evaluate, compare, adapt, quickstart or of a training command"
 
 
 #: Label to query id to its scores, in the order of the measures.
 Scores = dict[str, dict[str, list[float]]]
 
 
-def per_query_scores(evaluation: LabelledEvaluation, folder: Path, queries: Sequence[str] | None) -> Scores:
+def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
     """Read the scores of all models that have some left.
 
     Args:
-        evaluation: whose.
-        folder: where its files are.
+        found: the files.
         queries: ids of the judged queries, in the order of the collection, where that is at hand; scores of run files
             are kept in this order.
 
     Raises:
         InputError: a file that is none of evaluate's, or two of different query sets.
     """
+    if found.evaluation is None:
+        return {}
     scores: Scores = {}
-    for label, result in evaluation.results.models.items():
+    measures = found.evaluation.measures
+    for label, result in found.evaluation.results.models.items():
         if result.per_query is not None:
-            file = folder / result.per_query
-            if file.is_file():
-                scores[label] = read_per_query(file, evaluation.measures)
+            if (file := found.folder / result.per_query).is_file():
+                scores[label] = read_per_query(file, measures)
         elif result.scores is not None and queries is not None:
-            found = _listed(result.scores, evaluation.measures, queries)
-            if found is not None:
-                scores[label] = found
-    for (label, first), (other, second) in zip(scores.items(), list(scores.items())[1:], strict=False):
+            values = [result.scores[measure] for measure in measures]
+            if all(len(column) == len(queries) for column in values):  # else the collection had others then
+                scores[label] = dict(zip(queries, map(list, zip(*values, strict=True)), strict=True))
+    for (label, first), (other, second) in pairwise(scores.items()):
         if differ := sorted(first.keys() ^ second.keys()):
             shown = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
             raise InputError(
-                f"{folder}: {label} and {other} have scores of different queries ({shown}); evaluate them together"
+                f"{found.folder}: {label} and {other} have scores of different queries ({shown}); "
+                "evaluate them together"
             )
     return scores
-
-
-def _listed(
-    scores: dict[str, list[float]], measures: Sequence[str], queries: Sequence[str]
-) -> dict[str, list[float]] | None:
-    """By query id; None where the collection has another number of queries than then."""
-    values = [scores[measure] for measure in measures]
-    if any(len(column) != len(queries) for column in values):
-        return None
-    return dict(zip(queries, map(list, zip(*values, strict=True)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -298,22 +285,26 @@ class Texts:
     remark: str
 
 
-def collection_texts(
-    recorded: str, split: str | None, corpus_sha256: str | None, named: str | None, named_split: str | None
-) -> Texts:
+def collection_texts(found: Found, named: str | None, named_split: str | None) -> Texts:
     """Load the collection that a report is about, if it is here as it was then.
 
     A collection on record is loaded if it is a local folder or file, or made from installed packages; what would have
     to come from elsewhere only if it is named.
 
     Args:
-        recorded, split: on record.
-        corpus_sha256: content hash on record, None where there is none.
-        named, named_split: what the caller says instead.
+        found: the files.
+        named, named_split: dataset and split instead of those on record.
 
     Raises:
         InputError: a named collection cannot be loaded, or is another one than was judged.
     """
+    record = found.comparison or found.judged
+    if record is not None:
+        recorded, split, sha256 = record.dataset, record.split, record.corpus_sha256
+    elif found.adaptation is not None:
+        recorded, split, sha256 = found.adaptation.corpus, None, None
+    else:
+        return Texts(None, "")
     dataset = named or recorded
     local = dataset.startswith("apidocs/") or Path(dataset).exists()
     if named is None and not local:
@@ -324,12 +315,12 @@ def collection_texts(
         if named is not None:
             raise
         return Texts(None, f"Titles and texts are left out: {error}.")
-    changed = corpus_sha256 is not None and collection.documents.content_hash != corpus_sha256
-    if changed and named is not None:
+    found_sha256 = collection.documents.content_hash
+    if sha256 is None or found_sha256 == sha256:
+        return Texts(collection, "")
+    if named is not None:
         raise InputError(
-            f"{named} is not the collection that was judged: its documents have the hash "
-            f"{collection.documents.content_hash[:12]}, on record is {corpus_sha256[:12]}"  # type: ignore[index]
+            f"{named} is not the collection that was judged: its documents have the hash {found_sha256[:12]}, "
+            f"on record is {sha256[:12]}"
         )
-    if changed:
-        return Texts(None, f"Titles and texts are left out: {recorded} has changed since it was judged.")
-    return Texts(collection, "")
+    return Texts(None, f"Titles and texts are left out: {recorded} has changed since it was judged.")

@@ -11,17 +11,9 @@ from pathlib import Path
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import output_folder, write_text
-from beir_cocodr.report.html.outputs import (
-    Found,
-    LabelledEvaluation,
-    Texts,
-    collection_texts,
-    find_files,
-    labelled_evaluation,
-    per_query_scores,
-)
+from beir_cocodr.report.html.outputs import Found, collection_texts, find_files, per_query_scores
 from beir_cocodr.report.html.sections import comparison_parts, contamination_section, drill_down, facts, training_parts
-from beir_cocodr.report.html.verdict import Headline, label_free_headline, labelled_headline, unjudged_headline
+from beir_cocodr.report.html.verdict import headline_of
 from beir_cocodr.report.text import allowed_text, collection_name, short_names
 
 _FOLDER = "beir_cocodr.report.html"
@@ -31,11 +23,7 @@ GENERATOR = "beir-cocodr report"
 
 
 def page(parts: Mapping[str, object]) -> str:
-    """Fill the template; everything from data is escaped, pictures come as markup of their own.
-
-    Args:
-        parts: what the template names.
-    """
+    """Fill the template; everything from data is escaped, pictures come as markup of their own."""
     import jinja2
     from markupsafe import Markup
 
@@ -48,7 +36,7 @@ def page(parts: Mapping[str, object]) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_allowed,
+        finalize=lambda value: allowed_text(value) if isinstance(value, str) else value,
     )
     # The order of keys has a meaning, and is not the alphabet's.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
@@ -56,10 +44,6 @@ def page(parts: Mapping[str, object]) -> str:
     return environment.get_template("page.html").render(
         generator=GENERATOR, style=style, script=script, markup=Markup, **parts
     )
-
-
-def _allowed(value: object) -> object:
-    return allowed_text(value) if isinstance(value, str) else value
 
 
 _HEAD = 2_000
@@ -114,8 +98,8 @@ def write_report(
     Args:
         folder: the output of a command.
         output: the page; ``folder/report.html`` by default. An older report is written over, nothing else.
-        dataset, split: the collection, where the one on record is not at hand; the hash of its documents has to be that
-            on record.
+        dataset, split: the collection, where the one on record is not at hand; the hash of its documents has to be
+            that on record.
         queries: the most that are shown one by one: half those of the largest difference, half evenly spaced.
         published: files like benchmarks/published/cocodr.json, instead of the packaged ones.
 
@@ -127,29 +111,27 @@ def write_report(
         raise InputError(f"queries is {queries}: show none or more")
     found = find_files(folder)
     path = output_file(folder / "report.html" if output is None else output)
-    evaluation = labelled_evaluation(found)
-    models = _models(found, evaluation)
+    models = _models(found)
     labels = {name: label for label, name in found.candidates.items()}
-    names = labels if labels and evaluation is None else short_names(models)
-    headline = _headline(found, evaluation, names)
-    texts = _texts(found, evaluation, dataset, split)
+    names = labels if labels and found.evaluation is None else short_names(models)
+    headline = headline_of(found, names)
+    texts = collection_texts(found, dataset, split)
     qrels = texts.collection.qrels if texts.collection is not None else None
-    scores = {} if evaluation is None else per_query_scores(evaluation, folder, list(qrels) if qrels else None)
+    scores = per_query_scores(found, list(qrels) if qrels else None)
     shown = None
     if headline.pair is not None and queries:
-        measures = evaluation.measures if evaluation is not None else []
-        runs = _runs(found, evaluation)
-        shown = drill_down(runs, scores, measures, headline.pair, names, texts.collection, queries)
-    judged = evaluation.results.queries if evaluation is not None else None
+        measures = found.evaluation.measures if found.evaluation is not None else []
+        shown = drill_down(_runs(found, models), scores, measures, headline.pair, names, texts.collection, queries)
+    title = found.judged.dataset if found.judged else found.adaptation.corpus if found.adaptation else None
     parts = {
-        "title": _title(found, evaluation),
+        "title": collection_name(title) if title is not None else folder.resolve().name,
         "headline": headline,
-        "facts": list(facts(found, evaluation)),
+        "facts": list(facts(found)),
         "texts_remark": texts.remark,
         "drill_down": shown,
-        "seen": contamination_section(found, models, texts.collection, judged),
+        "seen": contamination_section(found, models, texts.collection),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **comparison_parts(found, evaluation, scores, headline, names, published),
+        **comparison_parts(found, scores, headline, names, published),
         **training_parts(found),
     }
     write_text(path, page(parts))
@@ -157,47 +139,21 @@ def write_report(
     return WrittenPage(str(path), headline.verdict, headline.sentence, *counts)
 
 
-def _models(found: Found, evaluation: LabelledEvaluation | None) -> dict[str, str]:
+def _models(found: Found) -> dict[str, str]:
     """Label to model name, of everything that was compared."""
-    if evaluation is not None:
-        return {label: result.model for label, result in evaluation.results.models.items()}
+    if found.evaluation is not None:
+        return {label: result.model for label, result in found.evaluation.results.models.items()}
     return {model: model for model in found.comparison.models} if found.comparison else {}
 
 
-def _headline(found: Found, evaluation: LabelledEvaluation | None, names: Mapping[str, str]) -> Headline:
-    recommendation = found.adaptation.recommendation if found.adaptation is not None else None
-    if evaluation is not None:
-        return labelled_headline(evaluation, names, recommendation)
-    if found.comparison is not None:
-        return label_free_headline(found.comparison, names, found.candidates, recommendation)
-    return unjudged_headline(found)
-
-
-def _title(found: Found, evaluation: LabelledEvaluation | None) -> str:
-    record = evaluation.results if evaluation is not None else found.comparison
-    if record is not None:
-        return collection_name(record.dataset)
-    return collection_name(found.adaptation.corpus) if found.adaptation else found.folder.resolve().name
-
-
-def _texts(found: Found, evaluation: LabelledEvaluation | None, dataset: str | None, split: str | None) -> Texts:
-    record = found.comparison or (evaluation.results if evaluation is not None else None)
-    if record is not None:
-        return collection_texts(record.dataset, record.split, record.corpus_sha256, dataset, split)
-    if found.adaptation is not None:
-        return collection_texts(found.adaptation.corpus, None, None, dataset, split)
-    return Texts(None, "")
-
-
-def _runs(found: Found, evaluation: LabelledEvaluation | None) -> dict[str, Path]:
+def _runs(found: Found, models: Mapping[str, str]) -> dict[str, Path]:
     """Label to its run file, of those that are there."""
-    if evaluation is not None:
-        named = {label: result.run for label, result in evaluation.results.models.items()}
+    if found.evaluation is not None:
+        named = {label: result.run for label, result in found.evaluation.results.models.items()}
     else:
-        models = found.comparison.models if found.comparison else []
         named = {label: f"{name}.run" for label, name in file_names(models).items()}
-    places = {
-        label: next((path for path in (found.folder / run, Path(run)) if path.is_file()), None)
+    return {
+        label: path
         for label, run in named.items()
+        if (path := next(filter(Path.is_file, (found.folder / run, Path(run))), None)) is not None
     }
-    return {label: path for label, path in places.items() if path is not None}

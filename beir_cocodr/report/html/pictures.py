@@ -8,17 +8,19 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.evaluation.recommendation import USE
-from beir_cocodr.records import Json
 from beir_cocodr.report.html.outputs import ClusterWeights, CurvePoint, LabelledEvaluation
-from beir_cocodr.report.pictures import has_matplotlib
-from beir_cocodr.report.text import allowed_text, short_names
+from beir_cocodr.report.pictures import has_matplotlib, plain
+from beir_cocodr.report.text import short_names
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: Colours that are drawn, and the variables of the style sheet that take their place.
 INK, MUTED, LINE, BETTER, WORSE, ACCENT = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
@@ -33,6 +35,14 @@ _VARIABLES = {
     WORSE: "var(--worse)",
     ACCENT: "var(--accent)",
 } | {colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)}
+
+_STYLE = (
+    dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), LINE)
+    | dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), MUTED)
+    | dict.fromkeys(("text.color", "axes.titlecolor", "legend.labelcolor"), INK)
+    | {"axes.facecolor": "none", "axes.linewidth": 0.8, "axes.titlesize": 9, "axes.unicode_minus": True}
+    | {"font.size": 9, "legend.fontsize": 8, "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "report"}
+)
 
 _WIDTH = 5.6
 
@@ -49,7 +59,7 @@ class Picture:
 
 
 def picture(
-    name: str, title: str, caption: str, height: float, draw: Callable[[Any], None], columns: int = 1
+    name: str, title: str, caption: str, height: float, draw: Callable[..., None], columns: int = 1
 ) -> Picture | None:
     """Draw with matplotlib; None where it is not installed.
 
@@ -57,8 +67,7 @@ def picture(
         name: unique on the page; ids within the picture begin with it.
         title, caption: above and below.
         height: in inches, of 5.6 in width.
-        draw: gets the axes, or the list of them if there are several columns.
-        columns: axes side by side.
+        draw: gets the axes, one argument for each of ``columns`` side by side.
     """
     if not has_matplotlib():
         return None
@@ -66,42 +75,16 @@ def picture(
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_style()):
+    with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="none")
         FigureCanvasSVG(figure)
         axes = figure.subplots(1, columns, squeeze=False)[0].tolist()
         for axis in axes:
             axis.spines[["top", "right"]].set_visible(False)
-        draw(axes[0] if columns == 1 else axes)
+        draw(*axes)
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return Picture(title, caption, _for_page(file.getvalue(), name, title))
-
-
-def plain(text: str) -> str:
-    """Text as it stands: matplotlib takes dollar signs for formulas."""
-    return allowed_text(text).replace("$", r"\$")
-
-
-def _style() -> Json:
-    return {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "report",
-        "font.size": 9,
-        "axes.facecolor": "none",
-        "axes.edgecolor": LINE,
-        "axes.labelcolor": MUTED,
-        "axes.titlecolor": INK,
-        "axes.titlesize": 9,
-        "axes.linewidth": 0.8,
-        "text.color": INK,
-        "xtick.color": LINE,
-        "ytick.color": LINE,
-        "xtick.labelcolor": MUTED,
-        "ytick.labelcolor": MUTED,
-        "legend.frameon": False,
-        "axes.unicode_minus": True,
-    }
 
 
 def _for_page(text: str, name: str, title: str) -> str:
@@ -149,8 +132,6 @@ def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> 
         title: whose clusters.
         lines: of cluster_weights.jsonl.
     """
-    if not has_matplotlib():
-        return []
     steps = np.array([line.step for line in lines])
     weights = np.array([line.weights for line in lines])  # (T, K)
     drawn = [_lines(name, title, steps, weights)]
@@ -159,11 +140,11 @@ def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> 
     return [found for found in drawn if found is not None]
 
 
-def _lines(name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[np.float64]) -> Picture | None:
+def _lines(name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Picture | None:
     clusters = weights.shape[1]
     largest = np.argsort(-weights[-1], kind="stable")[: len(SERIES)]
 
-    def draw(axis: Any) -> None:
+    def draw(axis: Axes) -> None:
         marker = "o" if len(steps) == 1 else None
         axis.plot(steps, np.delete(weights, largest, axis=1), color=MUTED, lw=0.7, alpha=0.45, marker=marker)
         for colour, cluster in zip(SERIES, largest, strict=False):
@@ -171,8 +152,8 @@ def _lines(name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[
         axis.axhline(1 / clusters, color=LINE, lw=1, ls="--", zorder=0)
         axis.set_xlabel("step")
         axis.set_ylabel("weight")
-        axis.yaxis.get_major_formatter().set_useOffset(False)
-        axis.legend(title="cluster", loc="upper left", bbox_to_anchor=(1.01, 1), labelcolor=INK, fontsize=8)
+        axis.ticklabel_format(axis="y", useOffset=False)
+        axis.legend(title="cluster", loc="upper left", bbox_to_anchor=(1.01, 1))
 
     rest = clusters - len(largest)
     caption = f"{clusters} clusters; the {len(largest)} with the largest weight at the end are coloured"
@@ -180,7 +161,7 @@ def _lines(name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[
     return picture(f"{name}-lines", f"Cluster weights: {title}", f"{caption}. Dashed: equal weights.", 2.7, draw)
 
 
-def _heat_map(name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArray[np.float64]) -> Picture | None:
+def _heat_map(name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Picture | None:
     clusters = weights.shape[1]
     order = np.argsort(-weights[-1], kind="stable")
     ratio = np.log(np.maximum(weights[:, order].T * clusters, 1e-12))  # (K, T), 0 where uniform
@@ -189,7 +170,7 @@ def _heat_map(name: str, title: str, steps: npt.NDArray[Any], weights: npt.NDArr
     colours[..., :3] = np.where(ratio[..., None] > 0, _ABOVE, _BELOW)
     colours[..., 3] = np.abs(ratio) / largest if largest else 0
 
-    def draw(axis: Any) -> None:
+    def draw(axis: Axes) -> None:
         axis.imshow(colours, aspect="auto", interpolation="none")
         places = np.unique(np.linspace(0, len(steps) - 1, min(6, len(steps))).round().astype(int))
         axis.set_xticks(places, [f"{steps[place]:,}" for place in places])
@@ -218,47 +199,32 @@ _STYLES = ("-", "--", ":")
 
 
 def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Picture | None:
-    """One panel a measure, one line a target, from the points of curves.json.
-
-    Args:
-        name: unique on the page.
-        title: whose rounds.
-        points: their models are the rounds.
-    """
+    """One panel a measure, one line a target, from the points of curves.json, whose models are the rounds."""
     rounds = list(dict.fromkeys(point.model for point in points))
-    datasets = list(dict.fromkeys(point.dataset for point in points))
-    short = short_names(datasets)
+    datasets = short_names(dict.fromkeys(point.dataset for point in points))
     measures = list(points[0].measures)
 
-    def panel(axis: Any, measure: str) -> None:
-        for number, dataset in enumerate(datasets):
-            values = {
-                point.model: point.measures[measure]
-                for point in points
-                if point.dataset == dataset and measure in point.measures
-            }
-            places = [place for place, found in enumerate(rounds) if found in values]
+    def panel(axis: Axes, measure: str) -> None:
+        for number, (dataset, short) in enumerate(datasets.items()):
+            own = [point for point in points if point.dataset == dataset and measure in point.measures]
             axis.plot(
-                places,
-                [values[rounds[place]] for place in places],
+                [rounds.index(point.model) for point in own],
+                [point.measures[measure] for point in own],
                 _STYLES[number // len(SERIES) % len(_STYLES)],
                 color=SERIES[number % len(SERIES)],
                 marker="o",
                 ms=3.5,
                 lw=1.6,
-                label=plain(short[dataset]),
+                label=plain(short),
             )
         axis.set_xticks(range(len(rounds)), [plain(_tick(found)) for found in rounds])
         axis.margins(x=0.06, y=0.12)
         axis.set_title(plain(measure), loc="left")
 
-    def draw(axes: Any) -> None:
-        panels = axes if isinstance(axes, list) else [axes]
-        for axis, measure in zip(panels, measures, strict=True):
+    def draw(*axes: Axes) -> None:
+        for axis, measure in zip(axes, measures, strict=True):
             panel(axis, measure)
-        panels[0].figure.legend(
-            *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, labelcolor=INK, fontsize=8
-        )
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
     caption = "After the base and after every round; no paired test was made between them."
     height = 2.5 + 0.2 * (len(datasets) // 3)
@@ -287,7 +253,7 @@ def interval_picture(evaluation: LabelledEvaluation, names: Mapping[str, str]) -
     if len(tests) < 2:
         return None
 
-    def draw(axis: Any) -> None:
+    def draw(axis: Axes) -> None:
         axis.axvline(0, color=LINE, lw=1)
         for place, (_, test) in enumerate(tests):
             colour = _COLOURS[test.verdict]
@@ -324,14 +290,14 @@ def query_picture(
     bars = values[np.linspace(0, count - 1, min(count, _MOST_BARS)).round().astype(int)]
     edges = np.linspace(0, count, len(bars) + 1)
 
-    def draw(axis: Any) -> None:
+    def draw(axis: Axes) -> None:
         for colour, part in ((BETTER, np.maximum(bars, 0)), (WORSE, np.minimum(bars, 0))):
             if part.any():
                 axis.stairs(part, edges, fill=True, color=colour, lw=0)
         axis.axhline(0, color=MUTED, lw=0.8)
         axis.set_xlim(0, count)
         axis.margins(y=0.08)
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.locator_params(axis="x", integer=True)
         axis.set_xlabel("queries, by difference")
         axis.set_ylabel(f"difference in {evaluation.measure}")
         axis.spines["bottom"].set_visible(False)

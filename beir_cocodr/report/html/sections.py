@@ -18,7 +18,7 @@ from beir_cocodr.evaluation.runs import run_tops
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import ContaminationStatement
-from beir_cocodr.report.html.outputs import Found, LabelledEvaluation, Scores
+from beir_cocodr.report.html.outputs import Found, Scores
 from beir_cocodr.report.html.pictures import cluster_pictures, curve_picture, interval_picture, query_picture
 from beir_cocodr.report.html.tables import (
     Column,
@@ -32,6 +32,7 @@ from beir_cocodr.report.html.tables import (
     shown_pairs,
     test_table,
     text_cell,
+    text_columns,
     training_table,
     verdict_table,
 )
@@ -44,16 +45,11 @@ _SHOWN_TESTS = 3
 
 
 def comparison_parts(
-    found: Found,
-    evaluation: LabelledEvaluation | None,
-    scores: Scores,
-    headline: Headline,
-    names: Mapping[str, str],
-    published: Sequence[Path],
+    found: Found, scores: Scores, headline: Headline, names: Mapping[str, str], published: Sequence[Path]
 ) -> dict[str, object]:
     """Of models on a collection, with labels or without."""
     parts: dict[str, object] = {"models": None, "tests": None, "published": None, "wanted": None, "pictures": []}
-    comparison = found.comparison
+    evaluation, comparison = found.evaluation, found.comparison
     if comparison is not None and comparison.labels_wanted.pairs:
         parts["wanted"] = annotation_table(comparison.labels_wanted, names)
     if evaluation is not None:
@@ -67,8 +63,7 @@ def comparison_parts(
         parts["pictures"] = [drawn for drawn in pictures if drawn is not None]
     elif comparison is not None:
         shown = shown_pairs(comparison, label_free_reference(comparison, found.candidates), names)
-        title = "Verdicts and estimates without labels"
-        parts["models"] = verdict_table(comparison, names, shown, title)
+        parts["models"] = verdict_table(comparison, names, shown, "Verdicts and estimates without labels")
         if len(shown) < len(comparison.estimated):
             parts["tests"] = verdict_table(comparison, names, comparison.estimated, "All pairs of models")
     return parts
@@ -91,13 +86,13 @@ def training_parts(found: Found) -> dict[str, object]:
     }
 
 
-def facts(found: Found, evaluation: LabelledEvaluation | None) -> Iterator[tuple[str, str]]:
+def facts(found: Found) -> Iterator[tuple[str, str]]:
     """Term and value: collection, hashes, counts, policies, seeds, versions, date, files.
 
-    Only what is on record; nothing is said of the machine that the report is made on.
+    Only what is on record, and nothing about the machine that the report is made on.
     """
-    results, adaptation = evaluation.results if evaluation is not None else None, found.adaptation
-    record = results or found.comparison
+    results, adaptation = found.evaluation.results if found.evaluation is not None else None, found.adaptation
+    record = found.judged
     if record is not None:
         yield "Collection", f"{record.dataset} (split {record.split})" if record.split else record.dataset
     elif adaptation is not None:
@@ -156,15 +151,14 @@ class ContaminationSection:
 
 
 def contamination_section(
-    found: Found, judged: Mapping[str, str], collection: Collection | None, count: int | None = None
+    found: Found, judged: Mapping[str, str], collection: Collection | None
 ) -> ContaminationSection | None:
-    """The statement of comparison.json, else one that is made now, else what the records say by themselves.
+    """The statement of comparison.json, else one that is made now, else what the records hold by themselves.
 
     Args:
         found: the files.
         judged: label to the model's name, of everything that was judged.
         collection: what was judged on, where it is at hand.
-        count: how many queries were judged, where labels did.
     """
     if found.comparison is not None and found.comparison.seen:
         return _describe_statements(found.comparison.seen)
@@ -181,7 +175,7 @@ def contamination_section(
     except InputError as error:
         return ContaminationSection({}, None, f"What was seen cannot be told: {error}.")
     section, asked = _describe_statements(statements), len(collection.queries)
-    if count is None or count >= asked:
+    if found.evaluation is None or (count := found.evaluation.results.queries) >= asked:
         return section
     part = f"Queries are counted over all {asked:,} of the split; {count:,} of them were judged here."
     return replace(section, remark=part)
@@ -197,9 +191,7 @@ def _here(name: str, folder: Path) -> str:
 def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> ContaminationSection:
     """By encoder, under a short name: one that is used in several ways has one history."""
     columns = [
-        Column("Model", number=False),
-        Column("Given", number=False),
-        Column("Stages", number=False),
+        *text_columns("Model", "Given", "Stages"),
         Column("Documents"),
         Column("Shared", meaning="documents of the evaluated collection that training was given"),
         Column("Queries"),
@@ -217,10 +209,8 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
             counts = shown.documents, shown.documents_shared, shown.queries, shown.queries_shared
             rows.append(
                 [
-                    text_cell(names[encoder]),
-                    text_cell(shown.dataset, given),
-                    text_cell(", ".join(shown.stages)),
-                    *(number_cell(count, format_number(count, ",")) for count in counts),
+                    *(text_cell(names[encoder]), text_cell(shown.dataset, given), text_cell(", ".join(shown.stages))),
+                    *(number_cell(count, ",") for count in counts),
                 ]
             )
     table = HtmlTable("Collections that training was given, by hash", columns, rows) if rows else None
@@ -242,9 +232,8 @@ def _unjoined(found: Found) -> ContaminationSection | None:
         statements[model.name] = sentences or ["There is nothing on record."]
     if not statements:
         return None
-    judged = found.results or found.adaptation or found.comparison
     remark = "The judged collection is not at hand, so what is shared with it was not looked at."
-    return ContaminationSection(statements, None, remark if judged else "")
+    return ContaminationSection(statements, None, remark if found.judged or found.adaptation else "")
 
 
 def _short(sha256: str | None) -> str:
@@ -254,12 +243,7 @@ def _short(sha256: str | None) -> str:
 def chosen_queries(spread: Mapping[str, float], most: int) -> list[str]:
     """All queries, or ``most`` of them: half those of the largest spread, half evenly spaced among the rest.
 
-    Args:
-        spread: query id to by how much models differ on it, in the order of the collection.
-        most: how many are shown.
-
-    Returns:
-        ids in the order of the collection.
+    Both orders are that of the collection; ``spread`` has by how much models differ on a query.
     """
     queries = list(spread)
     if len(queries) <= most:
@@ -273,18 +257,17 @@ def chosen_queries(spread: Mapping[str, float], most: int) -> list[str]:
 
 def score_spread(scores: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
     """Query id to the largest absolute difference of any model to the first, in the first measure."""
-    first = scores[0]
+    first, *others = scores
     return {
-        query: max((abs(other[query][0] - values[0]) for other in scores[1:]), default=0.0)
+        query: max((abs(other[query][0] - values[0]) for other in others), default=0.0)
         for query, values in first.items()
     }
 
 
 def list_spread(tops: Sequence[Mapping[str, Sequence[str]]], depth: int) -> dict[str, float]:
     """Query id to the largest share of the first model's best documents that another model does not have."""
-    queries = dict.fromkeys(query for found in tops for query in found)
     spread = {}
-    for query in queries:
+    for query in dict.fromkeys(query for found in tops for query in found):
         lists = [set(found.get(query, ())[:depth]) for found in tops]
         spread[query] = max((1 - len(lists[0] & other) / depth for other in lists[1:]), default=0.0)
     return spread
@@ -378,7 +361,10 @@ def _query(
         "ranks": ranks,
         "grades": [grades.get(document) for document in shown],
         "relevant": sum(grade > 0 for grade in grades.values()),
-        "scores": [_rounded(scores.get(label, {}).get(query)) for label in labels],
+        "scores": [
+            None if (values := scores.get(label, {}).get(query)) is None else [round(value, 4) for value in values]
+            for label in labels
+        ],
     }
 
 
@@ -395,7 +381,3 @@ def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]
 def _cut(text: str, most: int) -> str:
     text = " ".join(text[: 4 * most].split())
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
-
-
-def _rounded(values: Sequence[float] | None) -> list[float] | None:
-    return None if values is None else [round(value, 4) for value in values]

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
 
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.verdict import training_pairs
 from beir_cocodr.evaluation.recommendation import BASE, USE
 from beir_cocodr.evaluation.records import (
@@ -24,7 +25,7 @@ from beir_cocodr.evaluation.records import (
     PairVerdict,
 )
 from beir_cocodr.models.spec import ModelSpec
-from beir_cocodr.report.html.outputs import CurvePoint, LabelledEvaluation, Trained, read_json
+from beir_cocodr.report.html.outputs import CurvePoint, LabelledEvaluation, Trained
 from beir_cocodr.report.text import capitalized, describe_pseudo_queries, format_number, p_value, signed, span
 
 
@@ -72,30 +73,31 @@ class HtmlTable:
     notes: Sequence[str] = field(default_factory=list)
 
 
+def text_columns(*titles: str) -> list[Column]:
+    """Columns that hold no numbers."""
+    return [Column(title, number=False) for title in titles]
+
+
 def text_cell(text: str, sub: str = "", mark: str = "") -> Cell:
     """A cell that is sorted by its text."""
     return Cell(text, text.casefold(), sub, mark)
 
 
-def number_cell(value: float | None, text: str, sub: str = "", mark: str = "") -> Cell:
-    """A cell that is sorted by its number; a dash where there is none."""
-    return Cell("–" if value is None else text, value, sub, mark)
+def number_cell(value: float | None, form: str = ".2f", sub: str = "") -> Cell:
+    """A cell with a number in Python's format language, a dash where there is none; sorted by it."""
+    return Cell(format_number(value, form), value, sub)
 
 
 _MEAN = "mean of the paired differences, with its bootstrap 95% interval"
 
-_ONLY_DASHES = [number_cell(None, "")] * 3
-
-
-def _mean(value: float | None) -> Cell:
-    return number_cell(value, format_number(value, ".3f"))
+_ONLY_DASHES = [Cell("–")] * 3
 
 
 def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> HtmlTable:
     """Every model in every measure, beside its difference to the reference."""
     models, reference = evaluation.results.models, evaluation.reference
     alone = len(models) == 1
-    columns, groups = [Column("Model", number=False)], [("", 1)]
+    columns, groups = text_columns("Model"), [("", 1)]
     for measure in evaluation.measures:
         columns.append(Column("Mean", meaning="mean over queries, with its bootstrap 95% interval"))
         if not alone:
@@ -107,23 +109,21 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
         groups.append((measure, 1 if alone else 4))
     rows = []
     for label, result in models.items():
-        cells = [text_cell(names[label], _model(result.model, names[label]))]
+        rows.append([text_cell(names[label], _model(result.model, names[label]))])
         for measure, interval in result.intervals.items():
-            value = result.measures[measure]
-            within = "" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
-            cells.append(number_cell(value, f"{value:.3f}", within))
+            within = span(interval, sign="", none="")
+            rows[-1].append(number_cell(result.measures[measure], ".3f", within))
             if not alone:
                 test = evaluation.test(reference, label, measure, USE)
-                cells += _ONLY_DASHES if test is None else [_difference(test), _p(test.t_p_holm), _queries(test)]
-        rows.append(cells)
+                rows[-1] += _ONLY_DASHES if test is None else [_difference(test), _p(test.t_p_holm), _queries(test)]
     caption = "Means" if alone else f"Means, and differences to {names[reference]}"
     return HtmlTable(caption, columns, rows, groups, list(_notes(evaluation.results, names)))
 
 
 def test_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> HtmlTable:
     """Every paired test that was made, b against a."""
-    columns = [Column(title, number=False) for title in ("b", "against a", "Question", "Measure")]
-    columns += [
+    columns = [
+        *text_columns("b", "against a", "Question", "Measure"),
         Column("b − a", meaning=_MEAN),
         Column("t-test p", meaning="two-tailed, after Holm's correction"),
         Column("Randomisation p", meaning="two-tailed, 10,000 sign flips, after Holm's correction"),
@@ -143,12 +143,15 @@ def test_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Html
 
 
 def _p(p: float | None) -> Cell:
-    return number_cell(p, p_value(p))
+    return Cell(p_value(p), p)
 
 
 def _difference(test: PairedTest) -> Cell:
-    within = "" if test.interval is None else span(test.interval)
-    return number_cell(test.difference, signed(test.difference), within, _mark(test.verdict))
+    return _difference_cell(test.difference, span(test.interval, none=""), test.verdict)
+
+
+def _difference_cell(value: float, below: str, verdict: str) -> Cell:
+    return Cell(signed(value), value, below, _mark(verdict))
 
 
 def _mark(verdict: str) -> str:
@@ -156,7 +159,7 @@ def _mark(verdict: str) -> str:
 
 
 def _queries(test: PairedTest) -> Cell:
-    return number_cell(test.wins - test.losses, f"{test.wins:,} / {test.ties:,} / {test.losses:,}")
+    return Cell(f"{test.wins:,} / {test.ties:,} / {test.losses:,}", test.wins - test.losses)
 
 
 def _model(model: str, name: str) -> str:
@@ -164,7 +167,7 @@ def _model(model: str, name: str) -> str:
     spec = ModelSpec.parse(model)
     encoder = spec.encoder
     parts = encoder.rstrip("/").split("/")
-    ends = ["/".join(parts[-1:]), f"…/{'/'.join(parts[-2:])}" if len(parts) > 2 else encoder]
+    ends = [parts[-1], f"…/{'/'.join(parts[-2:])}" if len(parts) > 2 else encoder]
     return next((spec.prefix + end for end in ends if spec.prefix + end != name), "")
 
 
@@ -175,8 +178,7 @@ def _notes(results: EvaluationRecord, names: Mapping[str, str]) -> Iterator[str]
             f"p: two-tailed paired t-test over queries, after Holm's correction over {over} in a measure. "
             f"Coloured: p < {LEVEL}."
         )
-    truncations = dict.fromkeys(result.truncation for result in results.models.values() if result.truncation)
-    for truncation in truncations:
+    for truncation in dict.fromkeys(result.truncation for result in results.models.values() if result.truncation):
         cut = (names[label] for label, result in results.models.items() if result.truncation == truncation)
         yield f"{truncation}: {'; '.join(cut)}."
     for label, result in results.models.items():
@@ -190,19 +192,11 @@ _VERDICTS = {"better": 1, "cannot tell": 0, "worse": -1}
 def verdict_table(
     comparison: ComparisonRecord, names: Mapping[str, str], pairs: Sequence[PairVerdict], caption: str
 ) -> HtmlTable:
-    """Pairs of models: the rule's verdict, and each estimate of b − a with its interval.
-
-    Args:
-        comparison: of ``compare`` without labels.
-        names: model to the name that is shown.
-        pairs: those of its pairs that are shown.
-        caption: over the table.
-    """
+    """Pairs of a comparison without labels: the rule's verdict, and each estimate of b − a with its interval."""
     estimators = list(dict.fromkeys(found.estimator for pair in pairs for found in pair.estimates))
     calibrated = any(pair.probability is not None for pair in pairs)
     columns = [
-        Column("b", number=False),
-        Column("against a", number=False),
+        *text_columns("b", "against a"),
         Column("Verdict", meaning="on b against a, by the rule; sorted from better to worse"),
         *([Column("P", meaning="P(b is better), by the calibrated rule")] if calibrated else []),
         *(Column(capitalized(name), meaning="b − a, with its 95% interval") for name in estimators),
@@ -212,10 +206,9 @@ def verdict_table(
         estimates = {estimate.estimator: estimate for estimate in pair.estimates}
         rows.append(
             [
-                text_cell(names[pair.b]),
-                text_cell(names[pair.a]),
+                *(text_cell(names[pair.b]), text_cell(names[pair.a])),
                 Cell(pair.verdict, _VERDICTS.get(pair.verdict), mark=_mark(pair.verdict)),
-                *([number_cell(pair.probability, format_number(pair.probability))] if calibrated else []),
+                *([number_cell(pair.probability)] if calibrated else []),
                 *(_estimate(estimates.get(name)) for name in estimators),
             ]
         )
@@ -243,8 +236,7 @@ def annotation_table(wanted: AnnotationCandidates, names: Mapping[str, str]) -> 
     """The query-document pairs whose labels would move the comparison most."""
     a, b = names[wanted.a], names[wanted.b]
     columns = [
-        Column("Query", number=False),
-        Column("Document", number=False),
+        *text_columns("Query", "Document"),
         Column("Weight", meaning="by how much the difference in DCG@10 changes if the document is relevant"),
         Column("Rank in a", meaning=a),
         Column("Rank in b", meaning=b),
@@ -253,8 +245,7 @@ def annotation_table(wanted: AnnotationCandidates, names: Mapping[str, str]) -> 
         [
             text_cell(pair.query or pair.query_id, pair.query_id),
             text_cell(pair.document[:160] or pair.document_id, pair.document_id),
-            number_cell(pair.weight, f"{pair.weight:.3f}"),
-            *(number_cell(rank, str(rank)) for rank in (pair.rank_a, pair.rank_b)),
+            *(number_cell(pair.weight, ".3f"), number_cell(pair.rank_a, "d"), number_cell(pair.rank_b, "d")),
         ]
         for pair in wanted.pairs
     ]
@@ -263,18 +254,15 @@ def annotation_table(wanted: AnnotationCandidates, names: Mapping[str, str]) -> 
 
 def _estimate(estimate: Estimate | None) -> Cell:
     if estimate is None or estimate.difference is None:
-        return number_cell(None, "")
-    mark = {1: "better", -1: "worse"}.get(estimate.sign, "")
-    within = "" if estimate.interval is None else span(estimate.interval)
-    below = within if estimate.applies else "not counted"
-    return number_cell(estimate.difference, signed(estimate.difference), below, mark)
+        return Cell("–")
+    below = span(estimate.interval, none="") if estimate.applies else "not counted"
+    return _difference_cell(estimate.difference, below, {1: "better", -1: "worse"}.get(estimate.sign, ""))
 
 
 def training_table(trained: Sequence[Trained]) -> HtmlTable:
     """A row for every training, those that a model was made from below it."""
     columns = [
-        Column("Model", number=False),
-        Column("Stage", number=False),
+        *text_columns("Model", "Stage"),
         Column("Given", number=False, meaning="the collections that training was given"),
         *(Column(title) for title in ("Steps", "Seed", "Loss", "Seconds")),
     ]
@@ -291,13 +279,9 @@ def training_table(trained: Sequence[Trained]) -> HtmlTable:
             seed = record.options.get("seed")
             rows.append(
                 [
-                    text_cell(name, f"from {record.base or '?'}"),
-                    text_cell(record.stage),
-                    text_cell(given or "–"),
-                    number_cell(record.steps, format_number(record.steps, ",")),
-                    number_cell(seed if isinstance(seed, int) else None, str(seed)),
-                    number_cell(record.training_loss, format_number(record.training_loss, ".4g")),
-                    number_cell(record.seconds, format_number(record.seconds, ",.0f")),
+                    *(text_cell(name, f"from {record.base or '?'}"), text_cell(record.stage), text_cell(given or "–")),
+                    *(number_cell(record.steps, ","), number_cell(seed if isinstance(seed, int) else None, "d")),
+                    *(number_cell(record.training_loss, ".4g"), number_cell(record.seconds, ",.0f")),
                 ]
             )
     return HtmlTable("Trainings", columns, rows)
@@ -309,22 +293,20 @@ def settings_table(model: Trained) -> HtmlTable:
         [text_cell(key), text_cell(value if isinstance(value, str) else json.dumps(value))]
         for key, value in {**model.record.options, **model.record.encoder}.items()
     ]
-    columns = [Column("Setting", number=False), Column("Value", number=False)]
-    return HtmlTable(f"Settings of {model.name}", columns, rows)
+    return HtmlTable(f"Settings of {model.name}", text_columns("Setting", "Value"), rows)
 
 
 def curve_table(name: str, points: Sequence[CurvePoint]) -> HtmlTable:
     """The measures after each round."""
     measures = list(points[0].measures)
-    columns = [Column("Round", number=False), Column("Target", number=False), *map(Column, measures)]
     rows = [
         [
-            text_cell(point.model),
-            text_cell(point.dataset),
-            *(_mean(point.measures.get(measure)) for measure in measures),
+            *(text_cell(point.model), text_cell(point.dataset)),
+            *(number_cell(point.measures.get(measure), ".3f") for measure in measures),
         ]
         for point in points
     ]
+    columns = [*text_columns("Round", "Target"), *map(Column, measures)]
     return HtmlTable(f"After every round of {name}", columns, rows)
 
 
@@ -340,30 +322,33 @@ def published_table(
     """Our models among the published ones; None where the collection, or nDCG@10, is in no paper.
 
     Args:
-        results: our evaluation.
-        names: label to the name that is shown.
+        results, names: our evaluation, and label to the name that is shown.
         files: JSON files in the form of benchmarks/published, instead of the packaged ones.
 
     Source: COCO-DR, table 1; MRL, table 5.
     """
     if _MEASURE not in results.measures:
         return None
-    papers = [_paper(read_json(file)) for file in files] if files else _packaged()
+    papers = [_paper(file) for file in files or _packaged()]
     task = _task(results.dataset, papers)
     if task is None:
         return None
     rows = [
-        [text_cell(names[label], mark="ours"), text_cell("this evaluation"), _mean(result.measures[_MEASURE])]
+        [
+            text_cell(names[label], mark="ours"),
+            text_cell("this evaluation"),
+            number_cell(result.measures[_MEASURE], ".3f"),
+        ]
         for label, result in results.models.items()
     ]
     for paper in papers:
         rows += [
-            [text_cell(method), text_cell(paper.authors), _mean(value)]
+            [text_cell(method), text_cell(paper.authors), number_cell(value, ".3f")]
             for method, value in paper.scores.get(task, {}).items()
             if value is not None
         ]
     rows.sort(key=lambda row: -float(row[2].value or 0))
-    columns = [Column("Model", number=False), Column("Source", number=False), Column(_MEASURE)]
+    columns = [*text_columns("Model", "Source"), Column(_MEASURE)]
     notes = ["Published figures are as printed: not measured here, and not tested against ours."]
     here = results.documents, results.queries
     notes += [
@@ -384,7 +369,11 @@ class _Paper:
     sizes: dict[str, tuple[int, int]]
 
 
-def _paper(content: Any) -> _Paper:
+def _paper(file: Path | Traversable) -> _Paper:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read ({error}); write it again, or take it away") from error
     first, fifth = content.get("table1", {}), content.get("table5", {})
     rows = fifth.get("rows", {})
     scores = dict(first["scores"]) if first.get("metric") == "ndcg@10" else {}
@@ -394,13 +383,12 @@ def _paper(content: Any) -> _Paper:
     return _Paper(str(content.get("paper", "")).split(",")[0], scores, sizes)
 
 
-def _packaged() -> list[_Paper]:
+def _packaged() -> list[Traversable]:
     try:
-        folder = resources.files(PACKAGE)
+        files = resources.files(PACKAGE).iterdir()
+        return sorted((file for file in files if file.name.endswith(".json")), key=lambda file: file.name)
     except ModuleNotFoundError:
         return []
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda f: f.name)
-    return [_paper(json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
 
 def _task(dataset: str, papers: Sequence[_Paper]) -> str | None:

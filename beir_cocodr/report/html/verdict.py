@@ -34,18 +34,23 @@ class Headline:
     pair: tuple[str, str] | None = None
 
 
-def labelled_headline(
-    evaluation: LabelledEvaluation, names: Mapping[str, str], recommendation: Recommendation | None = None
+def headline_of(found: Found, names: Mapping[str, str]) -> Headline:
+    """The headline of an output folder; ``names`` has label to the name that is shown."""
+    recommendation = found.adaptation.recommendation if found.adaptation is not None else None
+    if found.evaluation is not None:
+        return _labelled_headline(found.evaluation, names, recommendation)
+    if found.comparison is not None:
+        return label_free_headline(found.comparison, names, found.candidates, recommendation)
+    return _unjudged_headline(found)
+
+
+def _labelled_headline(
+    evaluation: LabelledEvaluation, names: Mapping[str, str], recommendation: Recommendation | None
 ) -> Headline:
     """The verdict of paired tests.
 
     Of an adaptation it is the verdict on training: the best encoder of those that it rests on, against the base. Else
     the best model against the reference, or, where that is itself the best, the next best.
-
-    Args:
-        evaluation: the figures.
-        names: label to the name that is shown.
-        recommendation: of an adaptation.
     """
     others = [label for label in evaluation.results.models if label != evaluation.reference]
     if not others:
@@ -71,8 +76,7 @@ def _recommended(recommendation: Recommendation) -> tuple[list[str], list[str], 
     """The encoders that the verdict on training rests on, notes and reasons."""
     verdicts = recommendation.verdicts
     resting = [label for label, found in verdicts.items() if found == recommendation.verdict]
-    notes = [f"Recommended: {recommendation.model}."]
-    return resting or list(verdicts), notes, list(recommendation.reasons)
+    return resting or list(verdicts), [f"Recommended: {recommendation.model}."], list(recommendation.reasons)
 
 
 def _sentence(test: PairedTest, evaluation: LabelledEvaluation, names: Mapping[str, str]) -> str:
@@ -128,11 +132,6 @@ def label_free_headline(
 
     Of an adaptation it is the best by estimates of the encoders that its verdict rests on, against the base. Else the
     best model against the first, or the next best where the first is best.
-
-    Args:
-        comparison: of ``compare`` without labels.
-        names: model to the name that is shown.
-        candidates, recommendation: of the adaptation that the comparison stands in.
     """
     first, others = label_free_reference(comparison, candidates), set(comparison.models)
     reasons: list[str] = []
@@ -162,7 +161,7 @@ def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, 
     return candidates[BASE] if candidates else comparison.models[0]
 
 
-def unjudged_headline(found: Found) -> Headline:
+def _unjudged_headline(found: Found) -> Headline:
     """Where nothing was judged: an adaptation to a corpus without labels, or a training alone."""
     if found.adaptation is not None:
         recommendation = found.adaptation.recommendation
