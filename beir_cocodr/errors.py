@@ -12,11 +12,7 @@ class InputError(ValueError):
 
 
 def check_at_least(options: object, least: int, *names: str) -> None:
-    """Check that the named options are not below ``least``.
-
-    Raises:
-        InputError: the first one that is.
-    """
+    """Check that the named options are not below ``least``; the first that is raises ``InputError``."""
     for name in names:
         if getattr(options, name) < least:
             raise InputError(f"{name} must be at least {least}, not {getattr(options, name)}")

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -75,6 +75,12 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+def write_jsonl(path: Path, records: Iterable[Mapping[str, object]]) -> None:
+    """Write one JSON object a line to ``path`` in one step."""
+    with atomic_writer(path) as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write a ``.npy`` file in one step."""
     import numpy as np  # reading the sources of packages imports none of them
@@ -84,11 +90,7 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 def output_folder(path: Path) -> Path:
-    """Make a folder for results.
-
-    Raises:
-        InputError: it cannot be made or written to.
-    """
+    """Make a folder for results; ``InputError`` where it cannot be made or written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -99,14 +101,9 @@ def output_folder(path: Path) -> Path:
 
 
 def check_output_free(output: Path) -> None:
-    """Check that an output is not there yet, better before hours of encoding than after.
-
-    Raises:
-        InputError: it is a file, or a folder that is not empty.
-    """
-    if output.is_dir() and not any(output.iterdir()):
-        return
-    if output.exists() or output.is_symlink():
+    """Check that an output is no file and no folder with content, better before hours of encoding than after."""
+    is_empty = output.is_dir() and not any(output.iterdir())
+    if not is_empty and (output.exists() or output.is_symlink()):
         raise InputError(f"{output} is there already, not empty, and is not written over; choose another --output")
 
 
@@ -149,12 +146,8 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
 def locked(folder: Path, wait: bool = True) -> Iterator[None]:
     """Hold a folder against other processes; the lock goes with the process, however that ends.
 
-    Args:
-        folder: exists; where its file system has no locks, nothing is held.
-        wait: for another process that holds it.
-
-    Raises:
-        InputError: another process holds it, and ``wait`` is off.
+    Where the file system has no locks, nothing is held. Without ``wait``, a folder that another process holds is an
+    ``InputError``.
     """
     with ExitStack() as stack:
         try:
@@ -170,11 +163,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Keep others from writing to a folder, and remove what a writer that was killed left half-written.
-
-    Raises:
-        InputError: another process writes to it now.
-    """
+    """Keep others from writing to a folder (else ``InputError``), and remove what a killed writer left unfinished."""
     with locked(folder, wait=False):
         remove_unfinished(folder)
         try:
@@ -194,10 +183,7 @@ def remove_unfinished(folder: Path, older_than: float = 0.0) -> None:
         with suppress(FileNotFoundError):  # another process was faster
             if older_than and time.time() - left_over.stat().st_mtime <= older_than:
                 continue
-            if left_over.is_dir():
-                shutil.rmtree(left_over, ignore_errors=True)
-            else:
-                left_over.unlink()
+            shutil.rmtree(left_over, ignore_errors=True) if left_over.is_dir() else left_over.unlink()
 
 
 def cache_root() -> Path:
@@ -209,30 +195,19 @@ def cache_root() -> Path:
 
 
 def cache_folder(name: str) -> Path:
-    """A folder below the cache root, made if need be; what a killed writer left there is removed after a day.
-
-    Raises:
-        InputError: it cannot be made.
-    """
+    """A folder below the cache root, made if need be; what a killed writer left there is removed after a day."""
     folder = cache_root() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder, _LEFT_OVER_SECONDS)
     except OSError as error:
-        raise InputError(
-            f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere, to a writable folder"
-        ) from error
+        message = f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere, to a writable folder"
+        raise InputError(message) from error
     return folder
 
 
 def file_state(path: Path) -> tuple[str, str, str]:
-    """Resolved path, size in bytes and time of last change in nanoseconds, as strings.
-
-    They tell whether a file is still the one that was read.
-
-    Raises:
-        OSError: if the file is not there.
-    """
+    """Resolved path, size in bytes and time of last change in nanoseconds: whether a file is the one that was read."""
     resolved = path.resolve()
     state = resolved.stat()
     # File times advance in ticks: two writes within one would look the same, so let the tick pass.

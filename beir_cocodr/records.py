@@ -17,15 +17,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import write_text
 
 _PACKAGES = (
-    "beir-cocodr",
-    "torch",
-    "transformers",
-    "sentence-transformers",
-    "beir",
-    "ir-measures",
-    "ir-datasets",
-    "bm25s",
-    "numpy",
+    *("beir-cocodr", "torch", "transformers", "sentence-transformers", "beir"),
+    *("ir-measures", "ir-datasets", "bm25s", "numpy"),
 )
 
 #: JSON of any content, such as the settings of another tool.
@@ -85,11 +78,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the record from a file.
-
-        Raises:
-            InputError: no such file, or its content is not this record's.
-        """
+        """Read the record from a file; ``InputError`` where there is none or its content is not this record's."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -114,13 +103,15 @@ class Report(Record):
 
 def versions() -> dict[str, str]:
     """Package to version, of those installed that a number may depend on."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {package: installed_version(package) for package in _PACKAGES}
+    return {package: known for package, known in found.items() if known is not None}
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)

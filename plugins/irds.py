@@ -10,7 +10,9 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ir_datasets
@@ -56,17 +58,10 @@ class Entry:
 
 
 def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
-    """Register every id that is not registered from the same place already.
-
-    Args:
-        entries: id to dataset.
-        place: what the ids stand for; the same ids from another place are refused.
-
-    Returns:
-        All ids, new or not.
+    """Register every id that is not registered from the same place already; gives all ids, new or not.
 
     Raises:
-        InputError: an id that cannot be one, or that is taken; then none is registered.
+        InputError: an id that cannot be one, or that is taken, as by another place; then none is registered.
     """
     for identifier in entries:
         if not _ID.fullmatch(identifier):
@@ -75,7 +70,7 @@ def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
             )
         if _PLACES.get(identifier, place) != place:
             raise InputError(f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another")
-        if identifier not in _PLACES and _is_taken(identifier):
+        if identifier not in _PLACES and is_registered(identifier):
             raise InputError(f"ir_datasets has the id {identifier!r} already; take another")
     for identifier, entry in entries.items():
         if identifier not in _PLACES:
@@ -84,16 +79,11 @@ def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
     return list(entries)
 
 
-def _is_taken(identifier: str) -> bool:
-    try:
-        ir_datasets.load(identifier)
-    except KeyError:
-        return False
-    return True
-
-
 def _dataset(identifier: str, entry: Entry) -> Any:
-    dataset = ir_datasets.Dataset(_Counts(entry.counts), *entry.handlers, _Documentation(entry.documentation))
+    # Counts that are known beforehand, ahead of handlers that would have to read everything.
+    counts = SimpleNamespace(**{f"{part}_count": partial(int, count) for part, count in entry.counts.items()})
+    documentation = SimpleNamespace(documentation=partial(dict, entry.documentation))
+    dataset = ir_datasets.Dataset(counts, *entry.handlers, documentation)
     # Without one of our own the registry would look our ids up in the host's table, to the same effect but for queries
     # and judgements, which we can count.
     provider = MetadataProvider(lambda: {identifier: _metadata(dataset)})
@@ -115,22 +105,6 @@ def _metadata(dataset: Any) -> Json:
     return found
 
 
-class _Counts:
-    """Counts that are known beforehand, ahead of handlers that would have to read everything."""
-
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        for part, count in counts.items():
-            setattr(self, f"{part}_count", lambda count=count: count)
-
-
-class _Documentation:
-    def __init__(self, content: Mapping[str, Any]) -> None:
-        self._content = content
-
-    def documentation(self) -> Json:
-        return dict(self._content)
-
-
 def register_folder(path: str | Path, identifier: str) -> list[str]:
     """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that.
 
@@ -140,9 +114,6 @@ def register_folder(path: str | Path, identifier: str) -> list[str]:
     Args:
         path: the folder: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``.
         identifier: the id.
-
-    Returns:
-        The ids.
 
     Raises:
         InputError: no such folder, a part that is missing, or an id that is taken or cannot be one.
@@ -159,7 +130,7 @@ def register_folder(path: str | Path, identifier: str) -> list[str]:
     all_queries = [FolderQueries(Path(queries))] if queries else []
     entries = {identifier: Entry([docs, *all_queries], documentation)}
     for split in splits:
-        qrels = FolderQrels(Path(str(FileSource.of_folder(str(path), folder, split).judgements_file)))
+        qrels = FolderQrels(Path(str(replace(source, wanted_split=split).judgements_file)))
         judged = FolderQueries(Path(str(queries)), qrels.judged)
         entries[f"{identifier}/{split}"] = Entry([docs, judged, qrels], documentation)
     return register_entries(entries, str(folder))
@@ -199,9 +170,6 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
         base_id: an id of ir_datasets with the documents of the training set, which then is BASE; by default BASE is
             what the manifest says.
 
-    Returns:
-        The ids.
-
     Raises:
         InputError: no manifest, an unknown base id or one with other documents, or ids that are taken.
     """
@@ -233,8 +201,12 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
     return register_entries(entries, str(output))
 
 
-def register_remembered() -> list[str]:
-    """Register what was resampled on this machine and is still there; of equal ids the newest."""
+def register() -> list[str]:
+    """Make the collections that were resampled on this machine, and are still there, loadable; of equal ids the newest.
+
+    Ids are ``cocodr/restrain/BASE/size-45k/interpolation/train`` and the like, see `register_resampled`, which takes
+    outputs from anywhere. Calling it again does no harm, and adds what has come since.
+    """
     identifiers = []
     for output in remembered_outputs():
         try:
@@ -306,15 +278,3 @@ def _cited(identifier: str | None) -> list[str]:
         return []
     base = _load_base(identifier)
     return list(base.documentation().get("bibtex_ids", [])) if hasattr(base, "documentation") else []
-
-
-def register() -> list[str]:
-    """Make the collections that were resampled on this machine loadable with ``ir_datasets.load``.
-
-    Ids are ``cocodr/restrain/BASE/size-45k/interpolation/train`` and the like, see `register_resampled`, which takes
-    outputs from anywhere. Calling it again does no harm, and adds what has come since.
-
-    Returns:
-        The ids.
-    """
-    return register_remembered()

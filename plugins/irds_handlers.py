@@ -38,7 +38,7 @@ class FolderDocs(BaseDocs):
         return FileSource.of_folder(str(self._folder), self._folder, "test").corpus
 
     def docs_iter(self) -> Iterator[Any]:
-        return _DocsIter(self._documents(), slice(0, len(self._documents()), 1))
+        return iter(self.docs_store())
 
     def docs_cls(self) -> type:
         return BeirTitleDoc  # type: ignore[no-any-return]
@@ -60,12 +60,7 @@ class FolderDocs(BaseDocs):
 
 
 class FolderQueries(BaseQueries):
-    """The queries of a ``queries.jsonl``, or those of them that are wanted.
-
-    Args:
-        path: the file, plain or ``.gz``.
-        wanted: gives the ids that are wanted when they are needed; None for all.
-    """
+    """The queries of a ``queries.jsonl``, plain or ``.gz``, or those of them whose ids ``wanted`` gives when asked."""
 
     def __init__(self, path: Path, wanted: Callable[[], Container[str]] | None = None) -> None:
         self._path, self._wanted = path, wanted
@@ -88,12 +83,7 @@ class FolderQueries(BaseQueries):
 
 
 class FolderQrels(BaseQrels):
-    """The judgements of a ``qrels/SPLIT.tsv``.
-
-    Args:
-        path: the file, plain or ``.gz``.
-        definitions: what the grades mean.
-    """
+    """The judgements of a ``qrels/SPLIT.tsv``, plain or ``.gz``; ``definitions`` says what the grades mean."""
 
     def __init__(self, path: Path, definitions: dict[int, str] | None = None) -> None:
         self._path, self._definitions = path, definitions or {}

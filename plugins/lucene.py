@@ -28,8 +28,7 @@ class LuceneBM25:
     """A Lucene index over title and text of a corpus, searched by Pyserini's ``LuceneSearcher``.
 
     Scores are Pyserini's: rounded to four decimals, and of documents that tie those with the greater id lowered by a
-    millionth each, so that its order is in the scores. They need no ties broken afterwards, and a run equals that of
-    Pyserini.
+    millionth each, so that its order is in the scores: a run equals that of Pyserini.
 
     Args:
         documents: the corpus; its texts are streamed.
@@ -125,27 +124,21 @@ class LuceneBM25:
         arguments = ["-index", str(self.folder)]
         if self.analyzer == "none":
             arguments += ["-stemmer", "none", "-keepStopwords"]
-        module = import_pyserini("pyserini.index.lucene")
-        indexer = module.LuceneIndexer(args=arguments, threads=self.threads)
+        indexer = import_pyserini("pyserini.index.lucene").LuceneIndexer(args=arguments, threads=self.threads)
         self.empty = 0
         for chunk in self.documents.chunks(_DOCUMENTS):
             texts = [self.text_format.document(document) for document in chunk]
             self.empty += sum(not text.strip() for text in texts)
-            indexer.add_batch_raw(
-                [
-                    json.dumps({"id": document["_id"], "contents": text})
-                    for document, text in zip(chunk, texts, strict=True)
-                    if text.strip()
-                ]
-            )
+            pairs = zip(chunk, texts, strict=True)
+            raw = [json.dumps({"id": document["_id"], "contents": text}) for document, text in pairs if text.strip()]
+            indexer.add_batch_raw(raw)
         indexer.close()
 
     def _hits(self, texts: list[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each query the rows of its documents, (n,) int64, and their scores, (n,) float32."""
         names = [str(number) for number in range(len(texts))]
         found = self._searcher.batch_search(texts, names, depth, self.threads)
-        hits = [[(hit.docid, hit.score) for hit in found[name]] for name in names]
         return [
-            (self.documents.rows([id for id, _ in pairs]), np.array([score for _, score in pairs], dtype=np.float32))
-            for pairs in hits
+            (self.documents.rows(hit.docid for hit in hits), np.array([hit.score for hit in hits], dtype=np.float32))
+            for hits in map(found.__getitem__, names)
         ]

@@ -62,32 +62,9 @@ def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
         faiss.write_index(index, str(draft / "index"))
 
 
-def write_queries_folder(folder: Path, queries: Mapping[str, str], vectors: npt.NDArray[np.float32]) -> None:
-    """Encoded queries, as Pyserini looks them up by their text.
-
-    Args:
-        folder: to be made: ``embedding.pkl``, a DataFrame with the columns id, text and embedding.
-        queries: query id to text.
-        vectors: (Q, w), in their order.
-
-    Raises:
-        InputError: there is something in ``folder``.
-    """
-    # Columns of objects: the text columns of pandas 3 cannot be read by pandas 2.
-    columns = {"id": list(queries), "text": list(queries.values()), "embedding": list(vectors)}
-    frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
-    frame.columns = frame.columns.astype(object)
-    with appearing(folder) as draft:
-        frame.to_pickle(draft / "embedding.pkl", protocol=4)
-
-
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which becomes ``folder`` when all is in it.
-
-    Raises:
-        InputError: there is something in ``folder`` already, or it cannot be made.
-    """
+    """A draft of ``folder``; ``InputError`` where there is something in that already, or it cannot be made."""
     try:
         with draft_folder(folder) as draft:
             yield draft
@@ -137,9 +114,6 @@ def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
         store: complete, or its folder.
         folder: to be made; holds ``index``, flat, by inner product, and ``docid``.
 
-    Returns:
-        the folder.
-
     Raises:
         InputError: no complete store, something in ``folder``, an id that Pyserini cannot read back, or no FAISS.
     """
@@ -160,9 +134,6 @@ def encode_index(model: COCODR, documents: Documents, folder: str | Path, token_
         documents: the corpus.
         folder: to be made.
         token_budget: tokens of a batch; see :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
-
-    Returns:
-        the folder.
 
     Raises:
         InputError: as :func:`write_index`, or a document without a finite vector.
@@ -186,12 +157,10 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
     Args:
         model: the encoder that made the index.
         queries: query id to text, such as :func:`~beir_cocodr.data.collection.load_queries` finds.
-        folder: to be made; holds ``embedding.pkl``. It is a pickle because Pyserini reads nothing else: give it to
-            others only where they trust you, and load none that you do not trust.
+        folder: to be made; holds ``embedding.pkl``, a DataFrame with the columns id, text and embedding. It is a pickle
+            because Pyserini reads nothing else: give it to others only where they trust you, and load none that you do
+            not trust.
         batch_size: queries encoded at a time.
-
-    Returns:
-        the folder.
 
     Raises:
         InputError: no queries, a query without a finite vector, or something in ``folder``.
@@ -202,7 +171,12 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
     wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(wrong):
         raise InputError(f"NaN or infinite embedding of query {list(queries)[wrong[0]]!r}: look at its text")
-    write_queries_folder(Path(folder), queries, vectors)
+    # Columns of objects: the text columns of pandas 3 cannot be read by pandas 2.
+    columns = {"id": list(queries), "text": list(queries.values()), "embedding": list(vectors)}
+    frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
+    frame.columns = frame.columns.astype(object)
+    with appearing(Path(folder)) as draft:
+        frame.to_pickle(draft / "embedding.pkl", protocol=4)
     return Path(folder)
 
 

@@ -54,13 +54,9 @@ class CocoDRQueryEncoder(QueryEncoder):
         device: str | None = None,
         batch_size: int = 64,
     ) -> CocoDRQueryEncoder:
-        """The encoder that made a store, with the store's own lengths and prompts.
+        """The encoder that made a complete store, with the store's own lengths and prompts.
 
-        Args:
-            store: complete, or its folder.
-            model: where the encoder is now; by default where it was then.
-            device: to load it on.
-            batch_size: queries encoded at a time.
+        ``model`` is where the encoder is now, by default where it was then; ``device`` the one to load it on.
 
         Raises:
             InputError: no complete store, or the encoder cannot be found or is another one.

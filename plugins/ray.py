@@ -14,7 +14,6 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,11 +31,10 @@ from beir_cocodr.retrieval.store.store import EmbeddingStore
 # Deaths for each actor, without a task done in between, after which nothing is tried again.
 _ATTEMPTS = 3
 
-# Tasks given to an actor at a time: one that it does, one that waits, so that results in Ray's object store are never
-# more than that.
+# Tasks given to an actor at a time: one that it does, one that waits. Ray's object store holds no more results.
 _UNDER_WAY = 2
 
-# Seconds without news after which it is said what is waited for.
+# Seconds without news after which a message says what is waited for.
 _PATIENCE = 60.0
 
 # What ``ready`` answers to, beside tasks.
@@ -91,12 +89,7 @@ class RayPool:
         """As :func:`beir_cocodr.retrieval.pool.share_out`, with actors for processes.
 
         An actor that died is replaced and what it had not finished is done again, on whichever node has room, so a task
-        may be done twice.
-
-        Args:
-            tasks: few enough to hold in a list.
-            start: called in each actor with its device, returns what does a task there.
-            devices: one for each actor; what they are is decided where the actor is.
+        may be done twice. ``devices`` has one for each actor; what they are is decided where the actor is.
 
         Raises:
             InputError: actors died again and again without a task done in between.
@@ -207,15 +200,14 @@ def encode(
     progress: bool = False,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> Json:
-    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: resumed and refused in the same way.
+    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: its arguments, errors and resumption.
 
     Args:
-        dataset, model, output, options, threads, progress, encoder: as there; the actors' device is by default the GPU
-            of each where there are any, else the CPU.
         address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on this
             machine, or ``local`` for one that is started for this. Where this process is connected already, that one is
             taken.
         actors: by default as many as the cluster has room for.
+        encoder: its device is by default the GPU of each actor where there are any, else the CPU.
 
     Returns:
         as there, and ``ray``: actors, how many died, and how many shards each node did.
@@ -242,19 +234,10 @@ def search(
     threads: int | None = None,
     **options: Any,
 ) -> Json:
-    """:func:`beir_cocodr.evaluation.store_run.search` on a cluster, exactly.
+    """:func:`beir_cocodr.evaluation.store_run.search` on a cluster, exactly, with its arguments and errors.
 
-    Args:
-        store, dataset, output, top_k, threads: as there.
-        address, actors: as for :func:`encode`.
-        device: of all actors.
-        **options: ``split``, ``policy``, ``model`` and ``batch_size``, as there.
-
-    Returns:
-        as there, and ``ray`` as for :func:`encode`.
-
-    Raises:
-        InputError: as there, and as for :func:`encode`.
+    ``address`` and ``actors`` are as for :func:`encode`, ``device`` is that of all actors, and the options are
+    ``split``, ``policy``, ``model`` and ``batch_size``. The record has ``ray`` as for :func:`encode` beside its own.
     """
     with connected(address), torch_threads(threads) as count:
         size, pool = _pool(actors, count, device)
@@ -314,35 +297,23 @@ def _probe(address: str) -> None:
         raise InputError(f"there is no cluster of Ray to be reached at {address!r}: {error}; {_WAY_OUT}") from error
 
 
-@dataclass(frozen=True)
-class _Room:
-    """For actors of one kind: what each takes, and how many fit."""
-
-    cpus: int
-    gpus: int
-    actors: int
-
-
-def _room(threads: int, device: str | None) -> _Room:
-    """GPUs one for each actor where there are any; else CPUs as many as threads, or all of a smaller node."""
+def _pool(actors: int | None, threads: int, device: str | None) -> tuple[int, RayPool]:
+    """The number of actors and their pool: one GPU each where there are any, else CPUs as many as threads, or all of a
+    smaller node.
+    """
     ray: Any = import_module("ray")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if device in (None, "cuda") and (gpus := sum(int(node.get("GPU", 0)) for node in nodes)):
-        return _Room(0, 1, gpus)
-    cpus = max(1, min(threads, max(int(node.get("CPU", 0)) for node in nodes)))
-    return _Room(cpus, 0, sum(int(node.get("CPU", 0)) // cpus for node in nodes))
-
-
-def _pool(actors: int | None, threads: int, device: str | None) -> tuple[int, RayPool]:
-    room = _room(threads, device)
-    wanted = room.actors if actors is None else actors
-    if not 1 <= wanted <= room.actors:
-        what = f"{room.cpus} CPUs" if room.cpus else "a GPU"
+    cpus_of = [int(node.get("CPU", 0)) for node in nodes]
+    gpus = sum(int(node.get("GPU", 0)) for node in nodes) if device in (None, "cuda") else 0
+    cpus = 0 if gpus else max(1, min(threads, max(cpus_of)))
+    room = gpus or sum(count // cpus for count in cpus_of)
+    wanted = room if actors is None else actors
+    if not 1 <= wanted <= room:
         raise InputError(
-            f"the cluster has room for {room.actors} actors with {what} each, and {wanted} are asked for: "
-            "ask for another number, or for fewer threads"
+            f"the cluster has room for {room} actors with {f'{cpus} CPUs' if cpus else 'a GPU'} each, and {wanted} are "
+            "asked for: ask for another number, or for fewer threads"
         )
-    return wanted, RayPool(room.cpus, room.gpus, None if device == "cuda" else device)
+    return wanted, RayPool(cpus, min(gpus, 1), None if device == "cuda" else device)
 
 
 def _describe(actors: int, pool: RayPool) -> Json:

@@ -7,16 +7,17 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from beir_cocodr.data.collection import Collection, resolve_source
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.io import atomic_writer, cache_root
-
-_CORPUS = "corpus.jsonl"
+from beir_cocodr.io import cache_root, write_jsonl
 
 # What our reader puts right, and BEIR's loader does not.
 _ONLY_WE_READ = ("title null or absent", "integer ids", "blank lines", "byte order mark")
+
+_CHUNK = 4_096
 
 
 def link_corpus(collection: Collection, output: Path) -> None:
@@ -25,18 +26,13 @@ def link_corpus(collection: Collection, output: Path) -> None:
     A file that is such a file already gets a symbolic link, else a hard link, else it is copied; one in our cache,
     which may be deleted at any time, gets no symbolic link. Any other corpus is written out.
     """
-    target = output / _CORPUS
+    target = output / "corpus.jsonl"
     target.unlink(missing_ok=True)
     source = _beir_corpus(collection)
     if source is None:
-        _write(collection, target)
-    elif source.is_relative_to(cache_root().resolve()):
-        _hard_link(source, target)
+        write_corpus(target, collection.documents)
     else:
-        try:
-            target.symlink_to(source)
-        except OSError:
-            _hard_link(source, target)
+        _link(source, target, None if source.is_relative_to(cache_root().resolve()) else source)
 
 
 def link_beside(existing: Path, name: str) -> None:
@@ -44,17 +40,22 @@ def link_beside(existing: Path, name: str) -> None:
     target = existing.parent / name
     target.parent.mkdir(exist_ok=True)
     target.unlink(missing_ok=True)
-    try:
-        target.symlink_to(os.path.relpath(existing, target.parent))
-    except OSError:
-        _hard_link(existing, target)
+    _link(existing, target, os.path.relpath(existing, target.parent))
 
 
-def _hard_link(source: Path, target: Path) -> None:
+def _link(file: Path, target: Path, path: str | Path | None) -> None:
+    """Make ``target`` a symbolic link that holds ``path``, if given; else a hard link, else a copy.
+
+    Links by name may need rights that the user lacks, and some file systems know none.
+    """
+    if path is not None:
+        with suppress(OSError):
+            target.symlink_to(path)
+            return
     with suppress(OSError):
-        os.link(source, target)
+        target.hardlink_to(file)
         return
-    shutil.copyfile(source, target)
+    shutil.copyfile(file, target)
 
 
 def _beir_corpus(collection: Collection) -> Path | None:
@@ -67,15 +68,7 @@ def _beir_corpus(collection: Collection) -> Path | None:
     return path.resolve() if {"_id", "title", "text"} <= first.keys() else None
 
 
-def _write(collection: Collection, target: Path) -> None:
-    with atomic_writer(target) as file:
-        for chunk in collection.documents.chunks(1000):
-            file.writelines(json.dumps(document, ensure_ascii=False) + "\n" for document in chunk)
-
-
 Qrels = Mapping[str, Mapping[str, int]]
-
-_CHUNK = 4_096
 
 
 def write_beir_folder(
@@ -91,17 +84,9 @@ def write_beir_folder(
         root: what may be moved as a whole: links within it are relative, links out of it absolute.
     """
     (folder / "qrels").mkdir(parents=True)
-    inside = corpus.is_relative_to(root)
-    target = os.path.relpath(corpus, folder) if inside else str(corpus.resolve())
-    link = folder / ("corpus.jsonl.gz" if corpus.name.endswith(".gz") else "corpus.jsonl")
-    try:
-        link.symlink_to(target)
-    except OSError:
-        # Where links by name need rights that the user lacks, or the file system knows none.
-        link.hardlink_to(corpus)
-    with (folder / "queries.jsonl").open("w", encoding="utf-8", newline="\n") as file:
-        for query, text in queries.items():
-            file.write(json.dumps({"_id": query, "text": text}, ensure_ascii=False) + "\n")
+    path = os.path.relpath(corpus, folder) if corpus.is_relative_to(root) else corpus.resolve()
+    _link(corpus, folder / ("corpus.jsonl.gz" if corpus.name.endswith(".gz") else "corpus.jsonl"), path)
+    write_jsonl(folder / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items()))
     for split, qrels in splits.items():
         with (folder / "qrels" / f"{split}.tsv").open("w", encoding="utf-8", newline="\n") as file:
             file.write("query-id\tcorpus-id\tscore\n")
@@ -111,6 +96,4 @@ def write_beir_folder(
 
 def write_corpus(path: Path, documents: Documents) -> None:
     """Write documents as a BEIR corpus, streamed."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for chunk in documents.chunks(_CHUNK):
-            file.writelines(json.dumps(document, ensure_ascii=False) + "\n" for document in chunk)
+    write_jsonl(path, chain.from_iterable(documents.chunks(_CHUNK)))

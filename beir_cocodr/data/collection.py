@@ -7,17 +7,18 @@ judgements are joined when they are read; queries alone (:func:`load_queries`) n
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.data.defects import Duplicate, DuplicateIds, Report, StrictReport, check_duplicates, ignore
-from beir_cocodr.data.documents import ArrowCorpus, CorpusWriter, Documents, open_corpus
+from beir_cocodr.data.defects import Duplicate, Repeats, Report, StrictReport, check_duplicates, error, ignore, warning
+from beir_cocodr.data.documents import ArrowCorpus, Documents, open_corpus, write_arrow
 from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels, Source
@@ -51,22 +52,14 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
     if isinstance(dataset, Path):
         raise InputError(f"dataset {name!r}: no such file or folder")
     if name.startswith("irds:"):
-        return _irds_source(name, name.removeprefix("irds:"), split)
+        return IrdsSource(name, name.removeprefix("irds:"), split)
     if name.startswith("apidocs/"):
         from beir_cocodr.data.apidocs import apidocs_folder
 
         return FileSource.of_folder(name, apidocs_folder(name.removeprefix("apidocs/")), split)
-    return _beir_short_name(name, split)
-
-
-def _irds_source(name: str, identifier: str, split: str) -> Source:
-    return IrdsSource(name, identifier, split)
-
-
-def _beir_short_name(name: str, split: str) -> Source:
     identifier = f"beir/{name}"
     if is_registered(f"{identifier}/{split}") or is_registered(identifier):
-        return _irds_source(name, identifier, split)
+        return IrdsSource(name, identifier, split)
     hint = suggestion(identifier, below="beir/")
     raise InputError(
         f"dataset {name!r} is not a BEIR folder, a corpus file ({', '.join(CORPUS_SUFFIXES)}), irds:ID, "
@@ -107,47 +100,40 @@ def join_labels(source: Source, labels: Labels, known: Known, report: Report) ->
         grades = qrels.setdefault(query, {})
         if document in grades:
             message = f"document {document!r} was judged for query {query!r} before; the last judgement counts"
-            report("warning", "repeated judgements", str(source.judgements_file), line, query, message)
+            report(warning("repeated judgements", str(source.judgements_file), message, line, query))
         grades[document] = grade
-    ids = DuplicateIds()
+    ids = Repeats()
     queries: dict[str, str] = {}
     has_judgements = source.judgements_file is not None
     for _, id, text in source.queries(report):
         ids.add((id,))
         if not has_judgements or id in qrels:
             queries[id] = text
-    # Without any queries every judgement would be unknown: what is missing has been said already.
+    # Without any queries every judgement would be unknown: what is missing has been reported already.
     if source.queries_file or labels != "required":
         _report_unknown(source, queries, known, report)
     if labels == "required" and has_judgements and source.queries_file and not queries:
         message = f"no query is judged: {source.queries_file} has none of the ids of this file; check the ids"
-        report("error", "no judged queries", str(source.judgements_file), None, None, message)
-    duplicates = ids.find(lambda: ((line, id) for line, id, _ in source.queries(ignore)))
+        report(error("no judged queries", str(source.judgements_file), message))
+    duplicates = ids.find(lambda: ((line, id, id) for line, id, _ in source.queries(ignore)))
     return JoinedLabels(queries, {id: qrels[id] for id in qrels if id in queries}, duplicates)
 
 
 def _report_unknown(source: Source, queries: dict[str, str], known: Known, report: Report) -> None:
     file = str(source.judgements_file)
-    batch: list[tuple[int, str]] = []
-
-    def flush() -> None:
-        if not batch:
-            return
-        for (line, document), is_known in zip(batch, known([row[1] for row in batch]), strict=True):
+    judgements = source.judgements(ignore)
+    while batch := list(islice(judgements, _LOOKUP_SIZE)):
+        of_queries = []
+        for line, query, document, _ in batch:
+            if query in queries:
+                of_queries.append((line, document))
+            else:
+                message = f"query {query!r} is not in the queries; the judgement was left out"
+                report(warning("qrels for unknown queries", file, message, line, query))
+        for (line, document), is_known in zip(of_queries, known([id for _, id in of_queries]), strict=True):
             if not is_known:
                 message = f"document {document!r} is not in the corpus; the judgement stays, as in trec_eval"
-                report("warning", "qrels for unknown documents", file, line, document, message)
-        batch.clear()
-
-    for line, query, document, _ in source.judgements(ignore):
-        if query not in queries:
-            message = f"query {query!r} is not in the queries; the judgement was left out"
-            report("warning", "qrels for unknown queries", file, line, query, message)
-            continue
-        batch.append((line, document))
-        if len(batch) == _LOOKUP_SIZE:
-            flush()
-    flush()
+                report(warning("qrels for unknown documents", file, message, line, document))
 
 
 # Part of every key: raise it when reading changes what comes out.
@@ -166,39 +152,25 @@ def converted_corpus(source: Source) -> ArrowCorpus:
     folder = cache_folder("corpora")
     key = source.key()
     if key is not None:
-        converted = _opened(_place(folder, key))
-        if converted is not None:
-            return converted
+        with suppress(OSError, ValueError):
+            return open_corpus(_place(folder, key))
     try:
         with unfinished(folder) as draft:
-            temporary = draft / "corpus.arrow"
-            content_hash = _convert(source, temporary)
+            temporary, report = draft / "corpus.arrow", StrictReport(source.name)
+            written = write_arrow(temporary, source.documents(report), report.counts)
+            duplicates = written.ids.find(lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore)))
+            check_duplicates(duplicates, source.documents_file, report)
             if source.key() != key:
                 raise InputError(f"{source.documents_file}: changed while it was being read; run again")
-            place = _place(folder, key or ("content", content_hash))
+            place = _place(folder, key or ("content", written.content_hash))
             temporary.replace(place)
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere") from error
     return open_corpus(place)
 
 
-def _convert(source: Source, temporary: Path) -> str:
-    report = StrictReport(source.name)
-    written = CorpusWriter(temporary).write(source.documents(report), report.counts)
-    duplicates = written.ids.find(lambda: ((line, id) for line, id, _, _ in source.documents(ignore)))
-    check_duplicates(duplicates, source.documents_file, report)
-    return written.content_hash
-
-
 def _place(folder: Path, key: tuple[str, ...]) -> Path:
     return folder / f"{text_sha256(_FORMAT, *key)[:32]}.arrow"
-
-
-def _opened(path: Path) -> ArrowCorpus | None:
-    try:
-        return open_corpus(path)
-    except (OSError, ValueError):
-        return None
 
 
 log = logging.getLogger(__name__)
@@ -258,27 +230,18 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
     source = resolve_source(dataset, split)
     report = StrictReport(source.name)
     source.missing(report, labels)
-    corpus = converted_corpus(source)
-    documents = corpus.documents
-    report.counts.update(corpus.counts)
-    if labels == "none":
-        return _said(Collection(source.name, documents, {}, {}, None, dict(report.counts)))
-
-    def known(ids: Sequence[str]) -> npt.NDArray[np.bool_]:
-        return documents.rows(ids) >= 0
-
-    joined = join_labels(source, labels, known, report)
-    check_duplicates(joined.duplicate_queries, str(source.queries_file), report)
-    equal_ids = int(np.count_nonzero(known(list(joined.queries))))
-    report.counts.update(Counter({"query ids equal to document ids": equal_ids} if equal_ids else {}))
-    return _said(Collection(source.name, documents, joined.queries, joined.qrels, source.split, dict(report.counts)))
-
-
-def _said(collection: Collection) -> Collection:
-    """Whatever was accepted and counted is said as well."""
-    for kind, count in collection.counts.items():
-        log.info("%s: %s: %d", collection.name, kind, count)
-    return collection
+    documents, counts = converted_corpus(source)
+    report.counts.update(counts)
+    collection = Collection(source.name, documents, {}, {}, None, report.counts)
+    if labels != "none":
+        joined = join_labels(source, labels, lambda ids: documents.rows(ids) >= 0, report)
+        check_duplicates(joined.duplicate_queries, str(source.queries_file), report)
+        if equal_ids := int(np.count_nonzero(documents.rows(joined.queries) >= 0)):
+            report.counts["query ids equal to document ids"] += equal_ids
+        collection = replace(collection, queries=joined.queries, qrels=joined.qrels, split=source.split)
+    for kind, count in report.counts.items():
+        log.info("%s: %s: %d", source.name, kind, count)
+    return replace(collection, counts=dict(report.counts))
 
 
 class QuerySet(NamedTuple):

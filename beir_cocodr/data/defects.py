@@ -1,19 +1,20 @@
 """What is wrong with a collection, as data: the reader reports, the caller decides what to do about it.
 
-Loading stops at errors and counts the rest. Ids that stand twice are found without keeping the ids, and lines of one
-kind are counted and reported once a file.
+Loading stops at errors and counts the rest. Records that stand twice are found by their hashes, and lines of one kind
+are counted and reported once a file.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from beir_cocodr.errors import InputError
 
@@ -29,7 +30,7 @@ class Defect:
         kind: the category, the same words as the keys of ``Collection.counts``.
         file: the file it stands in, or ``irds:ID``.
         line: line in that file from 1 (the record's number for ir_datasets), None if it is the whole file.
-        id: the id of the query or document at fault, None where there is none.
+        id: of the query or document at fault, None where there is none.
         message: one line, what is wrong and the way out.
         times: how many lines this one defect stands for (CRLF, absent titles, ... are reported once a file).
     """
@@ -47,17 +48,21 @@ class Defect:
         return f"{place}: {self.message}"
 
 
-class Report(Protocol):
-    """Receives the fields of a `Defect`, so that a caller that only counts makes no objects."""
-
-    def __call__(
-        self, severity: Severity, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
-    ) -> None: ...
+def error(kind: str, file: str, message: str, line: int | None = None, id: str | None = None) -> Defect:
+    return Defect("error", kind, file, line, id, message)
 
 
-def ignore(
-    severity: Severity, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
-) -> None:
+def warning(
+    kind: str, file: str, message: str, line: int | None = None, id: str | None = None, times: int = 1
+) -> Defect:
+    return Defect("warning", kind, file, line, id, message, times)
+
+
+#: Receives the defects that a reader finds.
+Report = Callable[[Defect], None]
+
+
+def ignore(defect: Defect) -> None:
     """A `Report` for reading a file again whose defects are already known."""
 
 
@@ -72,65 +77,69 @@ class StrictReport:
         self.dataset = dataset
         self.counts: Counter[str] = Counter()
 
-    def __call__(
-        self, severity: Severity, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
-    ) -> None:
-        if severity == "error":
-            defect = Defect(severity, kind, file, line, id, message, times)
+    def __call__(self, defect: Defect) -> None:
+        if defect.severity == "error":
             raise InputError(f"{defect} (all defects: beir-cocodr validate --dataset {self.dataset})")
-        self.counts[kind] += times
+        self.counts[defect.kind] += defect.times
 
 
 class Duplicate(NamedTuple):
-    """An id that has stood before."""
+    """A record that has stood before."""
 
     line: int
     id: str
     first_line: int
 
 
-class DuplicateIds:
-    """Collects ids as 8-byte hashes; ids whose hashes meet are read again and compared themselves."""
+class Repeats:
+    """Finds repeated values by 8-byte hashes; values whose hashes meet are read again and compared themselves."""
 
     def __init__(self) -> None:
         self._hashes = array("q")
 
-    def add(self, ids: Iterable[str]) -> None:
-        self._hashes.extend(map(hash, ids))
+    def add(self, values: Iterable[Hashable]) -> None:
+        self._hashes.extend(map(hash, values))
 
-    def find(self, read_again: Callable[[], Iterable[tuple[int, str]]]) -> Iterator[Duplicate]:
+    def hashes(self) -> npt.NDArray[np.int64]:
+        """(N,) int64 hashes in the order in which they were added."""
+        return np.asarray(self._hashes, dtype=np.int64)
+
+    def repeated(self) -> npt.NDArray[np.int64]:
+        """The hashes of all values but the first of each, int64, ascending."""
+        ordered = np.sort(self.hashes())
+        repeated: npt.NDArray[np.int64] = ordered[1:][ordered[1:] == ordered[:-1]]
+        return repeated
+
+    def find(self, read_again: Callable[[], Iterable[tuple[int, str, Hashable]]]) -> Iterator[Duplicate]:
         """Stream the duplicates in the order of their lines.
 
         Args:
-            read_again: gives the (line, id) pairs a second time. Not called if there are no duplicates.
+            read_again: gives (line, id, value) a second time. Not called if there are no duplicates.
         """
-        hashes = np.sort(np.asarray(self._hashes, dtype=np.int64))
-        suspects = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        suspects = set(self.repeated().tolist())
         if not suspects:
             return
-        first_lines: dict[str, int] = {}
-        for line, id in read_again():
-            if hash(id) in suspects:
-                first_line = first_lines.setdefault(id, line)
-                if first_line != line:
-                    yield Duplicate(line, id, first_line)
+        first_lines: dict[Hashable, int] = {}
+        for line, id, value in read_again():
+            if hash(value) in suspects and (first := first_lines.setdefault(value, line)) != line:
+                yield Duplicate(line, id, first)
 
 
 def report_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
-    """Report every duplicate as an error of its own."""
+    """Report every duplicate id as an error of its own."""
     for line, id, first_line in duplicates:
         message = f"id {id!r} already stands on line {first_line}; give every record an id of its own"
-        report("error", "duplicate ids", file, line, id, message)
+        report(error("duplicate ids", file, message, line, id))
 
 
 def check_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
-    """Report the first three duplicates, if there are any, as one error: for a caller that stops there."""
+    """Report the first three duplicate ids, if there are any, as one error: for a caller that stops there."""
     first = list(islice(duplicates, 4))
     if first:
         places = [f"id {id!r} on lines {first_line} and {line}" for line, id, first_line in first[:3]]
         more = ", and more" if len(first) > 3 else ""
         message = f"duplicate ids: {', '.join(places)}{more}; give every record an id of its own"
-        report("error", "duplicate ids", file, first[0].line, first[0].id, message)
+        report(error("duplicate ids", file, message, first[0].line, first[0].id))
 
 
 class LineTally:
@@ -151,4 +160,4 @@ class LineTally:
     def report(self, report: Report, kind: str, file: str, message: str) -> None:
         """Report the count, if there is one; ``{}`` in the message stands for it."""
         if self.times:
-            report("warning", kind, file, self.first, None, message.format(self.times), self.times)
+            report(warning(kind, file, message.format(self.times), self.first, times=self.times))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from array import array
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beir_cocodr.data.defects import DuplicateIds
+from beir_cocodr.data.defects import Repeats
 from beir_cocodr.data.readers import Document
 
 
@@ -144,39 +143,25 @@ class Documents(Mapping[str, dict[str, str]]):
         return _Values(self)
 
     def ids(self, rows: Rows | None = None) -> list[str]:
-        """The ids of the given rows in the given order; of all rows in corpus order by default.
-
-        Raises:
-            IndexError: if a row is not in [0, N).
-        """
-        if rows is None:
-            return list(self)
-        return gather(self._column("id"), self._checked(rows))
+        """The ids of the given rows in the given order, by default of all; ``IndexError`` if a row is not in [0, N)."""
+        return list(self) if rows is None else gather(self._column("id"), self._checked(rows))
 
     def rows(self, ids: Iterable[str]) -> npt.NDArray[np.int64]:
         """The rows of the given ids, int64 (M,), -1 where an id is unknown."""
         return self._index.rows(list(ids))
 
     def chunks(self, size: int) -> Iterator[list[dict[str, str]]]:
-        """Stream the corpus as lists of at most ``size`` documents {"_id", "title", "text"}, in corpus order.
-
-        Raises:
-            ValueError: if ``size`` is not positive.
-        """
+        """Stream the corpus as lists of at most ``size`` >= 1 documents {"_id", "title", "text"}, in corpus order."""
         if size < 1:
             raise ValueError(f"a chunk holds at least one document, not {size}")
         for start in range(0, len(self), size):
             part = self.table.slice(start, size)
-            yield _documents(*(part.column(name).to_pylist() for name in ("id", "title", "text")))
+            yield _documents(part.column(name).to_pylist() for name in _SCHEMA.names)
 
     def take(self, rows: Rows) -> list[dict[str, str]]:
-        """The documents {"_id", "title", "text"} of the given rows, in the given order.
-
-        Raises:
-            IndexError: if a row is not in [0, N).
-        """
+        """The documents {"_id", "title", "text"} of the given rows, in their order; ``IndexError`` beyond [0, N)."""
         checked = self._checked(rows)
-        return _documents(*(gather(self._column(name), checked) for name in ("id", "title", "text")))
+        return _documents(gather(self._column(name), checked) for name in _SCHEMA.names)
 
     def tie_ranks(self) -> npt.NDArray[np.int64]:
         """The position of every row when ids are sorted descending by their UTF-8 bytes, int64 (N,).
@@ -187,9 +172,7 @@ class Documents(Mapping[str, dict[str, str]]):
         return self._tie_ranks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.path is None:
-            return Documents, (self.table, self.content_hash)
-        return _reopen, (str(self.path),)
+        return (Documents, (self.table, self.content_hash)) if self.path is None else (_reopen, (str(self.path),))
 
     def __repr__(self) -> str:
         return f"Documents({len(self)} documents, content {self.content_hash[:12]})"
@@ -218,40 +201,33 @@ class Documents(Mapping[str, dict[str, str]]):
 
 
 class _Items(ItemsView[str, dict[str, str]]):
-    def __init__(self, documents: Documents) -> None:
-        super().__init__(documents)
-        self._documents = documents
+    _mapping: Documents  # what the base class keeps
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, str]]]:
-        for chunk in self._documents.chunks(_STREAM_ROWS):
+        for chunk in self._mapping.chunks(_STREAM_ROWS):
             for document in chunk:
                 yield document.pop("_id"), document
 
 
 class _Values(ValuesView[dict[str, str]]):
-    def __init__(self, documents: Documents) -> None:
-        super().__init__(documents)
-        self._documents = documents
+    _mapping: Documents
 
     def __iter__(self) -> Iterator[dict[str, str]]:
-        return (document for _, document in self._documents.items())
+        return (document for _, document in self._mapping.items())
 
 
-def _documents(ids: list[str], titles: list[str], texts: list[str]) -> list[dict[str, str]]:
-    return [{"_id": id, "title": title, "text": text} for id, title, text in zip(ids, titles, texts, strict=True)]
+def _documents(columns: Iterable[list[str]]) -> list[dict[str, str]]:
+    return [{"_id": id, "title": title, "text": text} for id, title, text in zip(*columns, strict=True)]
 
 
 def _reopen(path: str) -> Documents:
-
     return open_corpus(Path(path)).documents
 
 
 # large_string has 64-bit offsets, so that whoever joins the batches of a big corpus does not overflow.
 _SCHEMA = pa.schema([pa.field(name, pa.large_string(), nullable=False) for name in ("id", "title", "text")])
 
-_BATCH_ROWS = 16_384
-
-_BATCH_CHARACTERS = 1 << 23
+_BATCH_ROWS, _BATCH_CHARACTERS = 16_384, 1 << 23
 
 _HASH, _COUNTS = b"content_hash", b"counts"
 
@@ -267,63 +243,43 @@ class WrittenCorpus(NamedTuple):
     """What is known once every document has been written."""
 
     content_hash: str
-    ids: DuplicateIds
-    duplicate_texts: int
+    ids: Repeats
 
 
-class CorpusWriter:
-    """Writes documents in batches and keeps 16 bytes of each: the hashes of its id and of its content.
+def write_arrow(path: Path, documents: Iterable[Document], counts: Mapping[str, int] | None = None) -> WrittenCorpus:
+    """Write a stream of documents to an Arrow file, in batches, and then what was counted on the way.
+
+    Of each document 16 bytes are kept, the hashes of its id and of its content.
 
     Args:
         path: the file to write; the caller puts it in place.
+        documents: (line, id, title, text).
+        counts: read after the last document, as reading fills it; "duplicate texts" is added to it.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._digest = hashlib.sha256()
-        self._ids = DuplicateIds()
-        self._contents = array("q")
-
-    def write(self, documents: Iterable[Document], counts: Mapping[str, int]) -> WrittenCorpus:
-        """Write a stream of documents to its end, then what was counted on the way.
-
-        Args:
-            documents: (line, id, title, text).
-            counts: read after the last document, as reading fills it; "duplicate texts" is added to it.
-        """
-        with self._path.open("wb") as file:
-            with pa.ipc.new_file(file, _SCHEMA) as writer:
-                for ids, titles, texts in _batches(documents):
-                    self._note(ids, titles, texts)
-                    writer.write_batch(_record_batch(ids, titles, texts))
-                written = WrittenCorpus(self._digest.hexdigest(), self._ids, self._repeated_contents())
-                # The schema went out before anything was known; an empty batch at the end can carry it.
-                final = dict(counts)
-                if written.duplicate_texts:
-                    final["duplicate texts"] = written.duplicate_texts
-                metadata = {_HASH: written.content_hash.encode(), _COUNTS: json.dumps(final).encode()}
-                writer.write_batch(_record_batch([], [], []), custom_metadata=metadata)
-            file.flush()
-            os.fsync(file.fileno())
-        return written
-
-    def _note(self, ids: list[str], titles: list[str], texts: list[str]) -> None:
-        self._ids.add(ids)
-        self._contents.extend(map(hash, (pair for pair in zip(titles, texts, strict=True) if any(pair))))
-        # The lengths say where each field ends: no two different corpora give the same bytes.
-        framed = (
-            f"{len(id)} {len(title)} {len(text)}\n{id}{title}{text}"
-            for id, title, text in zip(ids, titles, texts, strict=True)
-        )
-        self._digest.update("".join(framed).encode())
-
-    def _repeated_contents(self) -> int:
-        hashes = np.sort(np.asarray(self._contents, dtype=np.int64))
-        return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
+    digest, seen_ids, contents = hashlib.sha256(), Repeats(), Repeats()
+    with path.open("wb") as file:
+        with pa.ipc.new_file(file, _SCHEMA) as writer:
+            for ids, titles, texts in _batches(documents):
+                seen_ids.add(ids)
+                contents.add(pair for pair in zip(titles, texts, strict=True) if any(pair))
+                # The lengths say where each field ends: no two different corpora give the same bytes.
+                rows = zip(ids, titles, texts, strict=True)
+                framed = (f"{len(i)} {len(title)} {len(text)}\n{i}{title}{text}" for i, title, text in rows)
+                digest.update("".join(framed).encode())
+                writer.write_batch(_record_batch(ids, titles, texts))
+            written = WrittenCorpus(digest.hexdigest(), seen_ids)
+            repeated = len(contents.repeated())
+            final = dict(counts or {}) | ({"duplicate texts": repeated} if repeated else {})
+            # The schema went out before anything was known; an empty batch at the end can carry it.
+            metadata = {_HASH: written.content_hash.encode(), _COUNTS: json.dumps(final).encode()}
+            writer.write_batch(_record_batch([], [], []), custom_metadata=metadata)
+        file.flush()
+        os.fsync(file.fileno())
+    return written
 
 
 def open_corpus(path: Path) -> ArrowCorpus:
-    """Map a file that `CorpusWriter` wrote; nothing is read before it is used.
+    """Map a file that :func:`write_arrow` wrote; nothing is read before it is used.
 
     Returns:
         the documents, whose table carries ``content_hash`` and ``counts`` in its schema metadata, and counts.
@@ -340,25 +296,21 @@ def open_corpus(path: Path) -> ArrowCorpus:
     if _HASH not in metadata or not reader.schema.equals(_SCHEMA):
         raise ValueError(f"{path} is not a converted corpus")
     table = reader.read_all().replace_schema_metadata(metadata)
-    documents = Documents(table, metadata[_HASH].decode(), path)
-    return ArrowCorpus(documents, json.loads(metadata[_COUNTS]))
+    return ArrowCorpus(Documents(table, metadata[_HASH].decode(), path), json.loads(metadata[_COUNTS]))
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    ids: list[str] = []
-    titles: list[str] = []
-    texts: list[str] = []
+    batch: tuple[list[str], list[str], list[str]] = [], [], []
     characters = 0
-    for _, id, title, text in documents:
-        ids.append(id)
-        titles.append(title)
-        texts.append(text)
-        characters += len(title) + len(text)
-        if len(ids) == _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
-            yield ids, titles, texts
-            ids, titles, texts, characters = [], [], [], 0
-    if ids:
-        yield ids, titles, texts
+    for _, *fields in documents:
+        for column, value in zip(batch, fields, strict=True):
+            column.append(value)
+        characters += len(fields[1]) + len(fields[2])
+        if len(batch[0]) == _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = ([], [], []), 0
+    if batch[0]:
+        yield batch
 
 
 def _record_batch(*columns: list[str]) -> pa.RecordBatch:

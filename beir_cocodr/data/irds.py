@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr import load_plugin
-from beir_cocodr.data.defects import LineTally, Report
-from beir_cocodr.data.readers import Document, Judgement, Query, RecordChecker, integer_grade
-from beir_cocodr.data.sources import Labels, splits_that_exist
+from beir_cocodr.data.defects import LineTally, Report, error
+from beir_cocodr.data.readers import Document, Judgement, Query, RecordChecker
+from beir_cocodr.data.sources import Labels, describe_splits
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_state
 
@@ -85,16 +85,17 @@ class IrdsSource:
 
     def missing(self, report: Report, labels: Labels) -> None:
         if not self._dataset.has_docs():
-            message = "has no documents; choose an id that has them"
-            report("error", "missing file", self.documents_file, None, None, message)
+            report(error("missing file", self.documents_file, "has no documents; choose an id that has them"))
         if labels != "required":
             return
         if not self._dataset.has_queries():
-            message = "has no queries; choose an id that has them"
-            report("error", "missing file", self.documents_file, None, None, message)
+            report(error("missing file", self.documents_file, "has no queries; choose an id that has them"))
         if not self._has_qrels:
-            message = f"no split {self.wanted_split!r} ({self._way_to_a_split()})"
-            report("error", "missing split", self.documents_file, None, None, message)
+            if self._dataset.has_qrels():
+                hint = f"this id holds the split {self._own_split!r}: ask for that"
+            else:
+                hint = describe_splits(available_splits(self.dataset_id))
+            report(error("missing split", self.documents_file, f"no split {self.wanted_split!r} ({hint})"))
 
     def documents(self, report: Report) -> Iterator[Document]:
         """Stream (number, id, title, text).
@@ -103,83 +104,70 @@ class IrdsSource:
         (``default_text()``) with an empty title; else, as for codesearchnet, the title and all other fields that are
         strings, which is reported as "texts joined from fields".
         """
-        checker = RecordChecker(self.documents_file, report)
-        joined = LineTally()
-        number = 0
-        if self._dataset.has_docs():
-            for number, document in self._records("docs", report):
-                title = getattr(document, "title", "")
-                if hasattr(document, "text"):
-                    text = document.text
-                elif hasattr(document, "default_text"):
-                    title, text = "", document.default_text()
-                else:
-                    text = _joined_fields(document)
-                    joined.add(number)
-                checked = checker.document(number, document.doc_id, title, text)
-                if checked is not None:
-                    yield checked
-            checker.finish()
-            message = "{} documents have no text of their own: all their fields that are strings were joined"
-            joined.report(report, "texts joined from fields", self.documents_file, message)
-            if not number:
-                message = "empty: no document can be read from it; it needs at least one"
-                report("error", "empty corpus", self.documents_file, None, None, message)
+        if not self._dataset.has_docs():
+            return
+        checker, joined, number = RecordChecker(self.documents_file, report), LineTally(), 0
+        for number, document in self._records("docs", checker):
+            title = getattr(document, "title", "")
+            if hasattr(document, "text"):
+                text = document.text
+            elif hasattr(document, "default_text"):
+                title, text = "", document.default_text()
+            else:
+                text = _joined_fields(document)
+                joined.add(number)
+            checked = checker.document(number, document.doc_id, title, text)
+            if checked is not None:
+                yield checked
+        checker.finish()
+        message = "{} documents have no text of their own: all their fields that are strings were joined"
+        joined.report(report, "texts joined from fields", self.documents_file, message)
+        if not number:
+            checker.empty_corpus()
 
     def queries(self, report: Report) -> Iterator[Query]:
         """Stream (number, id, text), the text as ir_datasets composes it (``default_text()``)."""
+        if not self._dataset.has_queries():
+            return
         checker = RecordChecker(self.documents_file, report)
-        if self._dataset.has_queries():
-            for number, query in self._records("queries", report):
-                if not hasattr(query, "default_text") and not hasattr(query, "text"):
-                    message = "its queries have no text (such as a document as the query); choose another id"
-                    report("error", "no text field", self.documents_file, number, query.query_id, message)
-                    return
-                text = query.default_text() if hasattr(query, "default_text") else query.text
-                checked = checker.query(number, query.query_id, text)
-                if checked is not None:
-                    yield checked
-            checker.finish()
+        for number, query in self._records("queries", checker):
+            if not hasattr(query, "default_text") and not hasattr(query, "text"):
+                message = "its queries have no text (such as a document as the query); choose another id"
+                checker.error("no text field", message, number, query.query_id)
+                return
+            text = query.default_text() if hasattr(query, "default_text") else query.text
+            checked = checker.query(number, query.query_id, text)
+            if checked is not None:
+                yield checked
+        checker.finish()
 
     def judgements(self, report: Report) -> Iterator[Judgement]:
         """Stream (number, query id, document id, grade)."""
+        if not self._has_qrels:
+            return
         checker = RecordChecker(self.documents_file, report)
-        if self._has_qrels:
-            for number, qrel in self._records("qrels", report):
-                grade = integer_grade(str(qrel.relevance))
-                if grade is None:
-                    message = f"grade {qrel.relevance!r} is not an integer; choose an id with integer grades"
-                    report("error", "non-integer grades", self.documents_file, number, qrel.query_id, message)
-                    continue
-                query = checker.identifier(number, qrel.query_id)
-                document = checker.identifier(number, qrel.doc_id)
-                if query is not None and document is not None:
-                    yield number, query, document, grade
+        for number, qrel in self._records("qrels", checker):
+            judgement = checker.judgement(number, qrel.query_id, qrel.doc_id, qrel.relevance)
+            if judgement is not None:
+                yield judgement
 
-    def _records(self, part: str, report: Report) -> Iterator[tuple[int, Any]]:
+    def _records(self, part: str, checker: RecordChecker) -> Iterator[tuple[int, Any]]:
         """Number the records of a part from 1; what the host raises (no network, broken file) is reported."""
         number = 0
         try:
             for number, record in enumerate(getattr(self._dataset, f"{part}_iter")(), 1):
                 yield number, record
         # The host documents no exceptions: downloads, archives and parsers each raise their own.
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+        except Exception as cause:
+            reason = " ".join(f"{type(cause).__name__}: {cause}".split())
             message = (
                 f"ir_datasets cannot read its {part} after record {number} ({reason}); check the network "
                 "and IR_DATASETS_HOME, or give a local BEIR folder"
             )
-            report("error", "unreadable file", self.documents_file, number or None, None, message)
-
-    def _way_to_a_split(self) -> str:
-        if self._dataset.has_qrels():
-            return f"this id holds the split {self._own_split!r}: ask for that"
-        return splits_that_exist(available_splits(self.dataset_id))
+            checker.error("unreadable file", message, number or None)
 
     def _serves(self, split: str, is_short_name: bool) -> bool:
-        if self._own_split is None or self._own_split == split:
-            return True
-        return split != "train" and not is_short_name
+        return self._own_split in (None, split) or (split != "train" and not is_short_name)
 
 
 def is_registered(dataset_id: str) -> bool:

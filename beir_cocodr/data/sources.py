@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from beir_cocodr.data.defects import Report
+from beir_cocodr.data.defects import Report, error
 from beir_cocodr.data.readers import Document, Judgement, Query, read_documents, read_judgements, read_queries
 from beir_cocodr.io import file_state
 
@@ -25,16 +25,12 @@ class Source(Protocol):
 
     @property
     def name(self) -> str: ...
-
     @property
     def split(self) -> str | None: ...
-
     @property
     def documents_file(self) -> str: ...
-
     @property
     def queries_file(self) -> str | None: ...
-
     @property
     def judgements_file(self) -> str | None: ...
 
@@ -101,20 +97,19 @@ class FileSource:
     def missing(self, report: Report, labels: Labels) -> None:
         if not self.corpus.is_file():
             message = "no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
-            report("error", "missing file", str(self.corpus), None, None, message)
+            report(error("missing file", str(self.corpus), message))
         if labels != "required":
             return
         if self.folder is None:
             message = "a lone corpus file has no queries or qrels; give a BEIR folder or an irds: id"
-            report("error", "missing file", str(self.corpus), None, None, message)
+            report(error("missing file", str(self.corpus), message))
             return
         if self._queries is None:
             message = "no such file; a BEIR folder with labels holds queries.jsonl or queries.jsonl.gz"
-            report("error", "missing file", str(self.folder / "queries.jsonl"), None, None, message)
+            report(error("missing file", str(self.folder / "queries.jsonl"), message))
         if self._qrels is None:
-            path = self.folder / "qrels" / f"{self.wanted_split}.tsv"
-            message = f"no split {self.wanted_split!r} ({splits_that_exist(self.splits())})"
-            report("error", "missing split", str(path), None, None, message)
+            message = f"no split {self.wanted_split!r} ({describe_splits(self.splits())})"
+            report(error("missing split", str(self.folder / "qrels" / f"{self.wanted_split}.tsv"), message))
 
     def splits(self) -> list[str]:
         """The splits of the folder, sorted."""
@@ -141,7 +136,7 @@ class FileSource:
         return _plain_or_gz(self.folder / "qrels" / f"{self.wanted_split}.tsv") if self.folder else None
 
 
-def splits_that_exist(splits: list[str]) -> str:
+def describe_splits(splits: list[str]) -> str:
     """The way out of a missing split."""
     return f"choose one of: {', '.join(splits)}" if splits else "there are no qrels at all"
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
+from beir_cocodr.data.defects import Defect
 from beir_cocodr.data.readers import numbered_lines
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer
@@ -106,11 +107,9 @@ def _score(text: str, place: str) -> float:
     return score
 
 
-def _malformed(
-    severity: str, kind: str, file: str, line: int | None, id: str | None, message: str, times: int = 1
-) -> None:
-    if severity == "error":
-        raise InputError(f"{file if line is None else f'{file}:{line}'}: {message}")
+def _malformed(defect: Defect) -> None:
+    if defect.severity == "error":
+        raise InputError(str(defect))
 
 
 def ranked_run(path: Path) -> Results:

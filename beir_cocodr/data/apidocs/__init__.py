@@ -10,29 +10,23 @@ import logging
 import platform
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root, draft_folder, json_sha256
+from beir_cocodr.io import cache_root, draft_folder, json_sha256, write_jsonl, write_text
 from beir_cocodr.records import Json
 
 
 def describe_apidocs(folder: Path) -> str:
     """The key and the counts of a folder from ``apidocs_folder``, as text for a terminal.
 
-    Args:
-        folder: the folder; its ``statistics.json`` is read.
-
-    Returns:
-        One line with the key, then per domain one line with what was kept and one with what was left out.
+    One line with the key, then per domain one line with what was kept and one with what was left out.
     """
     statistics = json.loads((folder / "statistics.json").read_text(encoding="utf-8"))
     key = statistics["key"]
-    packages = {"Python": key["python"], **key["packages"]}
-    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
+    versions = ", ".join(f"{name} {version}" for name, version in {"Python": key["python"], **key["packages"]}.items())
     lines = [f"{folder.name}: {versions}, format {key['format']}, split seed {key['split_seed']}"]
     for domain, counts in statistics["domains"].items():
         left_out = ", ".join(f"{reason} {count:,}" for reason, count in counts["left_out"].items())
@@ -47,20 +41,13 @@ def describe_apidocs(folder: Path) -> str:
 
 
 # Domain -> the distribution whose version stands for its sources ("" for the running Python).
-DOMAINS = {
-    "stdlib": "",
-    "numpy": "numpy",
-    "pandas": "pandas",
-    "torch": "torch",
-    "scipy": "scipy",
-    "sklearn": "scikit-learn",
-}
+DOMAINS = {"stdlib": "", **{name: name for name in ("numpy", "pandas", "torch", "scipy")}, "sklearn": "scikit-learn"}
+
+_CHOICES = f"choose from {', '.join(DOMAINS)}, or several joined by '+'"
 
 FORMAT_VERSION = 1  # raise it with every change of what is extracted from the same sources
 
-SPLIT_SEED = 0
-
-TEST_SHARE = 0.3
+SPLIT_SEED, TEST_SHARE = 0, 0.3
 
 log = logging.getLogger(__name__)
 
@@ -91,17 +78,16 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     """A BEIR folder made of the documentation of installed packages, read with ``ast``.
 
     A query is the summary line of a public function or class (methods are functions), its one relevant passage is the
-    rest of that text. Titles are empty: the only title that there is, the name of the object, often says the summary
-    again (``solve_banded``: "Solve the equation ... banded matrix") and would turn the task into matching names. Texts
-    that exist only in compiled code (numpy's ufuncs) are not found; what is found but left out is counted by reason.
-    The corpus holds every passage; queries are split 70 to 30 into train and test by a seeded hash of the document id,
-    so that a pair is in the same split in every union.
+    rest of that text. Titles are empty: the name of the object often says the summary again (``solve_banded``: "Solve
+    the equation ... banded matrix") and would turn the task into matching names. Texts that exist only in compiled code
+    (numpy's ufuncs) are not found; what is found but left out is counted by reason. The corpus holds every passage;
+    queries are split 70 to 30 into train and test by a seeded hash of the document id, so that a pair is in the same
+    split in every union.
 
     Args:
         domain: ``stdlib``, ``numpy``, ``pandas``, ``torch``, ``scipy``, ``sklearn``, or several joined by ``+`` in any
             order. In a union, pairs repeated across domains are kept once, in the domain that comes first by name.
-        cache_dir: root of the cache; default the environment's ``BEIR_COCODR_CACHE``, else the user's cache directory
-            for ``beir-cocodr``. The folder lies under ``apidocs/`` in it.
+        cache_dir: root of the cache, by default :func:`~beir_cocodr.io.cache_root`; the folder lies under ``apidocs/``.
 
     Returns:
         The folder, with ``corpus.jsonl``, ``queries.jsonl``, ``qrels/train.tsv``, ``qrels/test.tsv`` and
@@ -112,41 +98,28 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
         InputError: an unknown domain, a package that is not installed or has no sources, or a cache that cannot be
             written.
     """
-    domains = _domains(domain)
+    domains = sorted(set(domain.split("+")))
+    for name in domains:
+        if name not in DOMAINS:
+            raise InputError(f"apidocs: unknown domain {name!r}; {_CHOICES}")
     key = _key(domains)
-    folder = _cache_root(cache_dir) / "apidocs" / f"{'+'.join(domains)}-{json_sha256(key)[:12]}"
+    root = cache_root() if cache_dir is None else cache_dir.expanduser()
+    folder = root / "apidocs" / f"{'+'.join(domains)}-{json_sha256(key)[:12]}"
     if not (folder / "statistics.json").is_file():
         extractions = {name: _extract(name) for name in domains}
         _drop_repeated(extractions)
         try:
             _write(folder, extractions, key)
         except OSError as error:
-            raise InputError(
-                f"apidocs: cannot write {folder} ({error.strerror}); set BEIR_COCODR_CACHE to another folder"
-            ) from error
+            message = f"apidocs: cannot write {folder} ({error.strerror}); set BEIR_COCODR_CACHE to another folder"
+            raise InputError(message) from error
         log.info("%s", describe_apidocs(folder))
     return folder
 
 
-def _domains(domain: str) -> list[str]:
-    names = sorted(set(domain.split("+")))
-    for name in names:
-        if name not in DOMAINS:
-            raise InputError(f"apidocs: unknown domain {name!r}; {_choices()}")
-    return names
-
-
-def _choices() -> str:
-    return f"choose from {', '.join(DOMAINS)}, or several joined by '+'"
-
-
-def _cache_root(cache_dir: Path | None) -> Path:
-    return cache_root() if cache_dir is None else cache_dir.expanduser()
-
-
-def _key(domains: Iterable[str]) -> Json:
+def _key(domains: list[str]) -> Json:
     return {
-        "domains": list(domains),
+        "domains": domains,
         "format": FORMAT_VERSION,
         "packages": {DOMAINS[name]: _version(name) for name in domains if DOMAINS[name]},
         "python": platform.python_version(),
@@ -159,9 +132,7 @@ def _version(domain: str) -> str:
     try:
         return importlib.metadata.version(DOMAINS[domain])
     except importlib.metadata.PackageNotFoundError as error:
-        raise InputError(
-            f"apidocs: package {DOMAINS[domain]!r} is not installed; install it, or {_choices()}"
-        ) from error
+        raise InputError(f"apidocs: package {DOMAINS[domain]!r} is not installed; install it, or {_CHOICES}") from error
 
 
 def _source_root(domain: str) -> Path:
@@ -169,7 +140,7 @@ def _source_root(domain: str) -> Path:
         return Path(sysconfig.get_path("stdlib"))
     spec = importlib.util.find_spec(domain)  # of a top-level name: finds, does not import
     if spec is None or spec.origin is None:
-        raise InputError(f"apidocs: package {domain!r} is not installed; install it, or {_choices()}")
+        raise InputError(f"apidocs: package {domain!r} is not installed; install it, or {_CHOICES}")
     return Path(spec.origin).parent
 
 
@@ -194,15 +165,14 @@ def _extract(domain: str) -> _Extraction:
         else:
             pairs[f"{domain}:{name}"] = _Pair(f"{domain}:{name}", *outcome)
     if not pairs:
-        raise InputError(f"apidocs: no documentation found in the sources under {root}; {_choices()}")
+        raise InputError(f"apidocs: no documentation found in the sources under {root}; {_CHOICES}")
     extraction.pairs = [pairs[id_] for id_ in sorted(pairs)]
     return extraction
 
 
 def _drop_repeated(extractions: dict[str, _Extraction]) -> None:
     """Keep the first pair, by id, of those with equal queries or equal passages."""
-    queries: set[str] = set()
-    passages: set[str] = set()
+    queries, passages = set[str](), set[str]()
     for extraction in extractions.values():
         kept = []
         for pair in extraction.pairs:
@@ -220,33 +190,26 @@ def _write(folder: Path, extractions: dict[str, _Extraction], key: Json) -> None
     """Write the folder in one step, which of two processes one does first."""
     pairs = [pair for extraction in extractions.values() for pair in extraction.pairs]
     statistics = {"key": key, "domains": {name: _statistics(found) for name, found in extractions.items()}}
-    corpus = ({"_id": p.id, "title": "", "text": p.passage} for p in pairs)
-    queries = ({"_id": f"query:{p.id}", "text": p.query} for p in pairs)
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with draft_folder(folder) as draft:
             (draft / "qrels").mkdir()
-            _write_jsonl(draft / "corpus.jsonl", corpus)
-            _write_jsonl(draft / "queries.jsonl", queries)
+            write_jsonl(draft / "corpus.jsonl", ({"_id": p.id, "title": "", "text": p.passage} for p in pairs))
+            write_jsonl(draft / "queries.jsonl", ({"_id": f"query:{p.id}", "text": p.query} for p in pairs))
             for split in ("train", "test"):
                 rows = [f"query:{pair.id}\t{pair.id}\t1\n" for pair in pairs if pair.split == split]
-                header = "query-id\tcorpus-id\tscore\n"
-                (draft / "qrels" / f"{split}.tsv").write_text("".join([header, *rows]), encoding="utf-8")
-            (draft / "statistics.json").write_text(json.dumps(statistics, indent=2) + "\n", encoding="utf-8")
+                write_text(draft / "qrels" / f"{split}.tsv", "".join(["query-id\tcorpus-id\tscore\n", *rows]))
+            write_text(draft / "statistics.json", json.dumps(statistics, indent=2) + "\n")
     except InputError:
         # A folder that is there already was written by another process from the same key.
         if not (folder / "statistics.json").is_file():
             raise
 
 
-def _write_jsonl(path: Path, records: Iterable[dict[str, str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
 def _statistics(extraction: _Extraction) -> Json:
     pairs = extraction.pairs
     splits = Counter(pair.split for pair in pairs)
+    query_words, passage_words = ([len(getattr(p, part).split()) for p in pairs] for part in ("query", "passage"))
     return {
         "modules": dict(sorted(extraction.modules.items())),
         "docstrings": extraction.seen,
@@ -254,11 +217,6 @@ def _statistics(extraction: _Extraction) -> Json:
         "left_out": dict(sorted(extraction.left_out.items())),
         "train_queries": splits["train"],
         "test_queries": splits["test"],
-        "query_words": _mean(len(pair.query.split()) for pair in pairs),
-        "passage_words": _mean(len(pair.passage.split()) for pair in pairs),
+        "query_words": round(sum(query_words) / max(len(pairs), 1), 2),
+        "passage_words": round(sum(passage_words) / max(len(pairs), 1), 2),
     }
-
-
-def _mean(values: Iterable[int]) -> float:
-    numbers = list(values)
-    return round(sum(numbers) / len(numbers), 2) if numbers else 0.0

@@ -11,15 +11,19 @@ import string
 import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from beir_cocodr.records import Json
 
 _STRING_METHODS = frozenset({"strip", "lstrip", "rstrip", "replace", "lower", "upper", "title", "expandtabs"})
 
 _TEXT_FUNCTIONS = {"dedent": textwrap.dedent, "cleandoc": inspect.cleandoc}
+
+
+T = TypeVar("T")
 
 
 class NotLiteral(Exception):
@@ -30,16 +34,9 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of an expression of string constants, as far as the source alone gives it.
 
     Understood: constants, tuples, dictionaries, ``+``, ``%``, f-strings, ``str.format``, the plain string methods,
-    ``dedent`` and ``cleandoc``, and names in ``names``. A replacement field of an f-string or of ``format`` whose value
-    is not known this way is left empty, as those fields carry boilerplate (a list of common arguments); everything else
-    that is not known raises ``NotLiteral``.
-
-    Args:
-        node: the expression.
-        names: module-level names with their values.
-
-    Raises:
-        NotLiteral: a value is needed that the source does not give.
+    ``dedent`` and ``cleandoc``, and module-level names in ``names``. A replacement field of an f-string or of
+    ``format`` whose value is not known this way is left empty, as those fields carry boilerplate (a list of common
+    arguments); everything else that is not known raises ``NotLiteral``.
     """
     match node:
         case ast.Constant(value=str() | int() | float() as value):
@@ -63,16 +60,16 @@ def _dictionary(node: ast.Dict, names: Mapping[str, Any]) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
-            result.update(_mapping(value, names))
+            result.update(_of_type(dict, value, names))
         else:
             result[evaluate(key, names)] = evaluate(value, names)
     return result
 
 
-def _mapping(node: ast.expr, names: Mapping[str, Any]) -> dict[Any, Any]:
+def _of_type(kind: type[T], node: ast.expr, names: Mapping[str, Any]) -> T:
     value = evaluate(node, names)
-    if not isinstance(value, dict):
-        raise NotLiteral("not a dictionary")
+    if not isinstance(value, kind):
+        raise NotLiteral(f"not of type {kind.__name__}")
     return value
 
 
@@ -100,31 +97,27 @@ def _call(node: ast.Call, names: Mapping[str, Any]) -> str:
     function = node.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     if name in _TEXT_FUNCTIONS and len(node.args) == 1:
-        return _TEXT_FUNCTIONS[name](_text(node.args[0], names))
+        return _TEXT_FUNCTIONS[name](_of_type(str, node.args[0], names))
     if isinstance(function, ast.Attribute) and name == "format":
-        return _format(_text(function.value, names), node, names)
+        return _format(_of_type(str, function.value, names), node, names)
     if isinstance(function, ast.Attribute) and name in _STRING_METHODS and not node.keywords:
         arguments = [evaluate(argument, names) for argument in node.args]
         try:
-            return str(getattr(_text(function.value, names), name)(*arguments))
+            return str(getattr(_of_type(str, function.value, names), name)(*arguments))
         except (TypeError, ValueError) as error:
             raise NotLiteral(str(error)) from error
     raise NotLiteral(f"call of {name or 'an expression'}")
 
 
-def _text(node: ast.expr, names: Mapping[str, Any]) -> str:
-    value = evaluate(node, names)
-    if not isinstance(value, str):
-        raise NotLiteral("not a string")
-    return value
-
-
 def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
     known: Json = {}
-    for position, argument in enumerate(node.args):
-        known.update(_known(str(position), argument, names))
-    for keyword in node.keywords:
-        known.update(_known(keyword.arg, keyword.value, names))
+    arguments = [
+        *((str(i), argument) for i, argument in enumerate(node.args)),
+        *((k.arg, k.value) for k in node.keywords),
+    ]
+    for name, argument in arguments:
+        with suppress(NotLiteral):
+            known |= _of_type(dict, argument, names) if name is None else {name: evaluate(argument, names)}
     pieces: list[str] = []
     automatic = 0
     try:
@@ -137,13 +130,6 @@ def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
     except ValueError as error:
         raise NotLiteral(str(error)) from error
     return "".join(pieces)
-
-
-def _known(name: str | None, node: ast.expr, names: Mapping[str, Any]) -> Json:
-    try:
-        return _mapping(node, names) if name is None else {name: evaluate(node, names)}
-    except NotLiteral:
-        return {}
 
 
 # Functions that hang a text on an object written in C. numpy's takes (place, object, text) or
@@ -201,15 +187,7 @@ class ModuleSource:
 
 
 def read_docstrings(path: Path, module: str) -> ModuleSource | None:
-    """Parse one source file; nothing in it is executed or imported.
-
-    Args:
-        path: the file; its encoding is the one that it declares, UTF-8 by default.
-        module: dotted name of the module.
-
-    Returns:
-        What the file documents, or None where Python cannot parse it.
-    """
+    """What one file documents, by parsing alone; None where Python cannot parse it. ``module`` is its dotted name."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's strings
@@ -217,8 +195,7 @@ def read_docstrings(path: Path, module: str) -> ModuleSource | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     source = ModuleSource(module, path.name == "__init__.py")
-    reader = _Reader(source)
-    reader.body(tree.body, "")
+    _Reader(source).body(tree.body, "")
     return source
 
 
@@ -246,8 +223,7 @@ class _Reader:
         name = f"{owner}.{node.name}" if owner else node.name
         if not owner:
             self.source.definitions.add(node.name)
-        text = ast.get_docstring(node, clean=False)
-        if text is not None:
+        if (text := ast.get_docstring(node, clean=False)) is not None:
             deprecated = any(_called(decorator) in _DEPRECATED for decorator in node.decorator_list)
             self.source.docstrings.append(Docstring(self.source.name, name, text, deprecated))
         if isinstance(node, ast.ClassDef):
@@ -283,10 +259,8 @@ class _Reader:
 
     def documented(self, name: str, value: ast.expr) -> None:
         """A text assigned to ``__doc__``; one copied from another object is that object's text."""
-        constants = (part.value for part in ast.walk(value) if isinstance(part, ast.Constant))
-        if not any(isinstance(constant, str) for constant in constants):
-            return
-        self.record(self.source.name, name, value)
+        if any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(value)):
+            self.record(self.source.name, name, value)
 
     def record(self, place: str, name: str, text: ast.expr, *, placed: bool = False) -> None:
         if all(part.isidentifier() for part in f"{place}.{name}".split(".")):
@@ -296,11 +270,9 @@ class _Reader:
         self.source.docstrings.append(docstring)
 
     def text(self, node: ast.expr) -> str | None:
-        try:
-            value = evaluate(node, self.names)
-        except NotLiteral:
-            return None
-        return value if isinstance(value, str) else None
+        with suppress(NotLiteral):
+            return _of_type(str, node, self.names)
+        return None
 
     def added(self, call: ast.Call, target: str | None) -> bool:
         """Record the text of an ``add_newdoc``-like call; False where ``call`` is none."""

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from pathlib import Path
 
 from beir_cocodr.data.apidocs.docstrings import Docstring, ModuleSource, read_docstrings
@@ -32,9 +33,8 @@ class PackageDocs:
     """Documentation of one package.
 
     Attributes:
-        docstrings: the public name of every documented object, dotted and with the package's own name, and what is
-            written about it; None as name where the object is not public. In the order of module names, then of the
-            source.
+        docstrings: the dotted public name of every documented object (None where it is not public) and what is
+            written about it, in the order of module names, then of the source.
         modules: counts: files ``read``, ``unreadable``, ``private`` (holding no public name, so not read) and
             ``skipped`` (folders and files of tests, examples, vendored code and the like).
     """
@@ -164,15 +164,13 @@ def _modules(root: Path, package: str, counts: Counter[str]) -> Iterator[tuple[s
     found = []
     for folder, folders, files in os.walk(root):
         sources = [name for name in files if name.endswith(".py")]
-        counts["skipped"] += sum(_skipped(name) for name in (*folders, *sources))
-        folders[:] = [name for name in folders if not _skipped(name)]
-        for name in sources:
-            if _skipped(name):
-                continue
+        counts["skipped"] += sum(map(_skipped, (*folders, *sources)))
+        folders[:] = filterfalse(_skipped, folders)
+        for name in filterfalse(_skipped, sources):
             path = Path(folder, name)
             parts = path.relative_to(root).with_suffix("").parts
             parts = parts[:-1] if parts[-1] == "__init__" else parts
-            found.append((".".join([*([package] if package else []), *parts]), path))
+            found.append((".".join([package, *parts] if package else parts), path))
     yield from sorted(found)
 
 
@@ -180,46 +178,30 @@ def _skipped(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in SKIPPED)
 
 
-MIN_QUERY_WORDS = 3
-
-MAX_QUERY_WORDS = 40  # longer "summaries" are lists and run-on texts
-
-MIN_PASSAGE_WORDS = 20
+# Longer "summaries" are lists and run-on texts.
+MIN_QUERY_WORDS, MAX_QUERY_WORDS, MIN_PASSAGE_WORDS = 3, 40, 20
 
 _ROLE = re.compile(r":([a-z]+(?::[a-z]+)*):`([^`]*)`", re.IGNORECASE)
-
 _LINK = re.compile(r"`([^`<]+?)\s*<[^`>]*>`__?")
-
 _LITERAL = re.compile(r"(`{1,2})([^`]+)\1_?")
-
 _DIRECTIVE = re.compile(r"^(\s*)\.\. +([\w-]+(?::[\w-]+)?)::?(?:\s+(.*))?$")
-
 _LEADING_DIRECTIVE = re.compile(r"\.\. +[\w-]+::.*(?:\n[ \t]+.*|\n(?=\s))*(?:\n|\Z)")
-
 _SILENT_DIRECTIVES = ("version", "math", "code", "plot", "index")  # their argument is for machines
-
 _RULE = re.compile(r"^\s*([-=~^*#])\1{2,}\s*$")
-
 _PLACEHOLDER = re.compile(r"^\s*(%\(\w+\)s|\$?\{\w*\})\s*$")
-
 _TARGET = re.compile(r"^\s*\.\. (?:_[^:]+:|\|)")
 
 # The object itself is deprecated: said first, or by a directive before the first section.
 _DEPRECATED = re.compile(r"\A\W*deprecated\b|^\.\. deprecated::", re.IGNORECASE | re.MULTILINE)
-
 _SECTION_RULE = re.compile(r"^-{3,}\s*$", re.MULTILINE)
-
 _CALL = re.compile(r"\s*[A-Za-z_][\w.]*\s*\(")
-
 _SIGNATURE_TAIL = re.compile(r"\s*(?:[-=]>.*|:|--)?\s*")
 
 # Words whose full stop does not end a sentence.
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|eqs?|fig|resp|approx|incl|no|al|[A-Z])\.$", re.IGNORECASE
 )
-
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s)")
-
 _SECTION = re.compile(
     r"^(parameters?|args?|arguments?|keyword arg(ument)?s|attributes|methods|inputs?|outputs?|returns?"
     r"|yields?|raises?|warnings?|notes?|examples?|references?|see also|usage|shape|todo|summary)\s*:{0,2}$",
@@ -234,9 +216,6 @@ def split_docstring(text: str) -> tuple[str, str] | str:
     that opens the text (a warning, a note) goes to the end of the passage. Both sides read as on the rendered page:
     without underlines, role and directive names, back quotes, link targets and placeholders on lines of their own.
     White space inside the summary is folded; the passage keeps its lines.
-
-    Args:
-        text: a documentation text as written in the source.
 
     Returns:
         (query, passage), or the reason for leaving the text out: ``deprecated``, ``no summary``, ``short summary``

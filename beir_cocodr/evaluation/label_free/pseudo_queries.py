@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-from beir_cocodr.data.documents import CorpusWriter, Documents, open_corpus
+from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.spans import Range, span_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
@@ -140,7 +140,7 @@ def hold_out_crops(
     counts |= {TRAINED_ON: known} if known else {}
     queries = PseudoQueries(texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts)
     path = folder / "held_out.arrow"
-    CorpusWriter(path).write(_changed(documents, rests), {})
+    write_arrow(path, _changed(documents, rests))
     return Crops(queries, open_corpus(path).documents)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from beir_cocodr.data.documents import CorpusWriter, Documents, open_corpus
+from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.faiss.index import FaissIndex
@@ -275,5 +275,5 @@ def _documents(corpus: Documents | _Corpus) -> Iterator[Documents]:
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.arrow"
-        CorpusWriter(path).write(rows, {})
+        write_arrow(path, rows)
         yield open_corpus(path).documents
