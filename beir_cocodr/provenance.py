@@ -137,11 +137,7 @@ def _with_details(content: object) -> object:
 
 
 def read_record(model: str | Path) -> TrainingRecord | None:
-    """The record beside a saved model, or None where there is none.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """The record beside a saved model, None where there is none; ``InputError`` where it cannot be read."""
     path = Path(model) / RECORD_FILE
     return TrainingRecord.read(path) if path.is_file() else None
 
@@ -152,16 +148,10 @@ def write_record(folder: Path, record: TrainingRecord) -> None:
 
 
 def training_lineage(encoder: str) -> list[TrainingRecord]:
-    """The training.json of an encoder and of its ancestors, oldest first; [] without a record.
-
-    Raises:
-        InputError: a training.json cannot be read.
-    """
+    """The training.json of an encoder and of its ancestors, oldest first; [] without a record."""
     record = read_record(encoder)
     return [] if record is None else record.lineage()
 
-
-_CHUNK = 4_096
 
 #: Ids of documents that a statement lists; all are counted.
 LISTED = 100
@@ -314,11 +304,5 @@ def _training_collection(part: CollectionProvenance) -> Collection | None:
 
 
 def _contents(documents: Documents) -> npt.NDArray[np.int64]:
-    hashes = np.zeros(len(documents), np.int64)
-    row = 0
-    for chunk in documents.chunks(_CHUNK):
-        for document in chunk:
-            content = (document["title"].strip(), document["text"].strip())
-            hashes[row] = hash(content) if any(content) else 0
-            row += 1
-    return hashes
+    contents = ((document["title"].strip(), document["text"].strip()) for document in documents.values())
+    return np.fromiter((hash(content) if any(content) else 0 for content in contents), np.int64, len(documents))

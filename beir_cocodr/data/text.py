@@ -61,9 +61,7 @@ class TextFormat:
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 
 _RUN = regex.compile(rf"[{_UNSPACED}]+|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+", regex.VERSION1)
-
 _IS_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
-
 _UNIT = regex.compile(rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|[^\s]", regex.VERSION1)
 
 
@@ -94,10 +92,7 @@ def load_tokenizer(name: str) -> Any:
     """Load a tokenizer by a hub name or folder.
 
     For a model folder without tokenizer files the host makes one that knows special tokens only, and reads every text
-    as unknown; that is refused here.
-
-    Raises:
-        InputError: there is no tokenizer, or it is such a one.
+    as unknown; that, too, is an ``InputError``.
     """
     from transformers import AutoTokenizer  # takes seconds, and counting words must not cost them
 
