@@ -189,11 +189,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is within reach.
-
-    Attributes:
-        versions: of what we require, extras included, where installed.
-    """
+    """What is within reach; ``versions`` are of what we require, extras included, where installed."""
 
     python: str
     platform: str

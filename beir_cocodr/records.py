@@ -43,11 +43,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:
-        """The record behind parsed JSON.
-
-        Args:
-            content: what ``json.loads`` gave.
-            where: the file that it stands in, for messages.
+        """The record behind parsed JSON; ``where`` is the file that it stands in, for messages.
 
         Raises:
             InputError: another schema, or the first field that is missing, unknown or of a wrong type.
@@ -58,18 +54,17 @@ class Record:
             raise InputError(f"{where}: holds no JSON object; write it again")
         found = content.get("schema", 1)
         if found != cls.SCHEMA:
-            raise InputError(
-                f"{where}: has schema {found!r}, and this version reads schema {cls.SCHEMA}; "
-                "write it again with this version"
+            message = (
+                f"has schema {found!r}, and this version reads schema {cls.SCHEMA}; write it again with this version"
             )
+            raise InputError(f"{where}: {message}")
         try:
             record: Self = TypeAdapter(cls).validate_python({k: v for k, v in content.items() if k != "schema"})
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"])) or "its content"
-            raise InputError(
-                f"{where}: {place}: {first['msg'].lower()}; it is damaged or of another version, write it again"
-            ) from error
+            message = f"{first['msg'].lower()}; it is damaged or of another version, write it again"
+            raise InputError(f"{where}: {place}: {message}") from error
         return record
 
     def write(self, path: Path) -> None:

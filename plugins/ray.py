@@ -14,6 +14,7 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,22 +67,22 @@ class ShardWorker:
         return self._do(task), str(ray.get_runtime_context().get_node_id())
 
 
+@dataclass
 class RayPool:
     """``share_out`` over the nodes of the cluster that this process is connected to.
 
-    Args:
+    Attributes:
         cpus, gpus: that each actor takes.
         device: of all actors; None for the GPU that each has, else the CPU.
-
-    Attributes:
         tasks_by_node: how many tasks were done on each node.
         deaths: of actors.
     """
 
-    def __init__(self, cpus: int, gpus: int, device: str | None) -> None:
-        self.cpus, self.gpus, self.device = cpus, gpus, device
-        self.tasks_by_node: Counter[str] = Counter()
-        self.deaths = 0
+    cpus: int
+    gpus: int
+    device: str | None
+    tasks_by_node: Counter[str] = field(default_factory=Counter)
+    deaths: int = 0
 
     def share_out(
         self, tasks: Sequence[Any], start: Callable[[str], Callable[[Any], Any]], devices: Sequence[str]
@@ -172,9 +173,8 @@ class _Run:
         reason = str(error).strip().splitlines()[0]
         if deaths >= _ATTEMPTS * (len(self.actors) + 1):
             raise InputError(
-                f"actors of Ray died {deaths} times with {self.count - self.done} parts of the work left "
-                f"({reason}): most likely memory ran out; use fewer actors, smaller shards or a lower token "
-                "budget"
+                f"actors of Ray died {deaths} times with {self.count - self.done} parts of the work left ({reason}): "
+                "most likely memory ran out; use fewer actors, smaller shards or a lower token budget"
             ) from None
         log.warning("an actor died (%s); %d parts are left and go on", reason, self.count - self.done)
         self.begin()
@@ -251,8 +251,7 @@ def search(
 def connected(address: str) -> Iterator[None]:
     """Connect this process to a cluster, or start one; a connection that is there already is taken and kept.
 
-    Raises:
-        InputError: Ray is not installed, or does not answer.
+    ``InputError`` where Ray is not installed, or does not answer.
     """
     if find_spec("ray") is None:
         raise InputError("a cluster needs Ray: pip install 'beir-cocodr[ray]'")
@@ -262,17 +261,11 @@ def connected(address: str) -> Iterator[None]:
         return
     _probe(address)
     try:
+        own: Json = {}
         if address == "local":
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                log_to_driver=False,
-                object_store_memory=OBJECT_STORE,
-                _node_ip_address="127.0.0.1",
-            )
-        else:
-            ray.init(address=address, log_to_driver=False)
+            own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "_node_ip_address": "127.0.0.1"}
+        ray.init(address=address, log_to_driver=False, **own)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"there is no cluster of Ray to be reached at {address!r}: {reason}; {_WAY_OUT}") from error

@@ -20,10 +20,8 @@ Method = Literal["faiss", "scikit-learn"]
 # faiss's default for the number of Lloyd iterations.
 _ITERATIONS = 25
 
-# Queries whose distances to all centroids are held at a time.
-_BLOCK = 16_384
-
-_NAMED = 5
+# Queries whose distances to all centroids are held at a time, and queries that a message names.
+_BLOCK, _NAMED = 16_384, 5
 
 
 @dataclass(frozen=True)
@@ -101,10 +99,8 @@ def cluster_queries(
             raise InputError(f"{name} must be at least 1, not {value}")
     # In float64 a sum is finite exactly when all its float32 terms are.
     if len(wrong := np.flatnonzero(~np.isfinite(embeddings.sum(axis=1, dtype=np.float64)))):
-        raise InputError(
-            f"NaN or infinite embeddings of {_listed(wrong, ids)}: look at their texts, and encode in "
-            "float32 if the model runs in half precision"
-        )
+        way_out = "look at their texts, and encode in float32 if the model runs in half precision"
+        raise InputError(f"NaN or infinite embeddings of {_listed(wrong, ids)}: {way_out}")
     points = _normalized(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
     _check_enough_points(k, points)
     seed %= 2**31  # what both libraries take
@@ -133,20 +129,15 @@ def _fold(
         return 0, 0
     large = np.flatnonzero(sizes >= min_size)
     if not len(large):
-        raise InputError(
-            f"{len(centroids)} clusters for {len(points)} queries: none has {min_size} queries or more; "
-            "lower --clusters"
-        )
+        found = f"{len(centroids)} clusters for {len(points)} queries"
+        raise InputError(f"{found}: none has {min_size} queries or more; lower --clusters")
     named = [f"cluster {cluster} ({_listed(np.flatnonzero(labels == cluster), ids)})" for cluster in small.tolist()]
     moved = np.flatnonzero(np.isin(labels, small))
     labels[moved] = large[_nearest(points[moved], centroids[large])]
     log.warning(
-        "%d of %d clusters have fewer than %d queries and are folded into the nearest others: %s; lower "
-        "--clusters, or set min_size to 1 to keep them",
-        len(small),
-        len(centroids),
-        min_size,
-        ", ".join(named),
+        "%d of %d clusters have fewer than %d queries and are folded into the nearest others: %s; lower --clusters, or "
+        "set min_size to 1 to keep them",
+        *(len(small), len(centroids), min_size, ", ".join(named)),
     )
     return len(small), len(moved)
 

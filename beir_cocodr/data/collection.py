@@ -88,12 +88,8 @@ def join_labels(source: Source, labels: Labels, known: Known, report: Report) ->
     of unknown queries are left out, those of unknown documents stay, as in trec_eval; both are reported. Of repeated
     judgements of a pair the last one counts, as in BEIR, and each is reported.
 
-    Args:
-        source: where to read.
-        labels: with "required" it is an error if no judged query is left.
-        known: which ids are documents.
-        report: gets the defects of both parts, the warnings "qrels for unknown queries", "qrels for unknown documents"
-            and "repeated judgements", and the error "no judged queries".
+    Reported are the defects of both parts, the warnings "qrels for unknown queries", "qrels for unknown documents" and
+    "repeated judgements", and with "required" labels the error "no judged queries".
     """
     qrels: dict[str, dict[str, int]] = {}
     for line, query, document, grade in source.judgements(report):
@@ -143,8 +139,7 @@ _FORMAT = "1"
 def converted_corpus(source: Source) -> ArrowCorpus:
     """The documents of a source, converted to Arrow the first time and mapped from then on.
 
-    The file is put in place in one step, so that processes may race and a dead one leaves nothing behind that would be
-    trusted.
+    The file is put in place in one step: processes may race, and a dead one leaves nothing that would be trusted.
 
     Raises:
         InputError: for any error in the corpus, and if the cache folder cannot be written.
@@ -252,9 +247,7 @@ class QuerySet(NamedTuple):
 
 
 def load_queries(dataset: str | Path, split: str = "test") -> QuerySet:
-    """The queries that :func:`load_collection` gives: the judged ones of a split, in the order of the file.
-
-    A collection without any judgements gives all its queries. No index of document ids is made.
+    """The queries that :func:`load_collection` gives, without an index of document ids.
 
     Raises:
         InputError: the collection cannot be found or read, it has no queries, or judgements of other splits only.

@@ -69,13 +69,11 @@ def ignore(defect: Defect) -> None:
 class StrictReport:
     """A `Report` that raises `InputError` at the first error and counts warnings by kind in ``counts``.
 
-    Args:
-        dataset: the collection as the user gave it, for the way to a full list.
+    ``dataset`` is the collection as the user gave it, for the way to a full list.
     """
 
     def __init__(self, dataset: str) -> None:
-        self.dataset = dataset
-        self.counts: Counter[str] = Counter()
+        self.dataset, self.counts = dataset, Counter[str]()
 
     def __call__(self, defect: Defect) -> None:
         if defect.severity == "error":
@@ -111,11 +109,7 @@ class Repeats:
         return repeated
 
     def find(self, read_again: Callable[[], Iterable[tuple[int, str, Hashable]]]) -> Iterator[Duplicate]:
-        """Stream the duplicates in the order of their lines.
-
-        Args:
-            read_again: gives (line, id, value) a second time. Not called if there are no duplicates.
-        """
+        """Stream the duplicates in the order of their lines; where there are any, (line, id, value) are read again."""
         suspects = set(self.repeated().tolist())
         if not suspects:
             return

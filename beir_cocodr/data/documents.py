@@ -122,14 +122,14 @@ class Documents(Mapping[str, dict[str, str]]):
         return int(self.table.num_rows)
 
     def __iter__(self) -> Iterator[str]:
-        for chunk in self._column("id").chunks:
+        for chunk in self.table.column("id").chunks:
             yield from chunk.to_pylist()
 
     def __getitem__(self, id: str) -> dict[str, str]:
         row = self._index.row(id) if isinstance(id, str) else -1
         if row < 0:
             raise KeyError(id)
-        return {"title": self._column("title")[row].as_py(), "text": self._column("text")[row].as_py()}
+        return {"title": self.table.column("title")[row].as_py(), "text": self.table.column("text")[row].as_py()}
 
     def __contains__(self, id: object) -> bool:
         return isinstance(id, str) and self._index.row(id) >= 0
@@ -144,7 +144,7 @@ class Documents(Mapping[str, dict[str, str]]):
 
     def ids(self, rows: Rows | None = None) -> list[str]:
         """The ids of the given rows in the given order, by default of all; ``IndexError`` if a row is not in [0, N)."""
-        return list(self) if rows is None else gather(self._column("id"), self._checked(rows))
+        return list(self) if rows is None else gather(self.table.column("id"), self._checked(rows))
 
     def rows(self, ids: Iterable[str]) -> npt.NDArray[np.int64]:
         """The rows of the given ids, int64 (M,), -1 where an id is unknown."""
@@ -161,7 +161,7 @@ class Documents(Mapping[str, dict[str, str]]):
     def take(self, rows: Rows) -> list[dict[str, str]]:
         """The documents {"_id", "title", "text"} of the given rows, in their order; ``IndexError`` beyond [0, N)."""
         checked = self._checked(rows)
-        return _documents(gather(self._column(name), checked) for name in _SCHEMA.names)
+        return _documents(gather(self.table.column(name), checked) for name in _SCHEMA.names)
 
     def tie_ranks(self) -> npt.NDArray[np.int64]:
         """The position of every row when ids are sorted descending by their UTF-8 bytes, int64 (N,).
@@ -179,18 +179,15 @@ class Documents(Mapping[str, dict[str, str]]):
 
     @cached_property
     def _index(self) -> IdIndex:
-        return IdIndex(self._column("id"))
+        return IdIndex(self.table.column("id"))
 
     @cached_property
     def _tie_ranks(self) -> npt.NDArray[np.int64]:
-        order = pc.sort_indices(self._column("id"), sort_keys=[("", "descending")])
+        order = pc.sort_indices(self.table.column("id"), sort_keys=[("", "descending")])
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[order.to_numpy()] = np.arange(len(self))
         ranks.flags.writeable = False
         return ranks
-
-    def _column(self, name: str) -> pa.ChunkedArray:
-        return self.table.column(name)
 
     def _checked(self, rows: Rows) -> npt.NDArray[np.int64]:
         checked = np.asarray(rows, dtype=np.int64)

@@ -45,11 +45,11 @@ class IrdsSource:
         if dataset_id.startswith(OWN_IDS):
             load_plugin("irds")()
         nested = f"{dataset_id}/{split}"
-        if is_registered(nested) and _load(nested).has_qrels():
+        if is_registered(nested) and _host().load(nested).has_qrels():
             self.dataset_id = nested
         elif not is_registered(dataset_id):
             raise InputError(f"ir_datasets does not know the id {dataset_id!r}{suggestion(dataset_id)}")
-        self._dataset = _load(self.dataset_id)
+        self._dataset = _host().load(self.dataset_id)
         self._own_split = _split_of(self.dataset_id)
         self._has_qrels = self._dataset.has_qrels() and self._serves(split, is_short_name=":" not in name)
 
@@ -71,16 +71,14 @@ class IrdsSource:
         return f"irds:{self.dataset_id}" if self._has_qrels else None
 
     def key(self) -> tuple[str, ...] | None:
-        import ir_datasets
-
         # What ir_datasets ships is hash-checked, so its id and version say what the documents are. Splits share them,
         # and an id that somebody else composed may have them from a shipped one.
         handler = self._dataset.docs_handler()
-        for identifier in (ir_datasets.docs_parent_id(self.dataset_id), _namespace(handler)):
+        for identifier in (_host().docs_parent_id(self.dataset_id), _namespace(handler)):
             if identifier and is_registered(identifier):
-                known = _load(identifier)
+                known = _host().load(identifier)
                 if known.has_docs() and known.docs_handler() == handler and known.docs_metadata():
-                    return "ir_datasets", identifier, str(ir_datasets.__version__)
+                    return "ir_datasets", identifier, str(_host().__version__)
         return _file_state(handler)
 
     def missing(self, report: Report, labels: Labels) -> None:
@@ -172,10 +170,8 @@ class IrdsSource:
 
 def is_registered(dataset_id: str) -> bool:
     """Whether ir_datasets knows the id, patterns included. Touches no network."""
-    import ir_datasets
-
     try:
-        ir_datasets.load(dataset_id)
+        _host().load(dataset_id)
     except KeyError:
         return False
     return True
@@ -183,11 +179,9 @@ def is_registered(dataset_id: str) -> bool:
 
 def available_splits(dataset_id: str) -> list[str]:
     """The splits of an id: every ``ID/SPLIT`` that has qrels, sorted. Touches no network."""
-    import ir_datasets
-
     prefix = f"{dataset_id}/"
-    below = [known for known in ir_datasets.registry if known.startswith(prefix)]
-    return sorted(known.removeprefix(prefix) for known in below if _load(known).has_qrels())
+    below = [known for known in _host().registry if known.startswith(prefix)]
+    return sorted(known.removeprefix(prefix) for known in below if _host().load(known).has_qrels())
 
 
 def suggestion(dataset_id: str, below: str = "") -> str:
@@ -195,19 +189,17 @@ def suggestion(dataset_id: str, below: str = "") -> str:
 
     With ``below``, only ids that start with it are considered, and it is left out of their names.
     """
-    import ir_datasets
-
-    known = [known_id for known_id in ir_datasets.registry if known_id.startswith(below)]
+    known = [known_id for known_id in _host().registry if known_id.startswith(below)]
     close = [known_id for known_id in known if known_id.startswith(f"{dataset_id}/")][:3]
     close = close or difflib.get_close_matches(dataset_id, known, n=3, cutoff=0.7)
     names = " or ".join(known_id.removeprefix(below) for known_id in close)
     return f"; did you mean {names}?" if close else "; ir-datasets.com lists the ids"
 
 
-def _load(dataset_id: str) -> Any:
-    import ir_datasets
+def _host() -> Any:
+    import ir_datasets  # takes a second, and most collections do not need it
 
-    return ir_datasets.load(dataset_id)
+    return ir_datasets
 
 
 def _split_of(dataset_id: str) -> str | None:
@@ -234,13 +226,11 @@ def _namespace(handler: Any) -> str | None:
 
 def _file_state(handler: Any) -> tuple[str, ...] | None:
     """Path, size and time of the file behind documents that a user registered; None where there is none."""
-    import ir_datasets
-
     try:
         path = Path(handler.docs_path(force=False)).resolve()
     # A handler need not have a path at all, and what it raises instead is its own.
     except Exception:
         return None
-    if not path.is_file() or path.is_relative_to(ir_datasets.util.tmp_path().resolve()):
+    if not path.is_file() or path.is_relative_to(_host().util.tmp_path().resolve()):
         return None
     return "ir_datasets file", *file_state(path)
