@@ -27,25 +27,15 @@ if TYPE_CHECKING:  # the same for type checkers
     from beir_cocodr.losses.lambdarank import lambda_rank_distillation_loss as lambda_rank_distillation_loss
     from beir_cocodr.losses.tsdae import TSDAELoss as TSDAELoss
 
-_HOMES = {
-    "COCOLoss": "coco",
-    "coco_contrastive_loss": "coco",
-    "in_batch_losses": "coco",
-    "infonce": "coco",
-    "triplet_losses": "coco",
-    "ClusterLoss": "dro",
-    "CVaRLoss": "dro",
-    "GroupDROLoss": "dro",
-    "IDROLoss": "dro",
-    "cvar_weights": "dro",
-    "group_dro_weights": "dro",
-    "idro_weights": "dro",
-    "idro_weights_in_closed_form": "dro",
-    "CoTMAELoss": "cotmae",
-    "LambdaRankDistillationLoss": "lambdarank",
-    "lambda_rank_distillation_loss": "lambdarank",
-    "TSDAELoss": "tsdae",
+_NAMES = {
+    "coco": "COCOLoss coco_contrastive_loss in_batch_losses infonce triplet_losses",
+    "cotmae": "CoTMAELoss",
+    "dro": "ClusterLoss CVaRLoss GroupDROLoss IDROLoss"
+    " cvar_weights group_dro_weights idro_weights idro_weights_in_closed_form",
+    "lambdarank": "LambdaRankDistillationLoss lambda_rank_distillation_loss",
+    "tsdae": "TSDAELoss",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
 

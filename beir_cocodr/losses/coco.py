@@ -31,8 +31,8 @@ def coco_contrastive_loss(
 ) -> Tensor:
     """Each span has to find the other span of its document among all spans of the batch.
 
-    With S = scale * C Cᵀ, the diagonal set to −∞, and row i's target i xor 1, the cross entropy averaged over all rows,
-    so over both directions. Identical embeddings give exactly ln(2B − 1).
+    With S = scale * C Cᵀ, the diagonal set to −∞, and row i's target i xor 1, the cross entropy averaged over all rows.
+    Identical embeddings give exactly ln(2B − 1).
 
     Args:
         embeddings: C, (2B, d); rows 2i and 2i + 1 come from document i.
@@ -56,9 +56,7 @@ def coco_contrastive_loss(
     """
     with torch.autocast(embeddings.device.type, enabled=False):
         spans = len(embeddings)
-        candidates = embeddings if negatives is None else torch.cat([embeddings, negatives])
-        candidates = candidates.to(torch.promote_types(candidates.dtype, torch.float32))
-        vectors = F.normalize(candidates, dim=-1) if normalize else candidates
+        vectors = _prepared(embeddings if negatives is None else torch.cat([embeddings, negatives]), normalize)
         scores = scale * (vectors[:spans][rows] @ vectors.T)  # (R, 2B + N)
         places = torch.arange(spans, device=scores.device)[rows]
         itself = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, places[:, None], True)
@@ -113,13 +111,10 @@ class COCOLoss(CachedLossMixin, nn.Module):
         contrastive_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.mlm_weight, self.contrastive_weight = model, mlm_weight, contrastive_weight
         self.normalize = model.similarity_fn_name == "cosine"
         self.scale = (20.0 if self.normalize else 1.0) if scale is None else scale
-        self.cached = mini_batch_size is not None
-        self.mini_batch_size = mini_batch_size or 0
-        self.mlm_weight = mlm_weight
-        self.contrastive_weight = contrastive_weight
+        self.cached, self.mini_batch_size = mini_batch_size is not None, mini_batch_size or 0
         self._labelled: list[bool] = []
         self._masked_tokens = 0
 
@@ -136,17 +131,15 @@ class COCOLoss(CachedLossMixin, nn.Module):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        columns = [torch.cat(column) for column in reps]  # (B, d), or (B, d + 1) with a language-model loss
+        # (B, d), or (B, d + 1) with a language-model loss
+        columns = list(zip((torch.cat(column) for column in reps), self._labelled, strict=True))
         parts = []
         if any(self._labelled):
-            labelled = [column for column, has in zip(columns, self._labelled, strict=True) if has]
-            summed = torch.stack([column[:, -1].sum() for column in labelled]).sum()
+            summed = torch.stack([column[:, -1].sum() for column, labelled in columns if labelled]).sum()
             # Data-parallel training divides by the number of ranks, the count is of all of them.
             parts.append(self.mlm_weight * world_size() * summed / max(1, self._masked_tokens))
         if self.contrastive_weight:
-            embeddings = [
-                column[:, :-1] if has else column for column, has in zip(columns, self._labelled, strict=True)
-            ]
+            embeddings = [column[:, :-1] if labelled else column for column, labelled in columns]
             parts.append(self.contrastive_weight * self._contrastive(*embeddings))
         loss = torch.stack(parts).sum()
         if with_backward:
@@ -174,25 +167,14 @@ class COCOLoss(CachedLossMixin, nn.Module):
         self._masked_tokens = int(sum_over_ranks(torch.stack(counts).sum()))
 
     def get_config_dict(self) -> Json:
-        return {
-            "scale": self.scale,
-            "normalize": self.normalize,
-            "mini_batch_size": self.mini_batch_size or None,
-            "mlm_weight": self.mlm_weight,
-            "contrastive_weight": self.contrastive_weight,
-        }
+        names = ("scale", "normalize", "mlm_weight", "contrastive_weight")
+        return {name: getattr(self, name) for name in names} | {"mini_batch_size": self.mini_batch_size or None}
 
 
 def infonce(model: Any, scale: float | None = None, mini_batch_size: int | None = None) -> Any:
     """Each row's first text has to find its second among the second and further texts of all rows.
 
-    Args:
-        model: an encoder that compares by cosine or dot product.
-        scale: factor on scores; None means 20 for cosine and 1 for dot product.
-        mini_batch_size: texts embedded at a time by gradient caching; None embeds all at once.
-
-    Returns:
-        sentence-transformers' loss, over the batch of all ranks where there are several.
+    The arguments are those of :class:`COCOLoss`; the loss is sentence-transformers', over the batch of all ranks.
     """
     cosine = model.similarity_fn_name == "cosine"
     settings: dict[str, Any] = {
@@ -209,10 +191,8 @@ def triplet_losses(queries: Tensor, documents: Tensor, scale: float = 1.0, norma
     """−log softmax of each query's positive over its own positive and negatives.
 
     Args:
-        queries: (B, d).
-        documents: (B, 1 + n, d), the positive first.
-        scale: factor on the scores (paper: 1).
-        normalize: compare by cosine instead of dot product.
+        queries, documents: (B, d) and (B, 1 + n, d), the positive first.
+        scale, normalize: as for :func:`coco_contrastive_loss`.
 
     Returns:
         (B,) losses, float32 or wider. An example's loss depends on its own texts alone.
@@ -231,10 +211,9 @@ def in_batch_losses(
     """−log softmax of each query's positive over all documents of a batch (InfoNCE).
 
     Args:
-        queries: (B, d).
-        candidates: (M, d), the documents of the whole batch.
+        queries, candidates: (B, d), and (M, d), the documents of the whole batch.
         targets: (B,) rows of ``candidates`` that hold the positives.
-        scale, normalize: as above.
+        scale, normalize: as for :func:`coco_contrastive_loss`.
 
     Returns:
         (B,) losses, float32 or wider.
@@ -245,5 +224,5 @@ def in_batch_losses(
 
 
 def _prepared(vectors: Tensor, normalize: bool) -> Tensor:
-    vectors = vectors if vectors.dtype == torch.float64 else vectors.float()
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     return F.normalize(vectors, dim=-1) if normalize else vectors

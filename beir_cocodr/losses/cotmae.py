@@ -30,9 +30,6 @@ def accumulated(loss: Callable[[slice], Tensor], parts: Iterable[slice], paramet
         loss: rows of the batch to their share of its loss, a scalar.
         parts: the rows of each part.
         parameters: all that the loss depends on and that is trained.
-
-    Returns:
-        A scalar, without a graph where gradients are off.
     """
     slices, weights = list(parts), [p for p in parameters if p.requires_grad]
     if not torch.is_grad_enabled():
@@ -71,13 +68,9 @@ class _Known(torch.autograd.Function):
 
 
 def next_token_labels(ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """The labels of an autoregressive decoder: position i is to tell token i + 1.
+    """The labels of an autoregressive decoder, which predicts token i + 1 at position i.
 
-    Args:
-        ids, attention_mask: (B, L), padded on the right.
-
-    Returns:
-        (B, L), -100 where no token follows.
+    (B, L) ids and mask, padded on the right, to (B, L) labels, -100 where no token follows.
     """
     labels = torch.full_like(ids, IGNORED)
     labels[:, :-1] = ids[:, 1:].masked_fill(attention_mask[:, 1:] == 0, IGNORED)
@@ -88,7 +81,7 @@ class CoTMAELoss(nn.Module):
     """The encoder's masked-language-model loss plus the decoder's loss.
 
     Each is the mean over its own labels of the whole batch: the masked tokens of the passages, and the tokens of the
-    contexts that the decoder has to tell (all of them, or the masked ones).
+    contexts that the decoder predicts (all of them, or the masked ones).
 
     Over several ranks the batch is that of all ranks, as in :class:`~beir_cocodr.losses.coco.COCOLoss`: the gradient
     that data-parallel averaging makes is that of one process with the whole batch.
@@ -101,7 +94,7 @@ class CoTMAELoss(nn.Module):
 
     Requirements:
         Two columns: passages with ``mlm_labels``, and their contexts; with ``mlm_labels`` these are labels of the
-        decoder, else it has to tell each next token. Labels are ignored.
+        decoder, else it predicts each next token. Labels are ignored.
 
     References:
         Query-as-context pre-training, section 2.2; CoT-MAE (Wu et al., 2022), Eq. 7.
@@ -109,15 +102,18 @@ class CoTMAELoss(nn.Module):
 
     def __init__(self, model: Any, mini_batch_size: int | None = None, mlm_weight: float = 1.0) -> None:
         super().__init__()
-        self.model = model
-        self.mini_batch_size = mini_batch_size
-        self.mlm_weight = mlm_weight
+        self.model, self.mini_batch_size, self.mlm_weight = model, mini_batch_size, mlm_weight
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         columns = list(sentence_features)
         if len(columns) != 2:
             raise ValueError(f"CoT-MAE takes two columns, passages and contexts, got {len(columns)}")
-        features = _joined(*columns)
+        passages, contexts = columns
+        ids, mask = contexts["input_ids"], contexts["attention_mask"]
+        features = {**passages, "decoder_ids": ids, "decoder_mask": mask}
+        features["decoder_labels"] = (
+            contexts["mlm_labels"] if "mlm_labels" in contexts else next_token_labels(ids, mask)
+        )
         counts = torch.stack([(features[n] != IGNORED).sum() for n in ("mlm_labels", "decoder_labels")])
         # Data-parallel training divides by the number of ranks, the counts are of all of them.
         weights = world_size() / sum_over_ranks(counts).clamp(min=1)
@@ -127,21 +123,13 @@ class CoTMAELoss(nn.Module):
             embedded: Tensor = self.model(_part(features, rows))["sentence_embedding"]  # (b, d + 2)
             return (embedded[:, -2:].sum(dim=0) * weights).sum()
 
-        size, rows = self.mini_batch_size, len(features["input_ids"])
+        size, rows = self.mini_batch_size, len(ids)
         if size is None or size >= rows:
             return share(slice(None))
-        parts = [slice(begin, begin + size) for begin in range(0, rows, size)]
-        return accumulated(share, parts, self.parameters())
+        return accumulated(share, (slice(i, i + size) for i in range(0, rows, size)), self.parameters())
 
     def get_config_dict(self) -> Json:
         return {"mini_batch_size": self.mini_batch_size, "mlm_weight": self.mlm_weight}
-
-
-def _joined(passage: dict[str, Tensor], context: dict[str, Tensor]) -> dict[str, Tensor]:
-    """One mapping for the model: the passage's own features, and the context's for the decoder."""
-    ids, mask = context["input_ids"], context["attention_mask"]
-    labels = context["mlm_labels"] if "mlm_labels" in context else next_token_labels(ids, mask)
-    return {**passage, "decoder_ids": ids, "decoder_mask": mask, "decoder_labels": labels}
 
 
 def _part(features: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:

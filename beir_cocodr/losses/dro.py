@@ -1,15 +1,15 @@
 """Losses over clusters of queries: ERM, group DRO, CVaR and iDRO.
 
-All of them are Σ_k c_k ℓ_k with ℓ_k the mean loss of cluster k in the batch, and differ in how they choose
-c: :class:`ClusterLoss` by the clusters' sizes (ERM), :class:`GroupDROLoss` by their losses, online,
+All of them are Σ_k c_k ℓ_k with ℓ_k the mean loss of cluster k in the batch, and differ in how they choose c:
+:class:`ClusterLoss` by the clusters' sizes (ERM), :class:`GroupDROLoss` by their losses, online,
 :class:`CVaRLoss` so that only the worst share counts fully, and :class:`IDROLoss` by whose gradient lowers the losses
-of all. A new weighting is a subclass with :meth:`~ClusterLoss.observe`,
-:meth:`~ClusterLoss.coefficients` or :meth:`~ClusterLoss.update`.
+of all. A new weighting is one more subclass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -40,8 +40,8 @@ class ClusterLoss(nn.Module):
     """ERM, and the base of all losses that weigh clusters of queries.
 
     The loss is Σ_k c_k ℓ_k, with ℓ_k the mean loss of the examples of cluster k in the batch of all processes. Here c_k
-    is the cluster's share of the batch, which makes it the plain mean over examples; subclasses say otherwise in
-    :meth:`observe`, :meth:`coefficients` and :meth:`update`.
+    is the cluster's share of the batch, which makes it the plain mean over examples; subclasses override
+    :meth:`observe`, :meth:`coefficients` or :meth:`update`.
 
     Args:
         model: the encoder.
@@ -88,8 +88,7 @@ class ClusterLoss(nn.Module):
         seed: int = 42,
     ) -> None:
         super().__init__()
-        if gram not in get_args(Gram):
-            raise InputError(f"unknown gram {gram!r}; there are {', '.join(get_args(Gram))}")
+        _check_choice("gram", gram, Gram)
         if gram == "batched" and in_batch and world_size() > 1:
             raise InputError("gram batched cannot be taken over the batch of several processes; use k_calls")
         self.model, self.n_clusters = model, n_clusters
@@ -97,16 +96,13 @@ class ClusterLoss(nn.Module):
         self.scale = (20.0 if self.normalize else 1.0) if scale is None else scale
         self.in_batch, self.gram, self.sketch_size, self.seed = in_batch, gram, sketch_size, seed
         self.watched = list(selected_modules(model, gradient_layers).values()) if self.needs_gram else []
-
-        def zeros(dtype: torch.dtype = torch.float64) -> Tensor:
-            return torch.zeros(n_clusters, dtype=dtype, device=model.device)
-
+        weights = torch.ones(n_clusters, dtype=torch.float64, device=model.device)
         self.register_buffer("clusters", clusters, persistent=False)
-        self.register_buffer("weights", zeros() + 1)
+        self.register_buffer("weights", weights)
         # For the log, since its last line: sums of the clusters' losses, steps and examples they were in.
-        self.register_buffer("loss_sums", zeros())
-        self.register_buffer("steps_seen", zeros(torch.int64))
-        self.register_buffer("examples_seen", zeros(torch.int64))
+        self.register_buffer("loss_sums", torch.zeros_like(weights))
+        self.register_buffer("steps_seen", torch.zeros_like(weights, dtype=torch.int64))
+        self.register_buffer("examples_seen", torch.zeros_like(weights, dtype=torch.int64))
         self._pending: ClusterStep | None = None
 
     def observe(self, losses: Tensor, counts: Tensor) -> None:
@@ -126,8 +122,13 @@ class ClusterLoss(nn.Module):
         members = labels if self.clusters is None else self.clusters[labels]
         counts = sum_over_ranks(torch.bincount(members, minlength=self.n_clusters))
         present = counts.nonzero().squeeze(1)  # (P,) the clusters of the batch; the others cost nothing
-        step = ClusterStep(self.watched, counts, present, members) if training and self.needs_gram else None
-        own, each = self._losses(sentence_features, step)
+        step = None
+        if training and self.needs_gram:
+            sketch = (self.sketch_size, self.seed) if self.gram == "sketch" else None
+            step = ClusterStep(self.watched, counts, present, members, sketch)
+        with nullcontext() if step is None else step.watch_forward():
+            reps = [self.model(column)["sentence_embedding"] for column in sentence_features]
+        own, each = self._losses(reps)
         # Means over the batch of all processes, of which DDP will take the average: hence W.
         shares = world_size() / counts[present].to(each)  # (P,)
         slots = torch.searchsorted(present, members)
@@ -143,7 +144,12 @@ class ClusterLoss(nn.Module):
         loss = (factors.to(each) * cluster_losses).sum()
         if step is not None:
             step.losses = losses
-            self._watch(step, loss, cluster_losses, factors, (own * shares[slots]).sum())
+            if self.gram in ("k_calls", "batched"):
+                step.differentiate_each(cluster_losses, self.gram == "batched")
+            elif self.in_batch:
+                step.differentiate_once((own * shares[slots]).sum())
+            else:
+                step.watch_backward(loss, factors)
             self._pending = step
         return loss
 
@@ -156,18 +162,10 @@ class ClusterLoss(nn.Module):
             if gram.isfinite().all():
                 self.update(step.losses, step.counts, gram)
 
-    def _losses(
-        self, sentence_features: Iterable[dict[str, Tensor]], step: ClusterStep | None
-    ) -> tuple[Tensor, Tensor]:
-        """(B,) losses against the examples' own documents, and (B,) losses to train on."""
-        columns = list(sentence_features)
-        if len(columns) < (2 if self.in_batch else 3):
+    def _losses(self, reps: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Columns of (B, d) to (B,) losses against the examples' own documents, and (B,) losses to train on."""
+        if len(reps) < (2 if self.in_batch else 3):
             raise InputError("a query has no hard negative to be contrasted with; ask for at least one")
-        if step is None:
-            reps = [self.model(column)["sentence_embedding"] for column in columns]
-        else:
-            with step.watch_forward():
-                reps = [self.model(column)["sentence_embedding"] for column in columns]
         queries, documents = reps[0], torch.stack(reps[1:], dim=1)  # (B, d), (B, 1 + n, d)
         own = triplet_losses(queries, documents, self.scale, self.normalize)
         if not self.in_batch:
@@ -179,36 +177,17 @@ class ClusterLoss(nn.Module):
         targets = targets * documents.shape[1]
         return own, in_batch_losses(queries, candidates, targets, self.scale, self.normalize)
 
-    def _watch(
-        self, step: ClusterStep, loss: Tensor, cluster_losses: Tensor, factors: Tensor, triplet_part: Tensor
-    ) -> None:
-        if self.gram in ("k_calls", "batched"):
-            step.differentiate_each(cluster_losses, vectorized=self.gram == "batched")
-        elif self.in_batch:
-            step.differentiate_once(triplet_part, self._sketch)
-        else:
-            step.watch_backward(loss, factors, self._sketch)
-
-    @property
-    def _sketch(self) -> tuple[int, int] | None:
-        return (self.sketch_size, self.seed) if self.gram == "sketch" else None
-
     def get_config_dict(self) -> Json:
-        return {
-            "n_clusters": self.n_clusters,
-            "scale": self.scale,
-            "normalize": self.normalize,
-            "in_batch": self.in_batch,
-        }
+        return {name: getattr(self, name) for name in ("n_clusters", "scale", "normalize", "in_batch")}
+
+
+def _check_choice(name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise InputError(f"unknown {name} {value!r}; there are {', '.join(get_args(choices))}")
 
 
 def group_dro_weights(weights: Tensor, losses: Tensor, eta: float = 0.01) -> Tensor:
-    """q_k ∝ q_k exp(η ℓ_k), sum 1.
-
-    Args:
-        weights: q, (K,).
-        losses: ℓ, (K,), 0 where absent.
-        eta: step size (paper: 0.01).
+    """q_k ∝ q_k exp(η ℓ_k), sum 1, from weights q and losses ℓ (0 where absent), (K,) each; η is 0.01 in the paper.
 
     Source: Sagawa et al., 2020, Algorithm 1.
     """
@@ -242,8 +221,7 @@ def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float =
     """Go through the clusters from the largest loss on, and give 1/α until a share α of all is used up.
 
     Args:
-        losses: (K,) moving averages of cluster losses.
-        sizes: (K,) moving averages of cluster sizes.
+        losses, sizes: (K,) moving averages of each cluster's loss and size.
         alpha: the share, by sizes, that counts fully.
         eps: weight of the clusters beyond it, and the least of the one on the boundary.
 
@@ -254,12 +232,11 @@ def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float =
     """
     order = losses.argsort(descending=True, stable=True)
     shares = (sizes / sizes.sum())[order]
-    reached = shares.cumsum(0)
-    ranked = torch.full_like(losses, eps).masked_fill(reached < alpha, 1 / alpha)
-    boundary = int((reached < alpha).sum())
+    full = shares.cumsum(0) < alpha
+    ranked = torch.full_like(losses, eps).masked_fill(full, 1 / alpha)
+    boundary = int(full.sum())
     if boundary < len(ranked):
-        used = shares[:boundary].sum()
-        ranked[boundary] = ((1 - used / alpha) / shares[boundary]).clamp(min=eps)
+        ranked[boundary] = ((1 - shares[:boundary].sum() / alpha) / shares[boundary]).clamp(min=eps)
     return torch.empty_like(ranked).index_copy_(0, order, ranked)
 
 
@@ -279,10 +256,8 @@ class CVaRLoss(ClusterLoss):
     average_losses: Tensor
     average_counts: Tensor
 
-    def __init__(
-        self, model: Any, n_clusters: int, cvar_alpha: float = 0.5, eps: float = 0.01, **settings: Any
-    ) -> None:
-        super().__init__(model, n_clusters, **settings)
+    def __init__(self, model: Any, n_clusters: int, cvar_alpha: float = 0.5, eps: float = 0.01, **rest: Any) -> None:
+        super().__init__(model, n_clusters, **rest)
         self.cvar_alpha, self.eps = cvar_alpha, eps
         self.register_buffer("average_losses", torch.zeros_like(self.weights))
         self.register_buffer("average_counts", torch.ones_like(self.weights))
@@ -315,8 +290,7 @@ def idro_weights(
 
     Args:
         weights: h, (K,).
-        losses: ℓ, (K,), 0 where absent.
-        counts: n, (K,) examples in the batch.
+        losses, counts: ℓ, (K,), and examples in the batch, (K,); 0 where absent.
         gram: (K, K) inner products of the clusters' gradients, 0 where absent.
         alpha, rho, ema, eps: as published.
         absent: "reset" as published: absent clusters fall to ``eps`` and the present ones share 1. "keep": absent
@@ -344,17 +318,13 @@ def idro_weights(
 def idro_weights_in_closed_form(
     weights: Tensor, losses: Tensor, gram: Tensor, beta: float = 0.25, tau: float = 1000.0
 ) -> Tensor:
-    """The minimiser of −Σ_i ω_i Σ_j r_ij + τ KL(ω‖ω_old) over the simplex, r_ij = (ℓ_i ℓ_j)^β ∇ℓ_i·∇ℓ_j.
+    """The minimiser of −Σ_i ω_i Σ_j r_ij + τ KL(ω‖ω_old) over the simplex, r_ij = (ℓ_i ℓ_j)^β ∇ℓ_i·∇ℓ_j; (K,), sum 1.
 
     Args:
         weights: ω_old, (K,), positive; only their ratios matter.
-        losses: ℓ, (K,), 0 where absent.
-        gram: ∇ℓ_i·∇ℓ_j, (K, K), 0 where absent.
+        losses, gram: as for :func:`idro_weights`.
         beta: weight of lossy clusters.
         tau: how much the weights are held back.
-
-    Returns:
-        (K,), sum 1.
 
     Source: COCO-DR, Eq. 8 and 23. The outer α_i that Eq. 8 adds and the stray sum that appendix E carries into r are
     left out: without them this is the minimiser.
@@ -374,14 +344,13 @@ class IDROLoss(ClusterLoss):
         model, n_clusters, ...: as for :class:`ClusterLoss`.
         mode: "published" is the released code bit for bit: ``absent="reset"``, loss Σ_k h_k ℓ_k, weights 1 at first.
             "stable" (default) is the same update with ``absent="keep"`` and ``renormalize_present``, because small
-            batches hold few of the clusters and the sum of their weights swings. "paper": loss Σ_k α_k ω_k ℓ_k with α_k
-            ∝ ℓ_k^β, mean 1 over the clusters of the batch, and Eq. 23 with weights of at least 1e-8. Its gradients are
-            raw: where they are large the default τ lets one cluster take nearly all the weight, so look at the log and
-            raise τ.
+            batches hold few of the clusters and the sum of their weights swings. "paper": loss Σ_k α_k ω_k ℓ_k with
+            α_k ∝ ℓ_k^β, mean 1 over the clusters of the batch, and Eq. 23 with weights of at least 1e-8. Its gradients
+            are raw: where they are large the default τ lets one cluster take nearly all the weight, so raise τ.
         alpha, rho, ema, eps: of the published update (0.25, 0.05, 0.1, 0.01).
         beta, tau: of the paper's; τ is K/ρ by default, 1,000 with the published settings.
         absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own.
-        renormalize_present: divide the factors of the clusters of a batch by their sum; None is the mode's own.
+        renormalize_present: divide the factors of a batch's clusters by their sum; None is the mode's own.
 
     Raises:
         InputError: an unknown mode, or settings that "published" does not have.
@@ -421,10 +390,9 @@ class IDROLoss(ClusterLoss):
         **settings: Any,
     ) -> None:
         super().__init__(model, n_clusters, **settings)
-        if mode not in get_args(Mode):
-            raise InputError(f"unknown iDRO mode {mode!r}; there are {', '.join(get_args(Mode))}")
-        if absent not in (None, *get_args(Absent)):
-            raise InputError(f"absent is {absent!r}; there are {', '.join(get_args(Absent))}")
+        _check_choice("iDRO mode", mode, Mode)
+        if absent is not None:
+            _check_choice("absent", absent, Absent)
         if mode == "published" and (absent == "keep" or renormalize_present):
             raise InputError("mode published resets absent clusters and keeps sums; the mode stable does not")
         if mode == "paper" and absent == "reset":
@@ -447,11 +415,10 @@ class IDROLoss(ClusterLoss):
 
     def update(self, losses: Tensor, counts: Tensor, gram: Tensor) -> None:
         if self.mode == "paper":
-            weights = idro_weights_in_closed_form(self.weights, losses, gram, self.beta, self.tau)
+            moved = idro_weights_in_closed_form(self.weights, losses, gram, self.beta, self.tau)
             # Raw gradients can be large, and a weight that has become 0 would never grow again.
-            weights = weights.clamp(min=_LEAST)
+            moved = moved.clamp(min=_LEAST)
         else:
-            weights = idro_weights(
-                self.weights, losses, counts, gram, self.alpha, self.rho, self.ema, self.eps, self.absent
-            )
-        self.weights.copy_(weights)
+            settings = self.alpha, self.rho, self.ema, self.eps, self.absent
+            moved = idro_weights(self.weights, losses, counts, gram, *settings)
+        self.weights.copy_(moved)

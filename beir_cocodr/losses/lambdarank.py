@@ -38,23 +38,26 @@ def lambda_rank_distillation_loss(
 
     Source: MRL, Eq. 12.
     """
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"unknown reduction {reduction!r}; there are {', '.join(get_args(Reduction))}")
+    _check_reduction(reduction)
     with torch.autocast(student.device.type, enabled=False):
         scores = student.to(torch.promote_types(student.dtype, torch.float32))
         present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.bool()
         scores = scores.masked_fill(~present, 0.0)  # whatever stands there, it must not reach the gradient
-        listed = teacher.shape[1]
-        better = slice(0, listed)  # in-batch documents are never the better one of a pair
+        better = slice(0, teacher.shape[1])  # in-batch documents are never the better one of a pair
         known = teacher.to(torch.promote_types(teacher.dtype, torch.float32))  # grades may be whole numbers
-        known = F.pad(known, (0, scores.shape[1] - listed), value=-torch.inf)  # (B, n)
+        known = F.pad(known, (0, scores.shape[1] - teacher.shape[1]), value=-torch.inf)  # (B, n)
         pairs = known[:, better, None] > known[:, None, :]  # (B, m, n)
         pairs &= present[:, better, None] & present[:, None, :]
         gains = 1.0 / _ranks(scores.detach(), present)  # (B, n)
         weights = (gains[:, better, None] - gains[:, None, :]).abs()
-        terms = weights * F.softplus(scores[:, None, :] - scores[:, better, None])
+        terms = weights * F.softplus(scores[:, None, :] - scores[:, better, None])  # (B, m, n)
         total = torch.where(pairs, terms, 0.0).sum()
         return total / (len(scores) if reduction == "sum" else pairs.sum().clamp(min=1))
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in get_args(Reduction):
+        raise ValueError(f"unknown reduction {reduction!r}; there are {', '.join(get_args(Reduction))}")
 
 
 def _ranks(scores: Tensor, present: Tensor) -> Tensor:
@@ -70,10 +73,9 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
     Args:
         model: an :class:`MRL`, or any encoder that compares by dot product or cosine.
         scale: factor on dot products; by default ½ for MRL, so that s = −KL, 20 for cosine models and 1 for others.
-        in_batch: all documents of the batch take part in every query's list, below its own (default). A document that
-            stands in the query's own list too is told by its tokens and left out: where lists hold all known positives,
-            no known positive becomes a negative. Each takes part once, however many lists hold it. Over several ranks,
-            each rank has its own batch.
+        in_batch: all documents of the batch take part in every query's list, below its own (default). A document with
+            the tokens of one in the query's own list is left out: where lists hold all known positives, no known
+            positive becomes a negative. Each takes part once, however many lists hold it. Each rank has its own batch.
         reduction: see :func:`lambda_rank_distillation_loss`.
         mini_batch_size: texts embedded at a time by gradient caching; None embeds all at once.
 
@@ -110,8 +112,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         mini_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        if reduction not in get_args(Reduction):
-            raise ValueError(f"unknown reduction {reduction!r}; there are {', '.join(get_args(Reduction))}")
+        _check_reduction(reduction)
         self.model = model
         self.normalize = model.similarity_fn_name == "cosine"
         default = 0.5 if isinstance(model, MRL) else 20.0 if self.normalize else 1.0
@@ -141,13 +142,11 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
             if self.normalize:
                 query, documents = F.normalize(query, dim=-1), F.normalize(documents, dim=-1)
             scores = self.scale * torch.einsum("bd,bnd->bn", query, documents)
-            present = labels != -torch.inf  # (B, n)
+            mask = labels != -torch.inf  # (B, n)
             if self.in_batch:
-                first, foreign = _in_batch(self._texts, present)
+                first, foreign = _in_batch(self._texts, mask)
                 others = self.scale * query @ documents.flatten(0, 1)[first].T  # (B, U)
-                scores, mask = torch.cat([scores, others], dim=1), torch.cat([present, foreign], dim=1)
-            else:
-                mask = present
+                scores, mask = torch.cat([scores, others], dim=1), torch.cat([mask, foreign], dim=1)
         loss = lambda_rank_distillation_loss(scores, labels, mask, self.reduction)
         if with_backward:
             torch.autograd.backward(loss)
@@ -155,12 +154,8 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         return loss
 
     def get_config_dict(self) -> Json:
-        return {
-            "scale": self.scale,
-            "in_batch": self.in_batch,
-            "reduction": self.reduction,
-            "mini_batch_size": self.mini_batch_size or None,
-        }
+        names = ("scale", "in_batch", "reduction")
+        return {name: getattr(self, name) for name in names} | {"mini_batch_size": self.mini_batch_size or None}
 
 
 def _check(columns: list[dict[str, Tensor]], labels: Tensor | None, in_batch: bool) -> None:
@@ -168,8 +163,8 @@ def _check(columns: list[dict[str, Tensor]], labels: Tensor | None, in_batch: bo
     if listed < (1 if in_batch else 2):
         raise ValueError(f"distillation needs a query and documents to rank, got {len(columns)} columns")
     if labels is None or labels.ndim != 2 or labels.shape[1] != listed:
-        shape = None if labels is None else tuple(labels.shape)
-        raise ValueError(f"the labels have to be teacher scores, (B, {listed}) like the documents; got {shape}")
+        got = None if labels is None else tuple(labels.shape)
+        raise ValueError(f"the labels have to be teacher scores, (B, {listed}) like the documents; got {got}")
     if (wrong := labels.isnan().nonzero()).numel():
         row, column = wrong[0].tolist()
         raise InputError(f"the teacher's score of document_{column + 1} in row {row} of the batch is NaN")
@@ -178,11 +173,8 @@ def _check(columns: list[dict[str, Tensor]], labels: Tensor | None, in_batch: bo
 def _text_numbers(columns: list[dict[str, Tensor]]) -> Tensor:
     """(B, n): a number for each document, the same for the same tokens."""
     width = max(column["input_ids"].shape[1] for column in columns)
-    tokens = []
-    for column in columns:
-        ids = column["input_ids"].masked_fill(column["attention_mask"] == 0, -1)
-        tokens.append(F.pad(ids, (0, width - ids.shape[1]), value=-1))
-    stacked = torch.stack(tokens, dim=1)  # (B, n, L)
+    tokens = [column["input_ids"].masked_fill(column["attention_mask"] == 0, -1) for column in columns]
+    stacked = torch.stack([F.pad(ids, (0, width - ids.shape[1]), value=-1) for ids in tokens], dim=1)  # (B, n, L)
     numbers: Tensor = torch.unique(stacked.flatten(0, 1), dim=0, return_inverse=True)[1]
     return numbers.reshape(stacked.shape[:2])
 

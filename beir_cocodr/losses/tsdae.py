@@ -28,8 +28,7 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
     Args:
         model: the encoder, loaded from a checkpoint with a causal language model with cross attention (BERT, RoBERTa,
             ELECTRA and kin; not DistilBERT or MPNet).
-        mini_batch_size: examples in memory at a time; activations of the others are computed again in the backward
-            pass. None keeps all. The gradient is the same.
+        mini_batch_size: examples in memory at a time, by recomputing activations in the backward pass; None keeps all.
 
     Requirements:
         Two columns: damaged texts, and the texts. The loss is the mean over the tokens of the batch, over several ranks
@@ -52,9 +51,7 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         try:
             super().__init__(model)
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"tsdae: no decoder can be made of the checkpoint {config._name_or_path}: {error}"
-            ) from error
+            raise InputError(f"tsdae: no decoder can be made of {config._name_or_path}: {error}") from error
         # Some decoders take an encoder's output and drop it.
         if not any("crossattention" in name for name, _ in self.decoder.named_modules()):
             raise InputError(_unsupported(config))
@@ -109,10 +106,9 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
 
 
 def _average_gradient(parameter: Tensor) -> None:
-    gradient = parameter.grad
-    assert gradient is not None
-    dist.all_reduce(gradient)
-    gradient /= world_size()
+    assert parameter.grad is not None
+    dist.all_reduce(parameter.grad)
+    parameter.grad /= world_size()
 
 
 def _unsupported(config: Any) -> str:
