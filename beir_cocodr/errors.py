@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """Bad input: a file, line, id or option that has to be corrected by the caller.
@@ -12,7 +14,24 @@ class InputError(ValueError):
 
 
 def check_at_least(options: object, least: int, *names: str) -> None:
-    """Check that the named options are not below ``least``; the first that is raises ``InputError``."""
+    """Check that the named options are not below ``least`` or are None; the first that is raises ``InputError``."""
     for name in names:
-        if getattr(options, name) < least:
-            raise InputError(f"{name} must be at least {least}, not {getattr(options, name)}")
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise InputError(f"{name} must be at least {least}, not {value}")
+
+
+def check_positive(options: object, *names: str) -> None:
+    """Check that the named options are above 0 or None; the first that is not raises ``InputError``."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise InputError(f"{name} must be positive, not {value}")
+
+
+def check_choice(options: object, **choices: Iterable[object]) -> None:
+    """Check that every named option is one of its choices; the first that is not raises ``InputError``."""
+    for name, known in choices.items():
+        if getattr(options, name) not in known:
+            listed = ", ".join(map(str, known))
+            raise InputError(f"unknown {name} {getattr(options, name)!r}; there are {listed}")

@@ -33,8 +33,8 @@ from beir_cocodr.io import draft_folder, write_text
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.records import versions
 from beir_cocodr.resampling.manifest import read_manifest
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES
-from beir_cocodr.resampling.regimes.host_training import Recipe
 from beir_cocodr.resampling.regimes.regimes import RESULTS_FILE, evaluate_regimes, gap
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.training.options import PretrainOptions

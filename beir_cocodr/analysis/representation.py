@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from beir_cocodr.analysis import RepresentationOptions
 from beir_cocodr.analysis.gains import Gains, read_scores
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.analysis.spans import SpanChange, SpanMeasures, SpanPairs, SpanRecord, measure_spans, sample_span_pairs
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.errors import InputError, check_at_least
+from beir_cocodr.errors import InputError
 from beir_cocodr.losses.coco import COCOLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
@@ -21,32 +22,6 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json, Report, versions
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RepresentationOptions:
-    """What is sampled and how it is measured.
-
-    Args:
-        sample: the most documents of a corpus, a pair of spans of each.
-        batch_size: documents contrasted with each other in the contrastive loss. The loss depends on it, so corpora are
-            to be compared with the same.
-        temperature: t of uniformity (paper: 2).
-        span_tokens: the most tokens of a span.
-        seed: of the sample and the spans.
-    """
-
-    sample: int = 1024
-    batch_size: int = 128
-    temperature: float = 2.0
-    span_tokens: int = 30
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 2, "sample", "batch_size")
-        check_at_least(self, 1, "span_tokens")
-        if not 0 < self.temperature < math.inf:
-            raise InputError(f"temperature must be positive, not {self.temperature}")
 
 
 @dataclass(frozen=True)

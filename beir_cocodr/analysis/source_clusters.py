@@ -19,13 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from beir_cocodr.analysis import SourceClusterOptions
 from beir_cocodr.analysis.gains import Gains, read_scores
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.data.clusters import Clusters, cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError, check_at_least
+from beir_cocodr.errors import InputError
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import SearchOptions
@@ -187,30 +188,6 @@ def nearest_queries(target: Array, source: Array, count: int = 1) -> list[tuple[
     """
     scores = source @ target  # (Q,)
     return [(row, float(scores[row])) for row in np.argsort(-scores, kind="stable")[:count].tolist()]
-
-
-@dataclass(frozen=True)
-class SourceClusterOptions:
-    """What is sampled and shown.
-
-    Args:
-        clusters: K of K-means (paper: 50).
-        sample: the most source queries.
-        negatives: BM25 negatives a source query.
-        cases: target queries that are shown with their nearest source queries, where none are chosen.
-        nearest: source queries shown for each.
-        seed: of the sample, the negatives and K-means.
-    """
-
-    clusters: int = 50
-    sample: int = 1000
-    negatives: int = 4
-    cases: int = 5
-    nearest: int = 1
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "clusters", "sample", "negatives", "cases", "nearest")
 
 
 @dataclass(frozen=True)

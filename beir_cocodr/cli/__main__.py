@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from beir_cocodr.cli import options
 from beir_cocodr.cli.analysis import qpp, representation, shift, source_clusters
 from beir_cocodr.cli.data import doctor, generate_queries
 from beir_cocodr.cli.evaluation import compare, report
-from beir_cocodr.cli.resampling import add_resampling
-from beir_cocodr.cli.search import add_search
+from beir_cocodr.cli.resampling import overlap, resample
+from beir_cocodr.cli.search import encode, search
 from beir_cocodr.cli.training import adapt, distill, finetune, pretrain
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import ALIASES, BM25, FUSIONS, SearchOptions
-from beir_cocodr.report.terminal import print_json, print_tables
+from beir_cocodr.report.terminal import print_json, print_record
 
 app = typer.Typer(
     help="Adapt a dense retriever to a corpus without labels, and learn honestly whether it got better.",
@@ -60,9 +61,9 @@ def _fail(message: str) -> int:
 @app.command()
 def validate(
     dataset: options.Dataset,
-    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
+    split: options.Split = "test",
     as_json: options.Json = False,
-    most: Annotated[int, typer.Option(help="Defects of a kind that are listed; all are counted.")] = 20,
+    most: Annotated[int, Option(help="Defects of a kind that are listed; all are counted.")] = 20,
 ) -> None:
     """List all defects of a collection at once, with file, line and id."""
     from beir_cocodr.data.validation import summarize
@@ -91,17 +92,15 @@ def evaluate(
     dataset: options.Dataset,
     model: Annotated[
         list[str],
-        typer.Option(
+        Option(
             help=f"{', '.join([*ALIASES, BM25, f'lucene-{BM25}', *(f'{kind}:M' for kind in FUSIONS)])}, a "
             "folder or a hub name; repeat."
         ),
     ],
     output: options.Output,
     measures: options.Measures = "nDCG@10 R@100",
-    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
-    top_k: Annotated[
-        int | None, typer.Option(help="Documents a query in the run; default: what the measures need.")
-    ] = None,
+    split: options.Split = "test",
+    top_k: Annotated[int | None, Option(help="Documents a query in the run; default: what the measures need.")] = None,
     identical_ids: options.Policy = "auto",
     *,
     search: SearchOptions,
@@ -112,19 +111,20 @@ def evaluate(
     from beir_cocodr.report.evaluation_tables import comparison_table, evaluation_table
 
     record = run(dataset, model, output, measures, split, identical_ids, top_k, search=search)
-    if as_json:
-        print_json(record.to_json())
-    else:
-        print_tables(evaluation_table(record), *([comparison_table(record)] if record.comparisons else []))
+    print_record(
+        record,
+        as_json,
+        lambda record: [evaluation_table(record), *([comparison_table(record)] if record.comparisons else [])],
+    )
 
 
 @app.command()
 def quickstart(
     output: Annotated[
-        Path | None, typer.Option(help="Folder for models and results; default: runs/quickstart[-fast].")
+        Path | None, Option(help="Folder for models and results; default: runs/quickstart[-fast].")
     ] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="A smaller run, under two minutes.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the whole run.")] = 42,
+    fast: Annotated[bool, Option("--fast", help="A smaller run, under two minutes.")] = False,
+    seed: Annotated[int, Option(help="Seed of the whole run.")] = 42,
     resume: options.Resume = False,
     as_json: options.Json = False,
 ) -> None:
@@ -136,25 +136,15 @@ def quickstart(
     print_adaptation(run(output, fast, seed, resume), as_json)
 
 
-for _command in (
-    generate_queries,
-    pretrain,
-    finetune,
-    distill,
-    adapt,
-    qpp,
-    shift,
-    representation,
-    source_clusters,
-    compare,
-    report,
-    doctor,
-):
+_COMMANDS = (generate_queries, pretrain, finetune, distill, adapt, qpp, shift, representation, source_clusters, compare)
+
+for _command in (*_COMMANDS, report, doctor, overlap):
     app.command()(_command)
 
-add_search(app)
+for _command in (encode, search):
+    app.command(cls=options.RayCommand)(_command)
 
-add_resampling(app)
+app.add_typer(resample, name="resample")
 
 
 if __name__ == "__main__":

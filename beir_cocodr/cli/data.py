@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from beir_cocodr.cli import options
 from beir_cocodr.errors import InputError
@@ -25,13 +25,11 @@ def generate_queries(
     dataset: options.Dataset,
     output: options.Output,
     generator: Annotated[
-        str, typer.Option(help="lexical (no model, any language), or a language model: a hub name or a folder.")
+        str, Option(help="lexical (no model, any language), or a language model: a hub name or a folder.")
     ] = "lexical",
     *,
     settings: GenerationOptions,
-    shard: Annotated[
-        str, typer.Option(help="i/n: this process does every n-th shard, from the i-th on, i from 1.")
-    ] = "1/1",
+    shard: Annotated[str, Option(help="i/n: this process does every n-th shard, from the i-th on, i from 1.")] = "1/1",
     encoder: EncoderOptions,
 ) -> None:
     """Generate queries for the passages of a corpus: a BEIR folder to train on. Run again, it goes on."""
@@ -49,7 +47,7 @@ def _part(shard: str) -> tuple[int, int]:
 
 
 def doctor(
-    hub_timeout: Annotated[float, typer.Option(help="Seconds to wait for the hub.", min=0.1)] = 3.0,
+    hub_timeout: Annotated[float, Option(help="Seconds to wait for the hub.", min=0.1)] = 3.0,
     as_json: options.Json = False,
 ) -> None:
     """Say what is installed and within reach, what each part enables, and how to get it."""

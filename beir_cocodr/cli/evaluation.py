@@ -6,45 +6,41 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from beir_cocodr.cli import options
+from beir_cocodr.cli.options import plain
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.report.terminal import print_json, print_tables
+from beir_cocodr.report.terminal import print_json, print_record
 
 
 @options.takes("search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device")
 def compare(
     dataset: options.Dataset,
     models: Annotated[
-        list[str] | None, typer.Argument(help="Models to compare, named as for evaluate.", show_default=False)
+        list[str] | None, Argument(help="Models to compare, named as for evaluate.", show_default=False)
     ] = None,
     parity: Annotated[
         Path | None,
-        typer.Option(
-            "--parity",
-            metavar="RUN",
-            help="A TREC run to score by BEIR, ir-measures and pytrec_eval, instead of models.",
-        ),
+        Option(metavar="RUN", help="A TREC run to score by BEIR, ir-measures and pytrec_eval, instead of models."),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for results.")] = None,
+    output: Annotated[Path | None, Option(help="Folder for results.")] = None,
     measures: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Separated by spaces; default: nDCG@10 R@100, or nDCG@10 AP@100 R@100 R_cap@100 RR@10 with --parity."
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of the qrels.")] = "test",
+    split: options.Split = "test",
     labels: Annotated[
-        bool | None,
-        typer.Option("--labels/--no-labels", help="Judge models with labels; default: where the split has some."),
+        bool | None, Option("--labels/--no-labels", help="Judge models with labels; default: where the split has some.")
     ] = None,
     identical_ids: options.Policy = "auto",
-    samples: Annotated[int, typer.Option(help="Crops and generated queries, without labels.")] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 42,
-    wanted: Annotated[int, typer.Option(help="Query-document pairs proposed for labelling.")] = 50,
+    samples: Annotated[int, Option(help="Crops and generated queries, without labels.")] = 300,
+    seed: Annotated[int, Option(help="Seed of the samples.")] = 42,
+    wanted: Annotated[int, Option(help="Query-document pairs proposed for labelling.")] = 50,
     *,
     search: SearchOptions,
     as_json: options.Json = False,
@@ -72,10 +68,7 @@ def compare(
         wanted=wanted,
         search=search,
     )
-    if as_json:
-        print_json(record.to_json())
-    else:
-        print_tables(*verdict_tables(record))
+    print_record(record, as_json, verdict_tables)
 
 
 def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool) -> None:
@@ -86,32 +79,21 @@ def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: 
     record = parity(run, dataset, split, measures or PARITY_MEASURES)
     if output is not None:
         record.write(output_folder(output) / "parity.json")
-    if as_json:
-        print_json(record.to_json())
-    else:
-        print_tables(*parity_tables(record))
+    print_record(record, as_json, parity_tables)
 
 
 def report(
     folder: Annotated[
-        Path,
-        typer.Argument(
-            help="Output of evaluate, compare, adapt, quickstart or a training command.", show_default=False
-        ),
+        Path, Argument(help="Output of evaluate, compare, adapt, quickstart or a training command.", show_default=False)
     ],
-    output: Annotated[
-        Path | None, typer.Option(help="The page; default: report.html in the folder.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, plain("The page; default: report.html in the folder.")] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="The collection, for titles and texts, if the one on record is not at hand.", show_default=False
-        ),
+        str | None, plain("The collection, for titles and texts, if the one on record is not at hand.")
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Split of its qrels; default: the one on record.")] = None,
-    queries: Annotated[int, typer.Option(help="Queries shown one by one, at most.", min=0)] = 50,
+    split: Annotated[str | None, Option(help="Split of its qrels; default: the one on record.")] = None,
+    queries: Annotated[int, Option(help="Queries shown one by one, at most.", min=0)] = 50,
     published: Annotated[
-        list[Path] | None, typer.Option(help="File of published figures, instead of the packaged ones; repeat.")
+        list[Path] | None, Option(help="File of published figures, instead of the packaged ones; repeat.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

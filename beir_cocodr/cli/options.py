@@ -7,47 +7,50 @@ command names the fields it has flags for, and gets the options as one object: b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-import typer
+from typer import Option
 from typer.core import TyperCommand
 
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.training.presets import stage_options
 
-Dataset = Annotated[
-    str, typer.Option(help="BEIR folder, corpus file, irds:ID, BEIR short name, or apidocs/DOMAIN.", show_default=False)
-]
 
-Output = Annotated[Path, typer.Option(help="Folder for results.", show_default=False)]
+def plain(help: str) -> Any:
+    """A flag whose default is not shown: there is none, or its help has it."""
+    return Option(help=help, show_default=False)
 
-Measures = Annotated[str, typer.Option(help="Measures that ir-measures knows, separated by spaces.")]
 
-Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+Dataset = Annotated[str, plain("BEIR folder, corpus file, irds:ID, BEIR short name, or apidocs/DOMAIN.")]
 
-Preset = Annotated[
-    str | None, typer.Option(help="base, large, qc or cotmae (the papers' settings), or cpu (small ones).")
-]
+Output = Annotated[Path, plain("Folder for results.")]
+
+Measures = Annotated[str, Option(help="Measures that ir-measures knows, separated by spaces.")]
+
+Split = Annotated[str, Option(help="Split of the qrels.")]
+
+Json = Annotated[bool, Option("--json", help="Print results as JSON.")]
+
+Preset = Annotated[str | None, Option(help="base, large, qc or cotmae (the papers' settings), or cpu (small ones).")]
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="NAME=VALUE for any setting that --show-config prints; repeat.", metavar="NAME=VALUE"),
+    Option("--set", help="NAME=VALUE for any setting that --show-config prints; repeat.", metavar="NAME=VALUE"),
 ]
 
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted output; keep a finished one.")]
+Resume = Annotated[bool, Option("--resume", help="Go on with an interrupted output; keep a finished one.")]
 
-ShowConfig = Annotated[bool, typer.Option("--show-config", help="Print the settings in force as JSON and stop.")]
+ShowConfig = Annotated[bool, Option("--show-config", help="Print the settings in force as JSON and stop.")]
 
 Policy = Annotated[
     str,
-    typer.Option(
-        "--identical-ids",
-        help="Documents whose id is the query's: keep, drop, or auto (drop on ArguAna and Quora only).",
+    Option(
+        "--identical-ids", help="Documents whose id is the query's: keep, drop, or auto (drop on ArguAna and Quora)."
     ),
 ]
 
@@ -68,53 +71,45 @@ def takes(into: str, *names: str) -> Callable[[Command], Command]:
 
     def extend(command: Command) -> Command:
         kind = signature(command, eval_str=True).parameters[into].annotation
-        flags = {found[0]: _flag(*found, optional=False) for found in _find(kind, names)}
+        flags = _flags(kind, names, optional=False)
         return _extended(command, into, flags, lambda given: _build(kind, given | {"progress": True}))
 
     return extend
 
 
 def gives(into: str, kind: type, *names: str) -> Callable[[Command], Command]:
-    """Give a command flags for fields of an options class, and pass it a dict of those that were set.
+    """Give a command flags for fields of an options class, and pass it as ``into`` a dict of those that were set."""
 
-    Args:
-        into: the command's keyword argument.
-        kind: the class.
-        names: of its fields.
-    """
+    def given(values: dict[str, object]) -> dict[str, object]:
+        return {name: value for name, value in values.items() if value is not None}
 
-    def extend(command: Command) -> Command:
-        flags = {found[0]: _flag(*found, optional=True) for found in _find(kind, names)}
-        return _extended(command, into, flags, _set)
-
-    return extend
+    return lambda command: _extended(command, into, _flags(kind, names, optional=True), given)
 
 
-def trains(stage: str, *names: str, presets: bool = True) -> Callable[[Command], Command]:
+def trains(stage: str | None, *names: str, presets: bool = True) -> Callable[[Command], Command]:
     """Give a training command flags for its ``settings``, with a preset below them and ``--set`` between.
 
     Args:
-        stage: of presets.
+        stage: of presets; None for a training that is no single stage.
         names: fields that it has flags for, beside those of every training.
         presets: whether it has ``--preset``.
     """
-    layers: dict[str, tuple[Any, Any]] = {"preset": (Preset, None)} if presets else {}
+    layers: dict[str, tuple[Any, object]] = {"preset": (Preset, None)} if presets else {}
     layers |= {"assignments": (Settings, None), "show_config": (ShowConfig, False)}
 
     def extend(command: Command) -> Command:
         kind = signature(command, eval_str=True).parameters["settings"].annotation
-        flags = {found[0]: _flag(*found, optional=True) for found in _find(kind, (*names, *TRAINING))}
-        flags |= {
-            name: Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=layer)
-            for name, (layer, default) in layers.items()
-        }
+        own = {field.name for field in fields(kind)}
+        flags = _flags(kind, (*names, *(name for name in TRAINING if name in own)), optional=True)
+        for name, (layer, default) in layers.items():
+            flags[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=layer)
 
-        def build(given: dict[str, Any]) -> Any:
+        def build(given: dict[str, Any]) -> object:
             show, preset = given.pop("show_config"), given.pop("preset", None)
-            settings = stage_options(kind, stage, preset, given.pop("assignments") or (), **given)
+            settings = stage_options(kind, stage or "", preset, given.pop("assignments") or (), **given)
             if not show:
                 return settings
-            print_json({stage: asdict(settings)})
+            print_json({stage: asdict(settings)} if stage else asdict(settings))
             return None
 
         return _extended(command, "settings", flags, build)
@@ -122,12 +117,8 @@ def trains(stage: str, *names: str, presets: bool = True) -> Callable[[Command],
     return extend
 
 
-def _set(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def _extended(
-    command: Command, into: str, flags: dict[str, Parameter], build: Callable[[dict[str, Any]], Any]
+    command: Command, into: str, flags: dict[str, Parameter], build: Callable[[dict[str, Any]], object]
 ) -> Command:
     """The command with ``flags`` in the place of ``into``; not called where there is nothing to pass."""
     original = signature(command, eval_str=True)
@@ -149,13 +140,14 @@ def _extended(
     return extended
 
 
-def _find(kind: type, names: tuple[str, ...]) -> Iterator[tuple[str, Field[Any], Any]]:
-    """Name, field and type of the fields that are named, those of options inside options among them."""
+def _flags(kind: type, names: tuple[str, ...], optional: bool) -> dict[str, Parameter]:
+    """Field to flag; fields of options inside the options count."""
     found = dict(_all_fields(kind))
-    return ((name, *found[name]) for name in names)
+    return {name: _flag(name, *found[name], optional) for name in names}
 
 
-def _all_fields(kind: type) -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
+def _all_fields(kind: type) -> Iterator[tuple[str, tuple[Mapping[str, Any], object, Any]]]:
+    """Name of every field, with its flag's description, its default and its type."""
     hints = get_type_hints(kind)
     for field in fields(kind):
         if is_dataclass(hints[field.name]):
@@ -164,24 +156,22 @@ def _all_fields(kind: type) -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
         # A class that changes a default alone leaves the flag to the class above it.
         above = [base.__dataclass_fields__.get(field.name) for base in kind.__mro__ if is_dataclass(base)]
         described = next((one for one in above if one is not None and "help" in one.metadata), field)
-        yield field.name, (described, hints[field.name])
+        yield field.name, (described.metadata, None if field.default is MISSING else field.default, hints[field.name])
 
 
-def _flag(name: str, field: Field[Any], hint: Any, optional: bool) -> Parameter:
+def _flag(name: str, described: Mapping[str, Any], default: object, hint: Any, optional: bool) -> Parameter:
     """A keyword argument that typer makes a flag of; an optional one is None unless it is set."""
-    default = None if optional or field.default is MISSING else field.default
+    default = None if optional else default
     if get_origin(hint) is tuple:
         hint, default = list[Path] | None, None
     elif get_origin(hint) is Literal:
         hint = str
     if default is None and type(None) not in get_args(hint):
         hint = hint | None
-    said = dict(field.metadata)
     # Named as its flag, for there may be a field of the same name in other options of the command.
-    flag = said.get("flag") or "--" + name.replace("_", "-")
-    shown = typer.Option(
-        *([flag] if said.get("flag") else []), help=said["help"], min=said.get("min"), max=said.get("max")
-    )
+    flag = described.get("flag") or "--" + name.replace("_", "-")
+    names = [flag] if described.get("flag") else []
+    shown = Option(*names, help=described["help"], min=described.get("min"), max=described.get("max"))
     argument = flag.lstrip("-").replace("-", "_")
     return Parameter(argument, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, shown])
 
@@ -199,15 +189,10 @@ def _build(kind: type, given: dict[str, Any]) -> Any:
     return kind(**values)
 
 
-_NAME = "--ray"
-
-# What the option means where it stands alone.
-_DEFAULT = "auto"
-
 Address = Annotated[
     str | None,
-    typer.Option(
-        _NAME,
+    Option(
+        "--ray",
         metavar="[ADDRESS]",
         help="Do it on a Ray cluster, with the same files to the byte: HOST:PORT of its head, auto (the one "
         "that RAY_ADDRESS names or that runs on this machine; meant where no ADDRESS is given), or local "
@@ -220,12 +205,7 @@ class RayCommand(TyperCommand):
     """A command whose ``--ray`` may stand without a value: typer itself has no such options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_address(args))
-
-
-def _with_address(args: list[str]) -> list[str]:
-    following = [*args[1:], "-"]
-    return [
-        f"{_NAME}={_DEFAULT}" if word == _NAME and following[place].startswith("-") else word
-        for place, word in enumerate(args)
-    ]
+        words = zip(args, [*args[1:], "-"], strict=False)
+        return super().parse_args(
+            ctx, ["--ray=auto" if word == "--ray" and after.startswith("-") else word for word, after in words]
+        )

@@ -3,179 +3,115 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
+from typer import Option
 
 from beir_cocodr.cli import options
-from beir_cocodr.cli.analysis import deliver, open_output
+from beir_cocodr.cli.analysis import Picture, deliver, prepare
+from beir_cocodr.cli.options import plain
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.report.pictures import alignment_picture, overlap_picture, will_draw
-from beir_cocodr.report.terminal import print_json, print_tables
-from beir_cocodr.training.options import TrainingOptions
+from beir_cocodr.report.pictures import alignment_picture, overlap_picture
+from beir_cocodr.report.terminal import print_record
+from beir_cocodr.resampling.regimes import Recipe
 
+_Train = Annotated[str, plain("Dataset of the training queries: BEIR folder, irds:ID, BEIR name, or apidocs/DOMAIN.")]
 
-@options.takes("search", "query_length", "document_length", "batch_size", "device")
-@options.gives("budget", TrainingOptions, "max_steps", "epochs", "batch_size", "learning_rate")
-def evaluate(
-    folder: Annotated[Path, typer.Option(help="Output of resample restrain or resample resttest.", show_default=False)],
-    output: Annotated[
-        Path, typer.Option(help="Folder for results; one that was begun is resumed.", show_default=False)
-    ],
-    architecture: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="To train on every set, separated by commas: bm25, dense, dense-hard, dense-distilled, "
-            "splade, late-interaction, cross-encoder; or all."
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Given models; in PATH {set} stands for a training set, {seed} for a seed; repeat.",
-            metavar="NAME=PATH",
-        ),
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(help="Encoder that all architectures start from; default: minilm.")
-    ] = None,
-    *,
-    budget: dict[str, Any],
-    teacher: Annotated[
-        str | None, typer.Option(help="Of dense-distilled: hybrid, cross-encoder (of the same set), or as for distill.")
-    ] = None,
-    recipe: options.Settings = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Of training; repeat for several. Default: 42.")] = None,
-    ood: Annotated[
-        list[str] | None, typer.Option(help="Collection outside the distribution, for the alignment; repeat.")
-    ] = None,
-    measures: options.Measures = "nDCG@10 R@100",
-    keep_models: Annotated[
-        bool, typer.Option("--keep-models/--drop-models", help="Keep trained models, or only their scores.")
-    ] = True,
-    picture: Annotated[
-        bool | None,
-        typer.Option("--picture/--no-picture", help="Scatter of the alignment; default: where matplotlib is there."),
-    ] = None,
-    search: SearchOptions,
-    show_config: options.ShowConfig = False,
-    as_json: options.Json = False,
-) -> None:
-    """Interpolation, extrapolation and gap of retrieval architectures trained on the collections."""
-    from dataclasses import asdict
+_Test = Annotated[str, plain("Dataset of the test queries, named the same way.")]
 
-    from beir_cocodr.report.resampling_tables import regime_tables
-    from beir_cocodr.resampling.regimes.host_training import Recipe
-    from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
-    from beir_cocodr.training.presets import stage_options
+_TrainSplit = Annotated[str, Option(help="Split of the training queries.")]
 
-    kind: Any = Recipe  # options of no single stage
-    settings: Recipe = stage_options(
-        kind,
-        "regimes",
-        None,
-        recipe or (),
-        start=start,
-        **budget,
-        teacher=teacher,
-        query_length=search.encoder.query_length,
-        document_length=search.encoder.document_length,
-        encode_batch_size=search.batch_size,
-        device=search.encoder.device,
-    )
-    if show_config:
-        print_json(asdict(settings))
-        return
-    drawn = will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
-    report = evaluate_regimes(
-        folder,
-        output,
-        [name.strip() for names in architecture or [] for name in names.split(",") if name.strip()],
-        model or (),
-        settings,
-        seeds=seed or (42,),
-        ood=ood or (),
-        measures=measures,
-        keep_models=keep_models,
-        progress=True,
-    )
-    drawing = (PICTURE_FILE, alignment_picture) if drawn else None
-    deliver(report, RESULTS_FILE, output, drawing, regime_tables, as_json)
+_TestSplit = Annotated[str, Option(help="Split of the test queries.")]
 
+_Encoder = Annotated[str, plain("Encoder whose query embeddings are compared: minilm, a folder or a hub name.")]
 
-if TYPE_CHECKING:
-    from beir_cocodr.resampling.manifest import Manifest
+_BaseId = Annotated[str | None, Option(help="BASE in the ids for ir_datasets; default: the name of the training set.")]
 
-Train = Annotated[
-    str,
-    typer.Option(
-        help="Dataset of the training queries: BEIR folder, irds:ID, BEIR name, or apidocs/DOMAIN.", show_default=False
-    ),
-]
+_Seed = Annotated[int, Option(help="Seed of what is drawn.")]
 
-Test = Annotated[str, typer.Option(help="Dataset of the test queries, named the same way.", show_default=False)]
-
-TrainSplit = Annotated[str, typer.Option(help="Split of the training queries.")]
-
-TestSplit = Annotated[str, typer.Option(help="Split of the test queries.")]
-
-Encoder = Annotated[
-    str,
-    typer.Option(
-        help="Encoder whose query embeddings are compared: minilm, a folder or a hub name.", show_default=False
-    ),
-]
-
-BaseId = Annotated[
-    str | None, typer.Option(help="BASE in the ids for ir_datasets; default: the name of the training set.")
-]
-
-ResampleSeed = Annotated[int, typer.Option(help="Seed of what is drawn.")]
-
-NewOutput = Annotated[Path, typer.Option(help="Folder for the collections; must not be there yet.", show_default=False)]
+_NewOutput = Annotated[Path, plain("Folder for the collections; must not be there yet.")]
 
 resample = typer.Typer(
     help="Make interpolation and extrapolation collections from a training and a test set.", rich_markup_mode=None
 )
 
 
-def add_resampling(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.add_typer(resample, name="resample")
-    resample.command()(evaluate)
-    app.command()(overlap)
+@resample.command()
+@options.trains(
+    None, *("start", "teacher", "query_length", "document_length", "encode_batch_size", "device"), presets=False
+)
+def evaluate(
+    folder: Annotated[Path, plain("Output of resample restrain or resample resttest.")],
+    output: Annotated[Path, plain("Folder for results; one that was begun is resumed.")],
+    architecture: Annotated[
+        list[str] | None,
+        Option(
+            help="To train on every set, separated by commas: bm25, dense, dense-hard, dense-distilled, "
+            "splade, late-interaction, cross-encoder; or all."
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        Option(
+            help="Given models; in PATH {set} stands for a training set, {seed} for a seed; repeat.",
+            metavar="NAME=PATH",
+        ),
+    ] = None,
+    *,
+    settings: Recipe,
+    seed: Annotated[list[int] | None, Option(help="Of training; repeat for several. Default: 42.")] = None,
+    ood: Annotated[
+        list[str] | None, Option(help="Collection outside the distribution, for the alignment; repeat.")
+    ] = None,
+    measures: options.Measures = "nDCG@10 R@100",
+    keep_models: Annotated[
+        bool, Option("--keep-models/--drop-models", help="Keep trained models, or only their scores.")
+    ] = True,
+    picture: Picture = None,
+    as_json: options.Json = False,
+) -> None:
+    """Interpolation, extrapolation and gap of retrieval architectures trained on the collections."""
+    from beir_cocodr.report.resampling_tables import regime_tables
+    from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
+
+    drawn = prepare(None, picture, bool(ood), "name collections outside the distribution with --ood")
+    chosen = [name.strip() for names in architecture or () for name in names.split(",") if name.strip()]
+    report = evaluate_regimes(
+        folder, output, chosen, model or (), settings, seed or (42,), ood or (), measures, keep_models, progress=True
+    )
+    drawing = (PICTURE_FILE, alignment_picture) if drawn else None
+    deliver(report, RESULTS_FILE, output, drawing, regime_tables, as_json)
 
 
 @resample.command()
 @options.takes("encoding", "query_length", "batch_size", "device")
 def restrain(
-    train: Train,
-    test: Test,
-    encoder: Encoder,
-    output: NewOutput,
+    train: _Train,
+    test: _Test,
+    encoder: _Encoder,
+    output: _NewOutput,
     size: Annotated[
-        list[int] | None,
-        typer.Option(help="Training queries a set should have, as near as k allows; repeat for several."),
+        list[int] | None, Option(help="Training queries a set should have, as near as k allows; repeat for several.")
     ] = None,
     k: Annotated[
-        list[int] | None, typer.Option(help="Instead of a size: nearest training queries of each test query; repeat.")
+        list[int] | None, Option(help="Instead of a size: nearest training queries of each test query; repeat.")
     ] = None,
     exclude_top: Annotated[
         int | None,
-        typer.Option(
-            help="Extrapolation is drawn outside so many nearest of every test query; default: the largest k."
-        ),
+        Option(help="Extrapolation is drawn outside so many nearest of every test query; default: the largest k."),
     ] = None,
-    seed: ResampleSeed = 42,
-    train_split: TrainSplit = "train",
-    test_split: TestSplit = "test",
-    search: Annotated[str, typer.Option(help="exact, or faiss.")] = "exact",
-    base_id: BaseId = None,
+    seed: _Seed = 42,
+    train_split: _TrainSplit = "train",
+    test_split: _TestSplit = "test",
+    search: Annotated[str, Option(help="exact, or faiss.")] = "exact",
+    base_id: _BaseId = None,
     *,
     encoding: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Training queries near to test queries (interpolation), and as many far from all (extrapolation)."""
+    from beir_cocodr.report.resampling_tables import resample_table
     from beir_cocodr.resampling.restrain import resample_restrain
 
     manifest = resample_restrain(
@@ -193,26 +129,27 @@ def restrain(
         base=base_id,
         search=encoding,
     )
-    _print_manifest(manifest, as_json)
+    print_record(manifest, as_json, lambda manifest: [resample_table(manifest)])
 
 
 @resample.command()
 @options.takes("search", "query_length", "batch_size", "device")
 def resttest(
-    train: Train,
-    test: Test,
-    encoder: Encoder,
-    output: NewOutput,
-    buckets: Annotated[int, typer.Option(help="Buckets, each held out once.")] = 5,
-    seed: ResampleSeed = 42,
-    train_split: TrainSplit = "train",
-    test_split: TestSplit = "test",
-    base_id: BaseId = None,
+    train: _Train,
+    test: _Test,
+    encoder: _Encoder,
+    output: _NewOutput,
+    buckets: Annotated[int, Option(help="Buckets, each held out once.")] = 5,
+    seed: _Seed = 42,
+    train_split: _TrainSplit = "train",
+    test_split: _TestSplit = "test",
+    base_id: _BaseId = None,
     *,
     search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Buckets of training and test queries: train on all but one, whose test queries are extrapolation."""
+    from beir_cocodr.report.resampling_tables import resample_table
     from beir_cocodr.resampling.resttest import resample_resttest
 
     manifest = resample_resttest(
@@ -227,34 +164,20 @@ def resttest(
         base=base_id,
         search=search,
     )
-    _print_manifest(manifest, as_json)
-
-
-def _print_manifest(manifest: Manifest, as_json: bool) -> None:
-    from beir_cocodr.report.resampling_tables import resample_table
-
-    if as_json:
-        print_json(manifest.to_json())
-    else:
-        print_tables(resample_table(manifest))
+    print_record(manifest, as_json, lambda manifest: [resample_table(manifest)])
 
 
 @options.takes("search", "query_length", "batch_size", "device")
 def overlap(
-    train: Train,
-    test: Test,
-    train_split: TrainSplit = "train",
-    test_split: TestSplit = "test",
+    train: _Train,
+    test: _Test,
+    train_split: _TrainSplit = "train",
+    test_split: _TestSplit = "test",
     encoder: Annotated[
-        str | None, typer.Option(help="Find nearest training queries by this encoder; default: by their words.")
+        str | None, Option(help="Find nearest training queries by this encoder; default: by their words.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for overlap.json, nearest.tsv and similarity.png.")
-    ] = None,
-    picture: Annotated[
-        bool | None,
-        typer.Option("--picture/--no-picture", help="Histogram of similarities; default: where matplotlib is there."),
-    ] = None,
+    output: Annotated[Path | None, Option(help="Folder for overlap.json, nearest.tsv and similarity.png.")] = None,
+    picture: Picture = None,
     *,
     search: SearchOptions,
     as_json: options.Json = False,
@@ -263,8 +186,7 @@ def overlap(
     from beir_cocodr.report.resampling_tables import overlap_tables
     from beir_cocodr.resampling.overlap import overlap as run
 
-    drawn = will_draw(picture, output is not None, "give --output")
-    open_output(output)
+    drawn = prepare(output, picture, output is not None, "give --output")
     report = run(train, test, train_split=train_split, test_split=test_split, encoder=encoder, search=search)
     if output is not None:
         report.write_nearest(output / "nearest.tsv")

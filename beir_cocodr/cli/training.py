@@ -6,9 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from beir_cocodr.cli import options
+from beir_cocodr.cli.options import plain
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_training
@@ -16,9 +17,9 @@ from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
 from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
 
-_Start = Annotated[str, typer.Option(help="Encoder to start from.", show_default=False)]
+_Start = Annotated[str, plain("Encoder to start from.")]
 
-_TrainSplit = Annotated[str, typer.Option(help="Split of the qrels to train on.")]
+_TrainSplit = Annotated[str, Option(help="Split of the qrels to train on.")]
 
 _TEACHERS = [kind.help for kind in TEACHERS.values()]
 
@@ -31,12 +32,11 @@ _TEACHERS = [kind.help for kind in TEACHERS.values()]
 )
 def pretrain(
     *,
-    dataset: Annotated[list[str], typer.Option(help="Corpus to adapt to; repeat for several.", show_default=False)],
+    dataset: Annotated[list[str], plain("Corpus to adapt to; repeat for several.")],
     model: _Start,
     output: options.Output,
     queries: Annotated[
-        list[str] | None,
-        typer.Option(help="Folder of generate-queries, for qc and cotmae; repeat for several corpora."),
+        list[str] | None, Option(help="Folder of generate-queries, for qc and cotmae; repeat for several corpora.")
     ] = None,
     settings: PretrainOptions,
     resume: options.Resume = False,
@@ -57,7 +57,7 @@ def finetune(
     output: options.Output,
     split: _TrainSplit = "train",
     target: Annotated[
-        list[str] | None, typer.Option(help="Labelled collection to evaluate every episode or stage on; repeat.")
+        list[str] | None, Option(help="Labelled collection to evaluate every episode or stage on; repeat.")
     ] = None,
     measures: options.Measures = "nDCG@10 R@100",
     settings: FinetuneOptions,
@@ -76,7 +76,7 @@ def distill(
     *,
     dataset: options.Dataset,
     model: _Start,
-    teacher: Annotated[str, typer.Option(help=f"{', '.join(_TEACHERS[:-1])}, or {_TEACHERS[-1]}.", show_default=False)],
+    teacher: Annotated[str, plain(f"{', '.join(_TEACHERS[:-1])}, or {_TEACHERS[-1]}.")],
     output: options.Output,
     split: _TrainSplit = "train",
     settings: DistillOptions,
@@ -93,33 +93,26 @@ def distill(
 @options.takes("search", "device")
 def adapt(
     *,
-    corpus: Annotated[str, typer.Option(help="Target collection; its labels, if any, only judge.", show_default=False)],
+    corpus: Annotated[str, plain("Target collection; its labels, if any, only judge.")],
     base: _Start,
     output: options.Output,
-    source: Annotated[str | None, typer.Option(help="Labelled collection to fine-tune on.")] = None,
+    source: Annotated[str | None, Option(help="Labelled collection to fine-tune on.")] = None,
     stages: Annotated[
         str,
-        typer.Option(
-            help=f"Any of {','.join(ADAPT_STAGES)}; run in the order that is right, each alone and all together."
-        ),
+        Option(help=f"Any of {','.join(ADAPT_STAGES)}; run in the order that is right, each alone and all together."),
     ] = ",".join(DEFAULT_STAGES),
     queries: Annotated[
-        Path | None,
-        typer.Option(help="Folder of generate-queries for the corpus; without it one is made where needed."),
+        Path | None, Option(help="Folder of generate-queries for the corpus; without it one is made where needed.")
     ] = None,
-    generator: Annotated[str, typer.Option(help="Of queries: lexical, or a seq2seq or causal model.")] = "lexical",
+    generator: Annotated[str, Option(help="Of queries: lexical, or a seq2seq or causal model.")] = "lexical",
     teacher: Annotated[
-        str | None, typer.Option(help="Cross-encoder of the stage gpl; default: GPL's own, from the hub.")
+        str | None, Option(help="Cross-encoder of the stage gpl; default: GPL's own, from the hub.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of the target's qrels.")] = "test",
-    samples: Annotated[
-        int, typer.Option(help="Of a target without labels: held-out crops, and generated queries.")
-    ] = 300,
-    source_split: Annotated[str, typer.Option(help="Split of the source's qrels.")] = "train",
+    split: Annotated[str, Option(help="Split of the target's qrels.")] = "test",
+    samples: Annotated[int, Option(help="Of a target without labels: held-out crops, and generated queries.")] = 300,
+    source_split: Annotated[str, Option(help="Split of the source's qrels.")] = "train",
     measures: options.Measures = "nDCG@10 R@100",
-    weighting: Annotated[
-        str | None, typer.Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")
-    ] = None,
+    weighting: Annotated[str | None, Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")] = None,
     shared: Json,
     preset: options.Preset = None,
     resume: options.Resume = False,
@@ -143,7 +136,7 @@ def adapt(
     from beir_cocodr.report.evaluation_tables import print_adaptation
     from beir_cocodr.training.adapt import adapt as run
 
-    report = run(
+    record = run(
         corpus,
         source,
         base,
@@ -160,4 +153,4 @@ def adapt(
         samples=samples,
         search=search,
     )
-    print_adaptation(report, as_json)
+    print_adaptation(record, as_json)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.provenance import TrainingRecord
+from beir_cocodr.records import Record
 
 if TYPE_CHECKING:
     from beir_cocodr.doctor import Surroundings
+
+R = TypeVar("R", bound=Record)
 
 #: Columns of a table that goes to a file or a pipe.
 _WIDTH = 160
@@ -52,6 +55,14 @@ def make_table(
 def print_json(content: object) -> None:
     """Print one JSON value."""
     print(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def print_record(record: R, as_json: bool, tables: Callable[[R], Iterable[Table]]) -> None:
+    """Print a record as JSON, or the tables that are made of it."""
+    if as_json:
+        print_json(record.to_json())
+    else:
+        print_tables(*tables(record))
 
 
 def print_training(record: TrainingRecord) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.store.record import Backend
 
 
 def token_batches(lengths: npt.NDArray[np.int64], budget: int) -> Iterator[npt.NDArray[np.int64]]:
@@ -45,9 +46,6 @@ def token_batches(lengths: npt.NDArray[np.int64], budget: int) -> Iterator[npt.N
         yield order[start : start + size]
         start += size
 
-
-#: What the encoder computes in; queries are always encoded in its own type.
-Backend = Literal["fp32", "bf16"]
 
 #: Tokens of a batch where none are asked for, on the CPU and on anything else.
 CPU_BUDGET, DEVICE_BUDGET = 4_096, 32_768

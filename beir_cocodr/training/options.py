@@ -1,6 +1,7 @@
 """What every training command takes, with the papers' defaults: pre-training, fine-tuning, distillation.
 
-The help of an option that the command line has stands beside its default. Nothing here imports torch.
+What the command line has a flag for is described beside its default, the other fields in the docstrings. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_at_least, check_choice, check_positive
 from beir_cocodr.models.spec import option
 from beir_cocodr.records import Json
 from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
@@ -18,49 +19,54 @@ from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
 
 def choices(names: Iterable[str], first: str, last: str = "") -> str:
     """Names for a help text, with a remark on the first: "coco (default), mlm or ict"."""
-    listed = list(names)
-    listed[0] += f" ({first})"
-    if not last:
-        return ", ".join(listed)
-    return f"{', '.join(listed[:-1])} {last} {listed[-1]}"
+    one, *others = names
+    listed = [f"{one} ({first})", *others]
+    return f"{', '.join(listed[:-1])} {last} {listed[-1]}" if last else ", ".join(listed)
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
-    """Settings that all training stages share.
+class Budget:
+    """How long and how fast is trained.
 
     Args:
-        max_steps: optimiser steps; -1 trains for ``epochs``.
-        epochs: passes over the data.
-        batch_size: examples per step.
-        mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not cached.
+        max_steps: -1 trains for ``epochs``.
         learning_rate: peak of a linear schedule.
         warmup: share of the steps that the schedule rises.
-        weight_decay, max_grad_norm: AdamW's decay and the gradient norm that is clipped to.
-        seed: of data order, sampling and dropout.
-        save_steps: steps between checkpoints; None means a tenth of the run, at most 500.
     """
 
     max_steps: int = option(-1, "Optimiser steps; without it, whole epochs.")
     epochs: float = option(1, "Passes over the data.")
     batch_size: int = option(32, "Examples per step.")
-    mini_batch_size: int = option(32, "Texts in memory at a time; larger batches are cached.")
     learning_rate: float = option(2e-5, "Peak learning rate.")
     warmup: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_positive(self, "epochs", "batch_size", "learning_rate")
+        check_at_least(self, 0, "warmup")
+        if self.max_steps == 0 or self.max_steps < -1:
+            raise InputError(f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}")
+
+
+@dataclass(frozen=True)
+class TrainingOptions(Budget):
+    """Settings that all training stages share.
+
+    Args:
+        mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not cached.
+        weight_decay, max_grad_norm: AdamW's decay and the gradient norm that is clipped to.
+        save_steps: steps between checkpoints; None means a tenth of the run, at most 500.
+    """
+
+    mini_batch_size: int = option(32, "Texts in memory at a time; larger batches are cached.")
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
     seed: int = option(42, "Seed of data order, sampling and dropout.")
     save_steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "mini_batch_size", "learning_rate"):
-            if getattr(self, name) <= 0:
-                raise InputError(f"{name} must be positive, not {getattr(self, name)}")
-        for name in ("seed", "warmup", "weight_decay", "max_grad_norm"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative, it is {getattr(self, name)}")
-        if self.max_steps == 0 or self.max_steps < -1:
-            raise InputError(f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}")
+        super().__post_init__()
+        check_positive(self, "mini_batch_size")
+        check_at_least(self, 0, "seed", "weight_decay", "max_grad_norm")
 
     def with_overrides(self, **overrides: Any) -> Self:
         """A copy in which every override that is not None stands."""
@@ -94,23 +100,19 @@ class PretrainOptions(TrainingOptions):
     Args:
         objective: one of :data:`~beir_cocodr.training.objectives.OBJECTIVES`.
         batch_size, learning_rate: None means the paper's, as above.
-        span_tokens: the most tokens of a span (published code: 30).
+        span_tokens: published code: 30.
         flush_probability: chance that a span ends early after a sentence (published code: 0.1).
-        max_length: tokens a sequence is cut to when encoded. None means 128, for qc and cotmae 144.
+        max_length: None means 128, for qc and cotmae 144.
         mask_probability: share of masked tokens. None means 0.15, for cotmae 0.3.
-        mlm_weight: weight of the language-model losses beside the contrastive one, and of the encoder's beside the
-            decoder's of cotmae; 0 leaves them out.
+        mlm_weight: beside the contrastive loss; of cotmae, that of the encoder's loss beside the decoder's.
         n_head_layers, skip_from, late_mlm: the Condenser head; the objective mlm has its late loss alone.
-        encoder_dropout: keep the encoder's dropout on. None means off for coco (published COCO-DR) and on for the
-            others.
+        encoder_dropout: off for coco as in published COCO-DR.
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
         keep_query: of ict, the share of queries that stay in their passage (Lee et al.: 0.1).
         deletion: of tsdae, the share of words that are deleted (Wang et al.: 0.6).
-        per_passage: of qc and cotmae, C, the most queries of a passage that are used; None means all.
-        mix: of qc and cotmae, the chance that a passage meets another passage of its document instead of a query
-            (paper: 0; its Table 4: 0.5).
-        decoder: of cotmae, "autoregressive" or "masked".
-        decoder_layers: its transformer layers; None means 1 autoregressive or 2 masked ones.
+        per_passage: C of qc and cotmae.
+        mix: of qc and cotmae; the other passage is one of the same document (paper: 0; its Table 4: 0.5).
+        decoder_layers: transformer layers of cotmae's decoder; None means 1 autoregressive or 2 masked ones.
         decoder_window: attention window of the autoregressive decoder.
         decoder_mask_probability: share of tokens that are masked for the masked decoder (CoT-MAE: 0.45).
     """
@@ -139,13 +141,18 @@ class PretrainOptions(TrainingOptions):
     decoder_mask_probability: float = 0.45
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise InputError(f"unknown objective {self.objective!r}; there are {', '.join(OBJECTIVES)}")
+        check_choice(self, objective=OBJECTIVES, decoder=("autoregressive", "masked"))
         found = OBJECTIVES[self.objective]
         for name, value in {**_DEFAULTS, **found.defaults}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         super().__post_init__()
+        check_positive(self, "scale")
+        check_at_least(self, 0, "n_head_layers")
+        check_at_least(self, 1, "per_passage", "decoder_layers", "decoder_window")
+        for name in _SHARES:
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} is a share between 0 and 1, not {getattr(self, name)}")
         if self.batch_size < 2 and found.contrastive:
             raise InputError("batch_size must be at least 2: texts are contrasted with other documents'")
         if not 1 <= self.span_tokens <= self.max_length - 2:
@@ -153,27 +160,11 @@ class PretrainOptions(TrainingOptions):
                 f"span_tokens {self.span_tokens} must lie between 1 and max_length less two special tokens, "
                 f"{self.max_length - 2}"
             )
-        if self.n_head_layers < 0:
-            raise InputError(f"n_head_layers must not be negative, it is {self.n_head_layers}")
         masked_only = found.masked and not found.contrastive and not found.decoder
         if self.mlm_weight < 0 or (self.mlm_weight == 0 and masked_only):
             raise InputError(f"mlm_weight {self.mlm_weight} leaves {self.objective} nothing to train")
         if found.needs_dropout and self.encoder_dropout is False:
             raise InputError(f"{self.objective} needs encoder_dropout: dropout is all that tells its two copies apart")
-        if self.scale is not None and self.scale <= 0:
-            raise InputError(f"scale must be positive, not {self.scale}")
-        for name in _SHARES:
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is a share between 0 and 1, not {getattr(self, name)}")
-        self._check_contexts()
-
-    def _check_contexts(self) -> None:
-        if self.decoder not in ("autoregressive", "masked"):
-            raise InputError(f"decoder is autoregressive or masked, not {self.decoder!r}")
-        for name in ("per_passage", "decoder_layers", "decoder_window"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, it is {value}")
 
     @property
     def keeps_dropout(self) -> bool:
@@ -194,9 +185,9 @@ class WeightingOptions:
 
     Args:
         loss: "triplet" (own positive against own hard negatives; COCO-DR, Eq. 2) or "infonce" (against all documents of
-            the batch). None: infonce for erm without episodes, else triplet.
-        weighting: "erm" (all examples alike), "idro", "groupdro" or "cvar".
-        clusters: K, of k-means over the training queries' embeddings by the model that is trained (50).
+            the batch).
+        weighting: one of :data:`~beir_cocodr.training.objectives.WEIGHTINGS`.
+        clusters: K, of k-means over the training queries' embeddings by the model that is trained.
         min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one query would give it
             as much weight as hundreds of others).
         idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`.
@@ -231,21 +222,12 @@ class WeightingOptions:
     log_clusters: int = 10
 
     def __post_init__(self) -> None:
-        if self.weighting not in WEIGHTINGS:
-            raise InputError(f"unknown weighting {self.weighting!r}; there are {', '.join(WEIGHTINGS)}")
-        if self.loss not in (None, "triplet", "infonce"):
-            raise InputError(f"unknown loss {self.loss!r}; there are triplet, infonce")
-        for name in ("clusters", "min_cluster_size", "sketch_size", "log_clusters"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("alpha", "rho", "ema", "beta", "eta"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative, it is {getattr(self, name)}")
-        if not 0 < self.eps < 1 or not 0 < self.cvar_alpha <= 1 or (self.tau is not None and self.tau <= 0):
-            raise InputError(
-                f"eps must lie between 0 and 1, cvar_alpha above 0 and up to 1, tau above 0, "
-                f"not {self.eps}, {self.cvar_alpha} and {self.tau}"
-            )
+        check_choice(self, weighting=WEIGHTINGS, loss=(None, "triplet", "infonce"))
+        check_at_least(self, 1, "clusters", "min_cluster_size", "sketch_size", "log_clusters")
+        check_at_least(self, 0, "alpha", "rho", "ema", "beta", "eta")
+        check_positive(self, "tau", "eps", "cvar_alpha")
+        if self.eps >= 1 or self.cvar_alpha > 1:
+            raise InputError(f"eps must be below 1 and cvar_alpha at most 1, not {self.eps} and {self.cvar_alpha}")
 
 
 @dataclass(frozen=True)
@@ -291,19 +273,16 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
     Steps, epochs and schedule are those of one episode, the BM25 warm-up being episode 0, or of one stage.
 
     Args:
-        negatives: hard negatives per query and step, redrawn each epoch; 0 leaves in-batch negatives only.
+        negatives: redrawn each epoch; 0 leaves in-batch negatives only.
         negative_depth: BM25 results that they are drawn from, known positives removed.
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
-        episodes: after the BM25 warm-up, how often negatives are mined by the model itself, the queries clustered anew,
-            and trained on (paper: 3); 0 trains on BM25 negatives only.
-        stages: 2 trains two retrievers, both from the same start: the first on in-batch and BM25's negatives, the
-            second on negatives that the first has mined (query-as-context pre-training, section 3.2). 1 trains one.
-        stage2_negatives: of the second, "both" (drawn from BM25's negatives and the mined ones together, as in the
-            paper) or "mined" (from these alone, as in the published script).
+        episodes: after the BM25 warm-up; in each the queries are clustered anew, too (paper: 3).
+        stages: with 2, both retrievers start from the same model (query-as-context pre-training, section 3.2).
+        stage2_negatives: "both" draws from BM25's and the mined ones together, as in the paper, "mined" from these
+            alone, as in the published script.
         mining_depth: documents retrieved for a query (published: 200).
         mining_keep: of them, known positives removed, so many are kept at random (published: 30).
-        relative_margin, max_score, duplicates: filters of likely false negatives, off by default; see
-            :class:`NegativeFilters`.
+        relative_margin, max_score, duplicates: filters of likely false negatives, see :class:`NegativeFilters`.
         query_length, document_length: tokens that queries and documents are cut to, in training and in what is saved;
             None means the model's own.
     """
@@ -325,53 +304,37 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
     def __post_init__(self) -> None:
         TrainingOptions.__post_init__(self)
         WeightingOptions.__post_init__(self)
-        if self.negatives < 0 or self.negative_depth < 1:
-            raise InputError(
-                f"negatives must be at least 0 and negative_depth at least 1, "
-                f"not {self.negatives} and {self.negative_depth}"
-            )
-        if self.batch_size == 1 and not self.negatives:
-            raise InputError("a batch of one query needs hard negatives: raise batch_size or negatives")
-        if self.trained_loss == "triplet" and not self.negatives:
-            raise InputError("the loss triplet needs hard negatives: set negatives to 1 or more")
-        if self.episodes < 0:
-            raise InputError(f"episodes must not be negative, it is {self.episodes}")
-        if self.episodes and not self.negatives:
-            raise InputError("episodes mine hard negatives: set negatives to 1 or more, or episodes to 0")
-        self._check_stages()
-        if self.mining_keep < 1 or self.mining_depth < self.mining_keep:
-            raise InputError(
-                f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}, and that at least 1"
-            )
-        _ = self.filters
-
-    def _check_stages(self) -> None:
-        if self.stages not in (1, 2):
-            raise InputError(f"stages is 1 or 2, not {self.stages}")
-        if self.stage2_negatives not in ("both", "mined"):
-            raise InputError(f"stage2_negatives is both or mined, not {self.stage2_negatives!r}")
+        check_choice(self, stages=(1, 2), stage2_negatives=("both", "mined"))
+        check_at_least(self, 0, "negatives", "episodes")
+        check_at_least(self, 1, "negative_depth", "mining_keep")
         if self.stages == 2 and self.episodes:
             raise InputError(
                 f"stages 2 and episodes {self.episodes} are two ways to mine negatives: leave one of them out"
             )
-        if self.stages == 2 and not self.negatives:
-            raise InputError("stages 2 mines hard negatives: set negatives to 1 or more, or stages to 1")
+        needing = {
+            "a batch of one query": self.batch_size == 1,
+            "the loss triplet": self.trained_loss == "triplet",
+            "a fine-tuning in episodes": self.episodes > 0,
+            "a fine-tuning in stages 2": self.stages == 2,
+        }
+        for what, asked in needing.items():
+            if asked and not self.negatives:
+                raise InputError(f"{what} needs hard negatives: set negatives to 1 or more, or change it")
+        if self.mining_depth < self.mining_keep:
+            raise InputError(f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}")
+        _ = self.filters
 
     @property
     def trained_loss(self) -> str:
         """The loss in force: "triplet" or "infonce"."""
-        if self.loss is not None:
-            return self.loss
-        return "infonce" if self.weighting == "erm" and not self.episodes else "triplet"
+        return self.loss or ("infonce" if self.weighting == "erm" and not self.episodes else "triplet")
 
     @property
     def filters(self) -> NegativeFilters:
         return NegativeFilters(self.relative_margin, self.max_score, self.duplicates)
 
 
-STUDENTS, LOSSES = ("dot", "mrl"), ("lambdarank", "kl", "margin_mse")
-
-ANCHORS = ("relevant", "fused")
+LOSSES = ("lambdarank", "kl", "margin_mse")
 
 
 @dataclass(frozen=True)
@@ -379,7 +342,7 @@ class DistillOptions(TrainingOptions):
     """Listwise distillation of a teacher's scores (MRL, section 4.2 and 5.1).
 
     Args:
-        student: "dot", the encoder as it is, or "mrl", means and variances started from it.
+        student: "dot", the encoder as it is, or "mrl", started from it.
         loss: "lambdarank" (MRL, Eq. 12), or sentence-transformers' "kl" or "margin_mse".
         reduction: of lambdarank, "sum" or "mean".
         anchors: what a list is built around: "relevant", the documents that labels call relevant, or "fused" (ours, for
@@ -388,8 +351,7 @@ class DistillOptions(TrainingOptions):
         positives: most anchors in a query's list; of more, so many are drawn at random.
         m_bm25, m_hard: documents of BM25's and of the student's own best ``candidates`` in a list (ours; the paper does
             not say).
-        candidates: 100.
-        refresh_steps: steps after which the student's own candidates are searched anew (5,000).
+        refresh_steps: steps after which the student's own candidates are searched anew.
         held_out: share of the queries that are kept from training, at most ``most_held_out``, for MRR@10.
         patience: refreshes without a better MRR@10 after which training stops.
         k, beta: of the student mrl; None is its own default.
@@ -416,25 +378,19 @@ class DistillOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, choices in (
-            ("student", STUDENTS),
-            ("loss", LOSSES),
-            ("reduction", ("sum", "mean")),
-            ("anchors", ANCHORS),
-        ):
-            if getattr(self, name) not in choices:
-                raise InputError(f"{name} is {getattr(self, name)!r}; there are {', '.join(choices)}")
-        for name in ("positives", "candidates", "refresh_steps", "patience", "most_held_out"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.m_bm25 < 0 or self.m_hard < 0 or max(self.m_bm25, self.m_hard) > self.candidates:
+        check_choice(
+            self, student=("dot", "mrl"), loss=LOSSES, reduction=("sum", "mean"), anchors=("relevant", "fused")
+        )
+        check_at_least(self, 1, "positives", "candidates", "refresh_steps", "patience", "most_held_out")
+        check_at_least(self, 0, "m_bm25", "m_hard", "held_out")
+        if max(self.m_bm25, self.m_hard) > self.candidates:
             raise InputError(
-                f"m_bm25 {self.m_bm25} and m_hard {self.m_hard} must lie between 0 and candidates, {self.candidates}"
+                f"m_bm25 {self.m_bm25} and m_hard {self.m_hard} must be at most candidates, {self.candidates}"
             )
         if self.m_bm25 + self.m_hard == 0:
             raise InputError("a list needs documents that are not relevant: raise m_bm25 or m_hard")
-        if not 0 <= self.held_out < 1:
-            raise InputError(f"held_out is a share from 0 to below 1, not {self.held_out}")
+        if self.held_out >= 1:
+            raise InputError(f"held_out is a share below 1, not {self.held_out}")
 
     @property
     def list_size(self) -> int:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beir_cocodr import COCODR
+from beir_cocodr.analysis import SourceClusterOptions
 from beir_cocodr.analysis.source_clusters import (
-    SourceClusterOptions,
     SourceTriplets,
     cluster_similarities,
     nearest_queries,

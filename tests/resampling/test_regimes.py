@@ -16,7 +16,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.resampling.regimes.host_training import Recipe
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.regimes import (
     Cell,
     Regimes,

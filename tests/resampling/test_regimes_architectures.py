@@ -12,8 +12,9 @@ import torch
 from conftest import write_beir
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, K1, B, find_architectures
-from beir_cocodr.resampling.regimes.host_training import Recipe, masked_language_model
+from beir_cocodr.resampling.regimes.host_training import masked_language_model
 from beir_cocodr.resampling.regimes.retrievers import load_retriever
 from beir_cocodr.retrieval.bm25 import BM25
 

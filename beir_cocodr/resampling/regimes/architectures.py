@@ -44,9 +44,9 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.provenance import TrainingPlan, collection_provenance
 from beir_cocodr.records import Record
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.host_training import (
     HostRun,
-    Recipe,
     TrainingUnit,
     is_trained,
     masked_language_model,

@@ -27,6 +27,7 @@ from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import file_sha256, output_folder, write_text
 from beir_cocodr.records import Json, Record, Report, versions
 from beir_cocodr.resampling.manifest import MANIFEST_FILE, SourceRecord, read_manifest
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import (
     SET,
     TEACHER,
@@ -36,7 +37,7 @@ from beir_cocodr.resampling.regimes.architectures import (
     model_folder,
     trained,
 )
-from beir_cocodr.resampling.regimes.host_training import REGIMES, Recipe, TrainingUnit, training_units
+from beir_cocodr.resampling.regimes.host_training import REGIMES, TrainingUnit, training_units
 from beir_cocodr.resampling.regimes.retrievers import load_retriever
 
 log = logging.getLogger(__name__)

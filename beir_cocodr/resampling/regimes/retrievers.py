@@ -22,8 +22,8 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import BM25_FILE, BM25Parameters
-from beir_cocodr.resampling.regimes.host_training import Recipe
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Ranking, Retriever, best_rows
 from beir_cocodr.retrieval.retrievers import Retrievers

@@ -17,7 +17,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import available_cores
-from beir_cocodr.retrieval.store.shard import Precision, bytes_per_vector
+from beir_cocodr.retrieval.store.record import Precision
+from beir_cocodr.retrieval.store.shard import bytes_per_vector
 
 #: Documents of the timed sample, and those that are encoded before it to warm up.
 SAMPLE, _WARM_UP = 64, 4

@@ -8,13 +8,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self, cast, get_args
+from typing import Literal, Self, cast, get_args
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
+from beir_cocodr.models.spec import option
 from beir_cocodr.records import Json, Record
-from beir_cocodr.retrieval.corpus_encoder import Backend
-from beir_cocodr.retrieval.store.shard import Precision
+
+#: What the encoder computes in; queries are always encoded in its own type.
+Backend = Literal["fp32", "bf16"]
+
+
+#: "fp32": as they are. "fp16": half the size, relative error up to 2⁻¹¹. "bf16": bfloat16 values, relative
+#: error up to 2⁻⁸, in float16 files, as numpy and most tools know no bfloat16. "int8": a quarter of the size,
+#: absolute error up to 1/254 of the vector's largest number.
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+
 
 #: The record's file in the folder of a store.
 STORE_FILE = "store.json"
@@ -148,24 +157,21 @@ SHARD_SIZE = 16_384
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """How a corpus is encoded and kept.
+    """How a corpus is encoded and kept; each field is described beside its default.
 
     Args:
-        shard_size: documents of a shard, all that a process which is killed loses; an existing store's own by default,
-            else 16,384.
-        precision: on disk, see :data:`~beir_cocodr.retrieval.store.shard.Precision` (default "fp32").
-        backend: what the encoder computes in, "fp32" (as it was loaded, default) or "bf16" (autocast).
-        token_budget: tokens of a batch, padding included; see
-            :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
+        shard_size: by default that of a store that is already there, else 16,384.
+        precision: see :data:`Precision`.
+        token_budget: see :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
 
     Raises:
         InputError: a size below 1 or an unknown name.
     """
 
-    shard_size: int | None = None
-    precision: Precision = "fp32"
-    backend: Backend = "fp32"
-    token_budget: int | None = None
+    shard_size: int | None = option(None, "Documents a file, all that is lost when killed; default: 16384.")
+    precision: Precision = option("fp32", "On disk: fp32, fp16, bf16 (in fp16) or int8.")
+    backend: Backend = option("fp32", "Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")
+    token_budget: int | None = option(None, "Tokens a batch, padding included; default: 4096 on a CPU, else 32768.")
 
     def __post_init__(self) -> None:
         for name in ("shard_size", "token_budget"):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,7 @@ from safetensors.numpy import save_file
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path
 from beir_cocodr.records import Json
-
-#: "fp32": as they are. "fp16": half the size, relative error up to 2⁻¹¹. "bf16": bfloat16 values, relative
-#: error up to 2⁻⁸, in float16 files, as numpy and most tools know no bfloat16. "int8": a quarter of the size,
-#: absolute error up to 1/254 of the vector's largest number.
-Precision = Literal["fp32", "fp16", "bf16", "int8"]
+from beir_cocodr.retrieval.store.record import Precision
 
 Arrays = dict[str, npt.NDArray[Any]]
 
