@@ -50,7 +50,7 @@ def main() -> None:
     given = parser.parse_args()
 
     # The row names the class, and which option of FinetuneOptions each parameter of it is.
-    WEIGHTINGS["power"] = Weighting("by their last loss", f"{__name__}:PowerLoss", {"power": "alpha"})
+    WEIGHTINGS["power"] = Weighting(f"{__name__}:PowerLoss", {"power": "alpha"})
     settings = {"clusters": given.clusters, "batch_size": given.batch_size, "max_steps": given.max_steps}
     options = FinetuneOptions(weighting="power", alpha=given.power, **settings)
     finetune(given.dataset, given.model, given.output, options, encoder=EncoderOptions(device=given.device))

@@ -27,7 +27,9 @@ from beir_cocodr.report.terminal import print_record
 
 R = TypeVar("R", bound=Report)
 
-Picture = Annotated[bool | None, Option("--picture/--no-picture", help="Draw a picture; default: where matplotlib is there.")]
+Picture = Annotated[
+    bool | None, Option("--picture/--no-picture", help="Draw a picture; default: where matplotlib is there.")
+]
 
 _Results = Annotated[list[Path] | None, Option(help="A results.json of evaluate on one of the collections; repeat.")]
 

@@ -72,7 +72,7 @@ def takes(into: str, *names: str) -> Callable[[Command], Command]:
     def extend(command: Command) -> Command:
         kind = signature(command, eval_str=True).parameters[into].annotation
         flags = _flags(kind, names, optional=False)
-        return _extended(command, into, flags, lambda given: _build(kind, given | {"progress": True}))
+        return _extended(command, into, flags, lambda **given: _build(kind, given | {"progress": True}))
 
     return extend
 
@@ -80,7 +80,7 @@ def takes(into: str, *names: str) -> Callable[[Command], Command]:
 def gives(into: str, kind: type, *names: str) -> Callable[[Command], Command]:
     """Give a command flags for fields of an options class, and pass it as ``into`` a dict of those that were set."""
 
-    def given(values: dict[str, object]) -> dict[str, object]:
+    def given(**values: object) -> dict[str, object]:
         return {name: value for name, value in values.items() if value is not None}
 
     return lambda command: _extended(command, into, _flags(kind, names, optional=True), given)
@@ -104,10 +104,9 @@ def trains(stage: str | None, *names: str, presets: bool = True) -> Callable[[Co
         for name, (layer, default) in layers.items():
             flags[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=layer)
 
-        def build(given: dict[str, Any]) -> object:
-            show, preset = given.pop("show_config"), given.pop("preset", None)
-            settings = stage_options(kind, stage or "", preset, given.pop("assignments") or (), **given)
-            if not show:
+        def build(show_config: bool, assignments: list[str] | None, preset: str | None = None, **given: Any) -> object:
+            settings = stage_options(kind, stage or "", preset, assignments or (), **given)
+            if not show_config:
                 return settings
             print_json({stage: asdict(settings)} if stage else asdict(settings))
             return None
@@ -117,9 +116,7 @@ def trains(stage: str | None, *names: str, presets: bool = True) -> Callable[[Co
     return extend
 
 
-def _extended(
-    command: Command, into: str, flags: dict[str, Parameter], build: Callable[[dict[str, Any]], object]
-) -> Command:
+def _extended(command: Command, into: str, flags: dict[str, Parameter], build: Callable[..., object]) -> Command:
     """The command with ``flags`` in the place of ``into``; not called where there is nothing to pass."""
     original = signature(command, eval_str=True)
     parameters = [
@@ -130,7 +127,7 @@ def _extended(
 
     @wraps(command)
     def extended(**values: Any) -> None:
-        built = build({name: values.pop(flag.name) for name, flag in flags.items()})
+        built = build(**{name: values.pop(flag.name) for name, flag in flags.items()})
         if built is not None:
             command(**values, **{into: built})
 
@@ -176,7 +173,7 @@ def _flag(name: str, described: Mapping[str, Any], default: object, hint: Any, o
     return Parameter(argument, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, shown])
 
 
-def _build(kind: type, given: dict[str, Any]) -> Any:
+def _build(kind: type, given: Mapping[str, Any]) -> Any:
     """The options, and options inside them, of flags; what has none keeps its default."""
     hints, values = get_type_hints(kind), {}
     for field in fields(kind):

@@ -5,7 +5,6 @@ Also the quickstart: the same on a collection that every installation can make f
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,43 +49,57 @@ class Data:
     teacher: str
 
 
-def coco_stage(
-    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> TrainingRecord:
-    return pretrain([data.corpus], start, output, options, resume, encoder=encoder)
+@dataclass(frozen=True)
+class StageRun:
+    """One training of one stage.
+
+    Args:
+        data: what it may learn from.
+        start: the model that it starts from.
+        output: the folder for the model.
+        options: of the stage's own kind.
+        resume: go on with an interrupted output, keep a finished one.
+        encoder: how encoders are loaded.
+    """
+
+    data: Data
+    start: str
+    output: Path
+    options: Any
+    resume: bool
+    encoder: EncoderOptions
 
 
-def context_stage(
-    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> TrainingRecord:
-    return pretrain([data.corpus], start, output, options, resume, [str(data.queries)], encoder=encoder)
+def coco_stage(run: StageRun) -> TrainingRecord:
+    return pretrain([run.data.corpus], run.start, run.output, run.options, run.resume, encoder=run.encoder)
 
 
-def source_stage(
-    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> TrainingRecord:
-    return finetune(str(data.source), start, output, options, data.source_split, resume, encoder=encoder)
+def context_stage(run: StageRun) -> TrainingRecord:
+    queries = [str(run.data.queries)]
+    return pretrain([run.data.corpus], run.start, run.output, run.options, run.resume, queries, run.encoder)
 
 
-def qgen_stage(
-    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> TrainingRecord:
-    return finetune(str(data.queries), start, output, options, "train", resume, encoder=encoder)
+def source_stage(run: StageRun) -> TrainingRecord:
+    source, split = str(run.data.source), run.data.source_split
+    return finetune(source, run.start, run.output, run.options, split, run.resume, encoder=run.encoder)
 
 
-def gpl_stage(
-    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> TrainingRecord:
-    return distill(str(data.queries), start, data.teacher, output, options, "train", resume, encoder=encoder)
+def qgen_stage(run: StageRun) -> TrainingRecord:
+    queries = str(run.data.queries)
+    return finetune(queries, run.start, run.output, run.options, resume=run.resume, encoder=run.encoder)
 
 
-def hybrid_stage(
-    data: Data, start: str, output: Path, options: Any, resume: bool, encoder: EncoderOptions
-) -> TrainingRecord:
-    return distill(str(data.queries), start, "hybrid", output, options, "train", resume, encoder=encoder)
+def gpl_stage(run: StageRun) -> TrainingRecord:
+    return _distill(run, run.data.teacher)
 
 
-log = logging.getLogger(__name__)
+def hybrid_stage(run: StageRun) -> TrainingRecord:
+    return _distill(run, "hybrid")
+
+
+def _distill(run: StageRun, teacher: str) -> TrainingRecord:
+    queries = str(run.data.queries)
+    return distill(queries, run.start, teacher, run.output, run.options, resume=run.resume, encoder=run.encoder)
 
 
 def adapt(
@@ -108,17 +121,14 @@ def adapt(
     samples: int = 300,
     search: SearchOptions = SearchOptions(),
 ) -> AdaptationRecord:
-    """Adapt ``base`` to ``corpus`` with labels from ``source``, and tell whether it got better.
+    """Adapt ``base`` to ``corpus`` with labels from ``source``, and judge whether it got better.
 
-    Each stage is trained from the base alone, and all of them one after the other: with the stages ``coco`` and
-    ``finetune`` that makes ``output/models/source`` (base fine-tuned on the source), ``output/models/coco`` (base
-    pre-trained on the corpus) and ``output/models/coco+source`` (both, in this order). If the corpus has labels in
+    Each stage is trained from the base alone, and all of them one after the other: ``coco`` and ``finetune`` make
+    ``output/models/source``, ``output/models/coco`` and ``output/models/coco+source``. If the corpus has labels in
     ``split``, base and trained models are each evaluated alone, with hybrid feedback and fused with BM25, beside BM25
     itself; no label of the corpus is used in training. If it has none,
-    :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods
-    without: every encoder encodes the corpus once, and what stands for judged queries is drawn with a seed that no
-    stage used. The base is recommended unless the rule finds something better, and how often the rule was right is
-    told.
+    :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods without: what stands for judged
+    queries is drawn with a seed that no stage used. The base is recommended unless the rule finds something better.
 
     Args:
         corpus: the target collection, with or without queries and labels.
@@ -126,18 +136,17 @@ def adapt(
         base: what ``COCODR`` loads, or ``minilm``.
         output: folder for models, runs, adapt.json and results.json, or without labels comparison.json and
             labels_wanted.tsv.
-        stages: any of :data:`ADAPT_STAGES`; their order here does not matter.
+        stages: any of :data:`ADAPT_STAGES`, in any order.
         split, source_split: which labels to evaluate on, and which to train on.
         measures: the first one decides the recommendation.
         options: stage to its options; see :func:`adapt_options` for the others.
-        generated: a folder of ``generate-queries`` for the corpus, for the stages that need one; by default
-            ``output/queries`` is made.
+        generated: a folder of ``generate-queries`` for the corpus; by default ``output/queries`` is made where needed.
         generator, generation: how, as for ``generate-queries`` (model-free, 5 queries a passage).
         teacher: cross-encoder of the stage ``gpl``.
         resume: keep finished models and go on with interrupted ones.
         queries: evaluate only that many queries of the target, evenly spaced.
         samples: without labels: held-out crops, and generated queries, that models are compared on.
-        search: how models search in the evaluation; ``search.encoder``, how they are loaded, counts in training, too.
+        search: how models search in the evaluation; ``search.encoder`` counts in training, too.
 
     Returns:
         The record that adapt.json holds.
@@ -212,7 +221,7 @@ def train_models(plan: AdaptationPlan, resume: bool, encoder: EncoderOptions) ->
         *before, name = ("+".join(stage.name for stage in stages[:n]) for n in range(1, len(chain) + 1))
         start = models[before[-1]].path if before else plan.base
         folder, options = plan.output / "models" / name, plan.settings[chain[-1]]
-        record = stages[-1].trainer(plan.data, start, folder, options, resume, encoder)
+        record = stages[-1].trainer(StageRun(plan.data, start, folder, options, resume, encoder))
         label = " + ".join([BASE, *(stage.label for stage in stages)])
         models[name] = AdaptedModel(label, str(folder), record.seconds)
     return models
@@ -231,7 +240,9 @@ def judge_models(
     """Base and trained models, each in every use, by the target's labels, or without any by estimates."""
     corpus, output = plan.data.corpus, plan.output
     encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}
-    candidates = _candidates(encoders)
+    kinds = dict(zip(MODES, ("", "feedback:", "hybrid:"), strict=True))
+    candidates = {"bm25": "bm25"}
+    candidates |= {label + mode: kind + path for label, path in encoders.items() for mode, kind in kinds.items()}
     results = comparison = None
     if target.qrels:
         families = ablation_families(list(encoders))
@@ -274,11 +285,7 @@ def judge_models(
 def _check(
     stages: Sequence[str], corpus: str, source: str | None, split: str, measures: str, samples: int
 ) -> Collection:
-    """The target, once everything that can be checked before training is.
-
-    Raises:
-        InputError: no source for the stage finetune, no samples, a bad measure or target.
-    """
+    """The target, once everything that can be checked before training is."""
     if "finetune" in stages and source is None:
         raise InputError(
             "the stage finetune needs a labelled collection: name it with --source, or leave the stage out"
@@ -314,17 +321,6 @@ def _queries(
     return str(generated)
 
 
-def _candidates(encoders: dict[str, str]) -> dict[str, str]:
-    """Label to model name: BM25, and each encoder alone, with feedback, and fused."""
-    kinds = dict(zip(MODES, ("", "feedback:", "hybrid:"), strict=True))
-    return {"bm25": "bm25"} | {label + mode: kinds[mode] + path for label, path in encoders.items() for mode in MODES}
-
-
-CORPUS, FAST_CORPUS = "apidocs/scipy+sklearn", "apidocs/sklearn"
-
-SOURCE, FAST_SOURCE = "apidocs/stdlib+numpy+pandas+torch", "apidocs/pandas"
-
-
 def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = False) -> AdaptationRecord:
     """Adapt the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and torch, targets scipy and
     scikit-learn.
@@ -338,15 +334,18 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
     Returns:
         The record that adapt.json holds.
     """
-    corpus, source = (FAST_CORPUS, FAST_SOURCE) if fast else (CORPUS, SOURCE)
+    corpus, source = "apidocs/scipy+sklearn", "apidocs/stdlib+numpy+pandas+torch"
+    if fast:
+        corpus, source = "apidocs/sklearn", "apidocs/pandas"
     steps, batch = (5, 16) if fast else (40, 32)
-    shared: dict[str, Any] = {"max_steps": steps, "batch_size": batch, "learning_rate": 2e-5, "seed": seed}
+    pretraining = PretrainOptions(max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed)
+    finetuning = FinetuneOptions(max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed, negatives=0)
     return adapt(
         corpus,
         source,
         "minilm",
         output,
-        options={"coco": PretrainOptions(**shared), "finetune": FinetuneOptions(**shared, negatives=0)},
+        options={"coco": pretraining, "finetune": finetuning},
         resume=resume,
         queries=100 if fast else 300,
         search=SearchOptions(EncoderOptions(document_length=128), progress=True),

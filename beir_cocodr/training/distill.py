@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from datasets import Dataset
 from sentence_transformers import util
@@ -17,7 +16,7 @@ from transformers import set_seed
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.distributed import join_processes, on_main, world_size
+from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
 from beir_cocodr.models.loading import load_encoder, model_source
@@ -26,7 +25,7 @@ from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
-from beir_cocodr.training.negatives import bm25_negatives
+from beir_cocodr.training.negatives import bm25_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
 from beir_cocodr.training.teachers import HybridTeacher, TeacherSetting, find_teacher
@@ -54,12 +53,8 @@ def distill(
         teacher: "bm25", "hybrid" (BM25 and ``base``, which stays as it is), a file of scores, or a cross-encoder by hub
             name or folder.
         output: folder for the model.
-        options: see :class:`DistillOptions`.
         resume: go on from the last checkpoint; a finished output is left as it is.
         encoder: how ``base`` is loaded.
-
-    Returns:
-        The record of the training.
 
     Raises:
         InputError: no labelled query, a teacher that cannot be had, or ``output`` is taken.
@@ -72,8 +67,8 @@ def distill(
     collection = load_collection(dataset, split)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = _student(base, options, encoder)
-    plan = training_plan("distill", base, model, encoder, options, [collection_provenance(collection, queries=True)])
-    plan = replace(plan, teacher=teacher)
+    given = [collection_provenance(collection, queries=True)]
+    plan = replace(training_plan("distill", base, model, encoder, options, given), teacher=teacher)
     if (record := lock_output(output, resume, plan)) is not None:
         return record
     with started(output, plan):
@@ -140,7 +135,7 @@ def _rounds(
     options: DistillOptions,
     encoder: EncoderOptions,
 ) -> Rounds:
-    relevant = _relevant(collection)
+    relevant = relevant_rows(collection)
     names = np.random.default_rng(options.seed).permutation(sorted(relevant)).tolist()
     count = min(int(options.held_out * len(names)), options.most_held_out)
     held_out = {name: collection.queries[name] for name in names[:count]}
@@ -148,8 +143,7 @@ def _rounds(
     whole = planned_steps(options.max_steps, options.epochs, len(train), options.batch_size)
     steps = min(options.refresh_steps, whole)
     used = _used(train, options, steps, -(-whole // steps))
-    setting = TeacherSetting(teacher, collection.documents, model.text_format, base, encoder, folder)
-    asked = find_teacher(setting)
+    asked = find_teacher(TeacherSetting(teacher, collection.documents, model.text_format, base, encoder, folder))
     anchors, known = relevant, relevant
     if options.anchors == "fused":
         if not isinstance(asked, HybridTeacher):
@@ -161,8 +155,7 @@ def _rounds(
     bm25 = on_main(lambda: bm25_negatives(searched, model.text_format, options.candidates))
     pools = {name: bm25[name][~np.isin(bm25[name], known[name])] for name in used}
     scores = TeacherScores(asked, train, collection.documents, folder / "teacher")
-    place = folder / "rounds"
-    return Rounds(collection, model, train, held_out, anchors, known, pools, scores, options, steps, place)
+    return Rounds(collection, model, train, held_out, anchors, known, pools, scores, options, steps, folder / "rounds")
 
 
 def _used(train: dict[str, str], options: DistillOptions, steps: int, rounds: int) -> dict[str, str]:
@@ -172,25 +165,10 @@ def _used(train: dict[str, str], options: DistillOptions, steps: int, rounds: in
     return {name: train[name] for name in (names[row] for row in np.unique(np.concatenate(drawn)))}
 
 
-def _relevant(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
-    """Query id to the corpus rows that are relevant to it, for queries that have some."""
-    found = {}
-    for query, grades in collection.qrels.items():
-        rows = collection.documents.rows([document for document, grade in grades.items() if grade > 0])
-        if len(known := rows[rows >= 0]):
-            found[query] = known
-    if not found:
-        raise InputError(f"{collection.name}: no query of split {collection.split} has a relevant document")
-    return found
-
-
 def _loss(model: Any, options: DistillOptions) -> torch.nn.Module:
     if options.loss == "lambdarank":
-        cached = options.batch_size // world_size() > options.mini_batch_size
         reduction: Any = options.reduction
-        return LambdaRankDistillationLoss(
-            model, reduction=reduction, mini_batch_size=options.mini_batch_size if cached else None
-        )
+        return LambdaRankDistillationLoss(model, reduction=reduction, mini_batch_size=options.cached_mini_batch())
     if options.positives > 1 and options.anchors == "relevant":
         raise InputError(f"the loss {options.loss} needs lists of one length: set positives to 1")
     scale = 0.5 if isinstance(model, MRL) else 20.0 if model.similarity_fn_name == "cosine" else 1.0

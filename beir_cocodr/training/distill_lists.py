@@ -156,6 +156,7 @@ class Round:
     scores: npt.NDArray[np.float32]
 
 
+@dataclass(eq=False, repr=False)
 class Rounds(TrainerCallback):
     """Makes a round at the start of every epoch, and stops when MRR@10 of held-out queries no longer grows.
 
@@ -177,23 +178,19 @@ class Rounds(TrainerCallback):
         folder: of the rounds.
     """
 
-    def __init__(
-        self,
-        collection: Collection,
-        model: Any,
-        train: Mapping[str, str],
-        held_out: Mapping[str, str],
-        anchors: Mapping[str, npt.NDArray[np.int64]],
-        known: Mapping[str, npt.NDArray[np.int64]],
-        bm25: Mapping[str, npt.NDArray[np.int64]],
-        teacher: TeacherScores,
-        options: DistillOptions,
-        steps: int,
-        folder: Path,
-    ) -> None:
-        self.collection, self.model, self.train, self.held_out = collection, model, train, held_out
-        self.anchors, self.known, self.bm25, self.teacher = anchors, known, bm25, teacher
-        self.options, self.steps, self.folder = options, steps, folder
+    collection: Collection
+    model: Any
+    train: Mapping[str, str]
+    held_out: Mapping[str, str]
+    anchors: Mapping[str, npt.NDArray[np.int64]]
+    known: Mapping[str, npt.NDArray[np.int64]]
+    bm25: Mapping[str, npt.NDArray[np.int64]]
+    teacher: TeacherScores
+    options: DistillOptions
+    steps: int
+    folder: Path
+
+    def __post_init__(self) -> None:
         #: MRR@10 of the held-out queries at the start of every round, and at the end.
         self.measured: list[float] = []
         #: Lists drawn so far, and those in which the teacher prefers nothing to anything.

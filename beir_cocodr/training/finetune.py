@@ -22,7 +22,7 @@ from transformers import TrainerCallback, TrainerState, set_seed
 from beir_cocodr import load_object
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.distributed import join_processes, on_main, rank, world_size
+from beir_cocodr.distributed import join_processes, on_main, rank
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
 from beir_cocodr.io import atomic_writer, write_text
@@ -32,7 +32,6 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
-from beir_cocodr.records import Json
 from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, mine_negatives
 from beir_cocodr.training.objectives import WEIGHTINGS
 from beir_cocodr.training.options import FinetuneOptions
@@ -81,9 +80,8 @@ def finetune(
         output: folder for the model.
         options: see :class:`FinetuneOptions`.
         resume: go on from the last checkpoint; a finished output is left as it is.
-        targets: collections with labels in their split "test" that base and model are evaluated on after every episode
-            or stage; needs episodes or two stages.
-        measures: for the targets.
+        targets: collections with labels in their split "test" that base and model are evaluated on, by ``measures``,
+            after every episode or stage.
         encoder: how ``base`` is loaded; lengths given here go before those of the options.
 
     Returns:
@@ -200,22 +198,28 @@ def finetune_stage(collection: Collection, round_: Round, resume: bool, encoder:
         return record
     weighted = WEIGHTINGS[options.weighting].loss is not None
     with started(output, plan):
-        mined = _mine(collection, model, output, options, plan, encoder) if round_.episode else None
-        pool = _pool(collection, model, options, mined)
-        pairs = TrainingPairs(collection, model.text_format, options, pool)
+        mined = _mine(collection, model, round_, plan, encoder) if round_.episode else None
+        pairs = TrainingPairs(collection, model.text_format, options, _pool(collection, model, options, mined))
         clusters = _clusters(pairs, model, output, options, mined) if weighted else None
         loss = training_loss(model, options, clusters, len(pairs.positives))
-    log = [ClusterLog(loss, output / CLUSTER_LOG, options.log_clusters)] if weighted else []
+    sizes = None if clusters is None else clusters.bincount(minlength=options.clusters).tolist()
     stage = Stage(
         plan=plan,
         model=model,
         loss=loss,
         dataset=pairs.dataset(),
         column_tasks={c: "query" if c == "query" else "document" for c in pairs.columns},
-        callbacks=[pairs.clock, *log],
+        callbacks=[pairs.clock, *([ClusterLog(loss, output / CLUSTER_LOG, options.log_clusters)] if weighted else [])],
         batch_keys=BatchKeys(pairs) if options.trained_loss == "infonce" else None,
         names=pairs.names,
-        details=_counts(pairs, model, mined) | {"pairs_of_clusters": _sizes(clusters, options)},
+        details={
+            "pairs": len(pairs.positives),
+            "pairs_without_document": pairs.unknown,
+            "pairs_without_negative": pairs.without_negative,
+            "truncated": pairs.truncated(model),
+            "mining": mined.counts if mined is not None else None,
+            "pairs_of_clusters": sizes,
+        },
     )
     return run_stage(stage, options, output, resume)
 
@@ -228,53 +232,36 @@ def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor |
     """
     in_batch = options.trained_loss == "infonce"
     if clusters is None and in_batch:
-        cached = options.batch_size // world_size() > options.mini_batch_size
-        return infonce(model, options.scale, options.mini_batch_size if cached else None)
-    shared: dict[str, Any] = {"scale": options.scale, "in_batch": in_batch}
+        return infonce(model, options.scale, options.cached_mini_batch())
     if clusters is None:
-        return ClusterLoss(model, 1, torch.zeros(pairs, dtype=torch.int64), **shared)
-    shared |= {"n_clusters": options.clusters, "clusters": clusters}
+        alike = torch.zeros(pairs, dtype=torch.int64)
+        return ClusterLoss(model, 1, alike, scale=options.scale, in_batch=in_batch)
     found = WEIGHTINGS[options.weighting]
     assert found.loss is not None  # only erm has none, and erm has no clusters
     own = {parameter: getattr(options, name) for parameter, name in found.options.items()}
+    shared = {"n_clusters": options.clusters, "clusters": clusters, "scale": options.scale, "in_batch": in_batch}
     return load_object(found.loss)(model, **shared, **own)
 
 
-def _counts(pairs: TrainingPairs, model: Any, mined: MinedNegatives | None) -> Json:
-    """How much is trained on, for the record."""
-    return {
-        "pairs": len(pairs.positives),
-        "pairs_without_document": pairs.unknown,
-        "pairs_without_negative": pairs.without_negative,
-        "truncated": pairs.truncated(model),
-        "mining": mined.counts if mined is not None else None,
-    }
-
-
 def _mine(
-    collection: Collection,
-    model: Any,
-    output: Path,
-    options: FinetuneOptions,
-    plan: TrainingPlan,
-    encoder: EncoderOptions,
+    collection: Collection, model: Any, round_: Round, plan: TrainingPlan, encoder: EncoderOptions
 ) -> MinedNegatives:
     """Negatives of this episode, made on the first process and read by all."""
-    miner, content = model, plan.to_json()
+    miner, content, options = model, plan.to_json(), round_.options
     key = {name: content[name] for name in ("base_sha256", "encoder", "seen")}
-    if plan.miner is not None:
-        miner = load_encoder(plan.miner, encoder)
+    if round_.miner is not None:
+        miner = load_encoder(round_.miner, encoder)
         key["base_sha256"] = weights_sha256(miner)
 
     def mine() -> MinedNegatives:
         return mine_negatives(
             collection,
             miner,
-            output / CHECKPOINTS,
+            round_.output / CHECKPOINTS,
             options.mining_depth,
             options.mining_keep,
             options.seed,
-            plan.episode or 0,
+            round_.episode,
             options.filters,
             progress=True,
             key=key,
@@ -287,15 +274,15 @@ def _mine(
 def _pool(
     collection: Collection, model: Any, options: FinetuneOptions, mined: MinedNegatives | None
 ) -> dict[str, np.ndarray] | None:
+    """Query id to the corpus rows that its negatives are drawn from; None where there are none."""
     both = options.stages == 2 and options.stage2_negatives == "both"
     if mined is not None and not both:
         return mined.pools()
     if not options.negatives:
         return None
     pool = on_main(lambda: bm25_negatives(collection, model.text_format, options.negative_depth))
-    if mined is not None:
-        for query, rows in mined.pools().items():
-            pool[query] = np.union1d(pool.get(query, rows), rows)
+    for query, rows in mined.pools().items() if mined is not None else ():
+        pool[query] = np.union1d(pool.get(query, rows), rows)
     return pool
 
 
@@ -317,12 +304,6 @@ def _clusters(
 
     found = on_main(cluster)
     return torch.tensor([found[query] for query in pairs.queries])
-
-
-def _sizes(clusters: torch.Tensor | None, options: FinetuneOptions) -> list[int] | None:
-    if clusters is None:
-        return None
-    return [int(size) for size in clusters.bincount(minlength=options.clusters)]
 
 
 def training_clusters(
@@ -377,16 +358,11 @@ class ClusterLog(TrainerCallback):
         self.loss.finish_step()
         if state.global_step % self.every and state.global_step < state.max_steps:
             return
-        loss = self.loss
-        steps = loss.steps_seen.tolist()
-        means = [total / n if n else None for total, n in zip(loss.loss_sums.tolist(), steps, strict=True)]
-        line = {
-            "step": state.global_step,
-            "weights": loss.weights.tolist(),
-            "losses": means,
-            "examples": loss.examples_seen.tolist(),
-        }
-        for since in (loss.loss_sums, loss.steps_seen, loss.examples_seen):
+        sums, steps, examples = self.loss.loss_sums, self.loss.steps_seen, self.loss.examples_seen
+        means = [total / n if n else None for total, n in zip(sums.tolist(), steps.tolist(), strict=True)]
+        weights = self.loss.weights.tolist()
+        line = {"step": state.global_step, "weights": weights, "losses": means, "examples": examples.tolist()}
+        for since in (sums, steps, examples):
             since.zero_()
         if rank() == 0:
             with self.file.open("a", encoding="utf-8") as file:

@@ -10,12 +10,14 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.format import open_memmap
 from tqdm import tqdm
 
 from beir_cocodr.data.collection import Collection
@@ -24,9 +26,12 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import draft_folder, output_folder, remove_unfinished, write_text
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.training.options import NegativeFilters
+
+log = logging.getLogger(__name__)
 
 _CHUNK = 20_000
 
@@ -90,12 +95,24 @@ def _repeats(texts: npt.NDArray[np.uint64], left: npt.NDArray[np.bool_]) -> npt.
     return repeats
 
 
-log = logging.getLogger(__name__)
-
 #: The folder of a finished mining.
 MINED = "mined"
 
 _RECORD, _ROWS, _EMBEDDINGS = "mined.json", "rows.npy", "query_embeddings.npy"
+
+
+class MiningCounts(TypedDict):
+    """What mining made of queries and candidates: counts, and by filter the share of the candidates that are not
+    relevant which it removed.
+    """
+
+    queries: int
+    queries_without_positive: int  # not mined
+    candidates: int  # documents retrieved
+    positives: int  # candidates dropped because they are relevant
+    removed: dict[str, int]
+    removal_rates: dict[str, float]
+    queries_without_negative: int
 
 
 @dataclass(frozen=True)
@@ -106,15 +123,13 @@ class MinedNegatives:
         queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order.
         rows: (Q, keep) int64 corpus rows, best first, -1 where a query has fewer.
         embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine.
-        counts: ``queries``, ``queries_without_positive`` (not mined), ``candidates`` (documents retrieved),
-            ``positives`` (candidates dropped because they are relevant), ``removed`` and ``removal_rates`` by filter
-            (rates are shares of the candidates that are not relevant), and ``queries_without_negative``.
+        counts: see :class:`MiningCounts`.
     """
 
     queries: list[str]
     rows: npt.NDArray[np.int64]
     embeddings: npt.NDArray[np.float32]
-    counts: dict[str, Any]
+    counts: MiningCounts
 
     def pools(self) -> dict[str, npt.NDArray[np.int64]]:
         """Query id to its (1..keep,) corpus rows, best first, for queries that have a negative."""
@@ -133,30 +148,23 @@ def mine_negatives(
     filters: NegativeFilters | None = None,
     batch_size: int = 64,
     progress: bool = False,
-    key: Mapping[str, Any] | None = None,
+    key: Mapping[str, object] | None = None,
     query_block: int = 10_000,
 ) -> MinedNegatives:
     """Search the corpus with the model itself, and draw negatives from the best documents of each query.
 
     Of the top ``depth`` documents all that are relevant to the query (grade above 0) are dropped, then what the filters
-    remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query). The corpus is encoded
-    once, to a store that is deleted again where it is too large for memory (see
-    :class:`~beir_cocodr.retrieval.dense.Dense`). Memory holds a shard of that, a block of queries, and some 30 bytes a
-    document for ids, ties and texts.
+    remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query). Memory holds a shard of
+    the encoded corpus, a block of queries, and some 30 bytes a document for ids, ties and texts.
 
     Args:
         collection: with queries and qrels.
         model: the encoder as trained so far.
         folder: the result is kept in its subfolder ``mined``, which appears when it is complete.
-        depth: documents retrieved for a query, relevant ones included.
-        keep: most negatives of a query.
-        seed, episode: of the draw.
-        filters: see :class:`NegativeFilters`; none by default.
+        filters: none by default.
         batch_size: queries encoded at a time.
-        progress: show bars on stderr.
-        key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` that was made with the
-            same key and the same options of this function is loaded instead; any other is mined anew and replaced. None
-            never loads.
+        key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` with the same key and
+            options is loaded instead, any other is mined anew and replaced. None never loads.
         query_block: queries searched at a time; each block reads the embedded corpus once.
 
     Raises:
@@ -167,7 +175,10 @@ def mine_negatives(
     positive a query, so that others can become its negatives; here none can.
     """
     filters = filters or NegativeFilters()
-    _check(depth, keep, seed, episode, query_block)
+    if not 1 <= keep <= depth:
+        raise InputError(f"keep must be at least 1 and at most the depth, not {keep} of {depth}")
+    if min(seed, episode) < 0 or query_block < 1:
+        raise InputError(f"seed {seed} and episode {episode} must be at least 0, query_block {query_block} at least 1")
     options = {"depth": depth, "keep": keep, "seed": seed, "episode": episode, "filters": asdict(filters)}
     encoder = {"text_format": model.text_format.as_dict(), "similarity": model.similarity_fn_name}
     identity = {"key": None if key is None else dict(key), **options, **encoder}
@@ -186,36 +197,32 @@ def mine_negatives(
     return _read(finished)[1]
 
 
+@dataclass
 class _Mining:
     """One search of all queries and the draw from what it finds."""
 
-    def __init__(
-        self,
-        collection: Collection,
-        dense: Dense,
-        depth: int,
-        keep: int,
-        seed: tuple[int, int],
-        filters: NegativeFilters,
-    ) -> None:
-        self.collection, self.dense, self.filters = collection, dense, filters
-        self.depth, self.keep, self.seed = depth, keep, seed
-        self.positives = _positives(collection)
+    collection: Collection
+    dense: Dense
+    depth: int
+    keep: int
+    seed: tuple[int, int]
+    filters: NegativeFilters
+
+    def __post_init__(self) -> None:
+        self.positives = relevant_rows(self.collection)
         self.counts: Counter[str] = Counter()
-        self.removed = Counter(dict.fromkeys(filters.active, 0))
+        self.removed = Counter(dict.fromkeys(self.filters.active, 0))
         self.texts = np.zeros(0, np.uint64)
 
-    def run(self, folder: Path, query_block: int, progress: bool) -> dict[str, Any]:
+    def run(self, folder: Path, query_block: int, progress: bool) -> MiningCounts:
         """Write rows and query embeddings to ``folder``; returns the counts."""
         self.dense.prepare()
         if self.filters.duplicates:
             self.texts = text_keys(self.collection.documents, self.dense.model.text_format)
-        ids = list(self.positives)
-        dimensions = self.dense.embeddings.dimensions
-        rows = _new_array(folder / _ROWS, np.int64, (len(ids), self.keep))
-        embeddings = _new_array(folder / _EMBEDDINGS, np.float32, (len(ids), dimensions))
-        starts = range(0, len(ids), query_block)
-        for start in tqdm(starts, desc="Hard negatives", unit="block", disable=not progress):
+        ids, create = list(self.positives), partial(open_memmap, mode="w+")
+        rows = create(folder / _ROWS, dtype=np.int64, shape=(len(ids), self.keep))
+        embeddings = create(folder / _EMBEDDINGS, dtype=np.float32, shape=(len(ids), self.dense.embeddings.dimensions))
+        for start in tqdm(range(0, len(ids), query_block), "Hard negatives", unit="block", disable=not progress):
             block = slice(start, start + query_block)
             vectors = self.dense.encode_queries([self.collection.queries[id] for id in ids[block]])
             embeddings[block] = vectors.numpy()
@@ -242,18 +249,16 @@ class _Mining:
         other = ~np.isin(rows, positives)
         self.counts.update({"candidates": len(rows), "positives": int((~other).sum())})
         scores, rows = scores[other], rows[other]
-        if self.filters.active:
-            margin, texts = self.filters.relative_margin is not None, self.filters.duplicates
-            left, removed = apply_filters(
-                self.filters,
-                scores,
-                self.dense.embeddings.rows(positives).numpy() @ vector if margin else scores[:0],
-                self.texts[rows] if texts else self.texts,
-                self.texts[positives] if texts else self.texts,
-            )
-            self.removed.update(removed)
-            rows = rows[left]
-        return rows
+        if not self.filters.active:
+            return rows
+        of_positives, texts, positive_texts = scores[:0], self.texts, self.texts
+        if self.filters.relative_margin is not None:
+            of_positives = self.dense.embeddings.rows(positives).numpy() @ vector
+        if self.filters.duplicates:
+            texts, positive_texts = self.texts[rows], self.texts[positives]
+        left, removed = apply_filters(self.filters, scores, of_positives, texts, positive_texts)
+        self.removed.update(removed)
+        return rows[left]
 
     def _drawn(self, negatives: npt.NDArray[np.int64], place: int) -> npt.NDArray[np.int64]:
         """(keep,) of the negatives, in their order, padded with -1."""
@@ -263,33 +268,38 @@ class _Mining:
         self.counts["queries_without_negative"] += not len(negatives)
         return np.pad(negatives, (0, self.keep - len(negatives)), constant_values=-1)
 
-    def _checked_counts(self) -> dict[str, Any]:
-        others = self.counts["candidates"] - self.counts["positives"]
-        counts = {
-            "queries": len(self.positives),
-            "queries_without_positive": len(self.collection.queries) - len(self.positives),
-            "candidates": self.counts["candidates"],
-            "positives": self.counts["positives"],
-            "removed": dict(self.removed),
-            "removal_rates": {name: count / max(1, others) for name, count in self.removed.items()},
-            "queries_without_negative": self.counts["queries_without_negative"],
-        }
-        if counts["queries_without_negative"] == counts["queries"]:
+    def _checked_counts(self) -> MiningCounts:
+        candidates, positives, without = (
+            self.counts[name] for name in ("candidates", "positives", "queries_without_negative")
+        )
+        counts = MiningCounts(
+            queries=len(self.positives),
+            queries_without_positive=len(self.collection.queries) - len(self.positives),
+            candidates=candidates,
+            positives=positives,
+            removed=dict(self.removed),
+            removal_rates={name: count / max(1, candidates - positives) for name, count in self.removed.items()},
+            queries_without_negative=without,
+        )
+        if without == len(self.positives):
             on = ", ".join(f"{name} {value}" for name, value in self.filters.active.items())
             way = f"loosen the filters ({on}) or raise" if on else "raise"
             raise InputError(
-                f"{self.collection.name}: no query keeps a negative ({_format_counts(counts)}); {way} "
-                "the depth, "
+                f"{self.collection.name}: no query keeps a negative ({_format_counts(counts)}); {way} the depth, "
                 f"which is {self.depth}"
             )
         return counts
 
 
-def _positives(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
-    """The corpus rows of every query's relevant documents, for queries that have any."""
+def relevant_rows(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
+    """Query id to the corpus rows that are relevant to it (grade above 0), for queries that have some.
+
+    Raises:
+        InputError: no query has any.
+    """
     found = {}
     for query in collection.queries:
-        relevant = [d for d, grade in collection.qrels.get(query, {}).items() if grade > 0]
+        relevant = [document for document, grade in collection.qrels.get(query, {}).items() if grade > 0]
         rows = collection.documents.rows(relevant)
         if (rows >= 0).any():
             found[query] = rows[rows >= 0]
@@ -298,17 +308,7 @@ def _positives(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
     return found
 
 
-def _check(depth: int, keep: int, seed: int, episode: int, query_block: int) -> None:
-    if not 1 <= keep <= depth:
-        raise InputError(f"keep must be at least 1 and at most the depth, not {keep} of {depth}")
-    if seed < 0 or episode < 0 or query_block < 1:
-        raise InputError(
-            f"seed and episode must not be negative and query_block must be at least 1, not {seed}, "
-            f"{episode} and {query_block}"
-        )
-
-
-def _format_counts(counts: dict[str, Any]) -> str:
+def _format_counts(counts: MiningCounts) -> str:
     removed = "".join(
         f", {name} removed {count} ({counts['removal_rates'][name]:.1%})" for name, count in counts["removed"].items()
     )
@@ -319,11 +319,7 @@ def _format_counts(counts: dict[str, Any]) -> str:
     )
 
 
-def _new_array(file: Path, dtype: Any, shape: tuple[int, int]) -> np.memmap[Any, Any]:
-    return np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=shape)
-
-
-def _saved(folder: Path, identity: dict[str, Any]) -> MinedNegatives | None:
+def _saved(folder: Path, identity: Json) -> MinedNegatives | None:
     """What is in ``folder`` if it is whole and was made for ``identity``."""
     if not folder.exists():
         return None
@@ -339,7 +335,7 @@ def _saved(folder: Path, identity: dict[str, Any]) -> MinedNegatives | None:
     return mined
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], MinedNegatives]:
+def _read(folder: Path) -> tuple[Json, MinedNegatives]:
     """The identity of a finished mining and its result; whatever is wrong with it raises."""
     record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
     rows, embeddings = (np.load(folder / file, mmap_mode="r") for file in (_ROWS, _EMBEDDINGS))
@@ -351,18 +347,9 @@ def _read(folder: Path) -> tuple[dict[str, Any], MinedNegatives]:
 def bm25_negatives(
     collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42
 ) -> dict[str, np.ndarray]:
-    """BM25's best documents for each query, all known positives removed.
+    """Query id to its best (1..depth,) int64 corpus rows by BM25, best first, all known positives removed.
 
-    A query for which BM25 finds nothing else gets documents drawn at random; they are counted.
-
-    Args:
-        collection: with queries and qrels.
-        text_format: joins titles and texts.
-        depth: most negatives a query.
-        seed: of the random ones.
-
-    Returns:
-        Query id to corpus rows, (1..depth,) int64, best first.
+    A query for which BM25 finds nothing else gets documents drawn at random by ``seed``; they are counted.
 
     Raises:
         InputError: every document is relevant to a query.

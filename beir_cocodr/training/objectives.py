@@ -2,14 +2,13 @@
 
 A new objective is a row of :data:`OBJECTIVES`, and a view or a loss if no other objective has it; a new weighting a row
 of :data:`WEIGHTINGS` and a loss; a new teacher a row of :data:`TEACHERS` and a class. Options and the command line's
-help are made from the tables, so that this module imports no torch: what needs it is imported when it is built.
+help are made from the tables, so this module imports no torch: what needs it is imported when it is built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,26 @@ if TYPE_CHECKING:
 
     from beir_cocodr.training.options import PretrainOptions
 
-View = Callable[[SpannedText, np.random.Generator], tuple[str, ...]]
+
+@dataclass(frozen=True)
+class View:
+    """What is seen of a document.
+
+    Args:
+        draw: draws its texts, one for each column.
+        columns: name of each text column, and its task, "query" or "document".
+        two_spans: whether a document needs two spans.
+        options: the options that ``draw`` takes.
+    """
+
+    draw: Callable[..., tuple[str, ...]]
+    columns: Mapping[str, str]
+    two_spans: bool = False
+    options: tuple[str, ...] = ()
+
+    def texts(self, options: PretrainOptions, document: SpannedText, rng: np.random.Generator) -> tuple[str, ...]:
+        """The texts of one document, one for each column."""
+        return self.draw(document, rng, **{name: getattr(options, name) for name in self.options})
 
 
 @dataclass(frozen=True)
@@ -31,14 +49,8 @@ class Objective:
     """One way to learn from a corpus without labels.
 
     Args:
-        help: what is learned, in one line.
-        loss: the function that builds its loss from the model, the options, and the texts embedded at a time (None:
-            all).
-        columns: name of each text column, and its task, "query" or "document".
-        view: draws the texts of one document, one per column.
-        view_options: the options that the view takes.
-        two_spans: whether a document needs two spans.
-        on_queries: whether it sees passages and queries generated for them instead, see
+        loss: builds its loss from the model, the options, and the texts embedded at a time (None: all).
+        view: what it sees of a document; None where it sees passages and queries generated for them instead, see
             :class:`~beir_cocodr.training.pretrain_data.ContextViews`.
         contrastive: whether a text is contrasted with the other documents of its batch.
         masked: whether there are language-model losses over masked tokens, from a Condenser head.
@@ -49,13 +61,8 @@ class Objective:
         defaults: where its paper's settings differ from those of COCO.
     """
 
-    help: str
     loss: Callable[[Any, PretrainOptions, int | None], nn.Module]
-    columns: Mapping[str, str] = field(default_factory=dict)
-    view: Callable[..., tuple[str, ...]] | None = None
-    view_options: tuple[str, ...] = ()
-    two_spans: bool = False
-    on_queries: bool = False
+    view: View | None = None
     contrastive: bool = False
     masked: bool = False
     late_head: bool = False
@@ -64,10 +71,9 @@ class Objective:
     needs_dropout: bool = False
     defaults: Mapping[str, float] = field(default_factory=dict)
 
-    def draw(self, options: PretrainOptions) -> View:
-        """The view with its options."""
-        assert self.view is not None  # objectives on queries have none
-        return partial(self.view, **{name: getattr(options, name) for name in self.view_options})
+    @property
+    def on_queries(self) -> bool:
+        return self.view is None
 
 
 def _coco(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
@@ -109,128 +115,42 @@ def _cotmae(model: Any, options: PretrainOptions, mini_batch_size: int | None) -
     return CoTMAELoss(model, mini_batch_size, options.mlm_weight)
 
 
-_SPANS = {"span_1": "document", "span_2": "document"}
+_SPANS = View(span_pair, {"span_1": "document", "span_2": "document"}, two_spans=True)
+
+_WINDOW = View(window, {"window": "document"})
+
+_WINDOW_TWICE = View(twice, {"view_1": "document", "view_2": "document"})
+
+_CLOZE = View(inverse_cloze, {"query": "query", "passage": "document"}, two_spans=True, options=("keep_query",))
+
+_DAMAGED = View(damaged, {"damaged": "document", "original": "document"}, options=("deletion",))
 
 # The most tokens of a generated query's passage, special tokens included.
 _PASSAGE = {"max_length": 144}
 
+_COTMAE_DEFAULTS = _PASSAGE | {"batch_size": 16_384, "learning_rate": 4e-4, "mask_probability": 0.3}
+
 #: Name to objective: COCO and its rivals (COCO-DR, Table 3), and query-as-context pre-training.
 OBJECTIVES = {
-    "coco": Objective(
-        "two spans of a document find each other, and language-model losses",
-        _coco,
-        _SPANS,
-        span_pair,
-        two_spans=True,
-        contrastive=True,
-        masked=True,
-        dropout=False,
-    ),
-    "mlm": Objective(
-        "masked language modelling from the last layer alone",
-        _coco,
-        {"window": "document"},
-        window,
-        masked=True,
-        late_head=True,
-    ),
-    "condenser": Objective(
-        "the language-model losses alone, on one window of each document",
-        _coco,
-        {"window": "document"},
-        window,
-        masked=True,
-    ),
-    "cocondenser": Objective(
-        "as coco, with encoder dropout, meant for the source corpus (Gao and Callan, 2022)",
-        _coco,
-        _SPANS,
-        span_pair,
-        two_spans=True,
-        contrastive=True,
-        masked=True,
-    ),
-    "simcse": Objective(
-        "a window finds itself under other dropout (Gao et al., 2021)",
-        _simcse,
-        {"view_1": "document", "view_2": "document"},
-        twice,
-        contrastive=True,
-        needs_dropout=True,
-    ),
-    "ict": Objective(
-        "a span finds the rest of its window (Lee et al., 2019)",
-        _infonce,
-        {"query": "query", "passage": "document"},
-        inverse_cloze,
-        ("keep_query",),
-        two_spans=True,
-        contrastive=True,
-    ),
-    "tsdae": Objective(
-        "a decoder rebuilds a window from the embedding of what is left of it (Wang et al., 2021)",
-        _tsdae,
-        {"damaged": "document", "original": "document"},
-        damaged,
-        ("deletion",),
-    ),
-    "qc": Objective(
-        "a passage and a query generated for it find each other, and language-model losses (Wu et al., 2023)",
-        _coco,
-        on_queries=True,
-        contrastive=True,
-        masked=True,
-        defaults=_PASSAGE,
-    ),
-    "cotmae": Objective(
-        "a decoder rebuilds a query from its passage's embedding (Wu et al., 2023)",
-        _cotmae,
-        on_queries=True,
-        masked=True,
-        late_head=True,
-        decoder=True,
-        defaults=_PASSAGE | {"batch_size": 16_384, "learning_rate": 4e-4, "mask_probability": 0.3},
-    ),
+    # Two spans of a document find each other, and language-model losses.
+    "coco": Objective(_coco, _SPANS, contrastive=True, masked=True, dropout=False),
+    # Masked language modelling from the last layer alone.
+    "mlm": Objective(_coco, _WINDOW, masked=True, late_head=True),
+    # The language-model losses alone, on one window of each document.
+    "condenser": Objective(_coco, _WINDOW, masked=True),
+    # As coco, with encoder dropout, meant for the source corpus (Gao and Callan, 2022).
+    "cocondenser": Objective(_coco, _SPANS, contrastive=True, masked=True),
+    # A window finds itself under other dropout (Gao et al., 2021).
+    "simcse": Objective(_simcse, _WINDOW_TWICE, contrastive=True, needs_dropout=True),
+    # A span finds the rest of its window (Lee et al., 2019).
+    "ict": Objective(_infonce, _CLOZE, contrastive=True),
+    # A decoder rebuilds a window from the embedding of what is left of it (Wang et al., 2021).
+    "tsdae": Objective(_tsdae, _DAMAGED),
+    # A passage and a query generated for it find each other, and language-model losses (Wu et al., 2023).
+    "qc": Objective(_coco, contrastive=True, masked=True, defaults=_PASSAGE),
+    # A decoder rebuilds a query from its passage's embedding (Wu et al., 2023).
+    "cotmae": Objective(_cotmae, masked=True, late_head=True, decoder=True, defaults=_COTMAE_DEFAULTS),
 }
-
-
-def build_loss(model: Any, options: PretrainOptions) -> nn.Module:
-    """The objective's loss, with gradient caching where a process's batch is larger than its mini-batch."""
-    from beir_cocodr.distributed import world_size
-
-    cached = options.batch_size // world_size() > options.mini_batch_size
-    mini_batch_size = options.mini_batch_size if cached else None
-    return OBJECTIVES[options.objective].loss(model, options, mini_batch_size)
-
-
-def attach_head(model: Any, base: str, options: PretrainOptions) -> str:
-    """Append the language-model head to ``model``; tells where its weights come from."""
-    from beir_cocodr.models.condenser import build_head
-    from beir_cocodr.models.loading import model_source
-
-    late_only = OBJECTIVES[options.objective].late_head
-    head, origin = build_head(
-        model,
-        model_source(base),
-        0 if late_only else options.n_head_layers,
-        None if late_only else options.skip_from,
-        late_only or options.late_mlm,
-    )
-    model.append(head)
-    model.transformers_model.config.output_hidden_states = True
-    return origin
-
-
-def attach_decoder(model: Any, base: str, options: PretrainOptions) -> str:
-    """Append CoT-MAE's decoder to a model that has its head; tells where its weights come from."""
-    from beir_cocodr.models.cotmae import build_decoder
-    from beir_cocodr.models.loading import model_source
-
-    decoder, origin = build_decoder(
-        model, model[-1], model_source(base), options.decoder, options.decoder_layers, options.decoder_window
-    )
-    model.append(decoder)
-    return origin
 
 
 @dataclass(frozen=True)
@@ -238,39 +158,30 @@ class Weighting:
     """How clusters of queries are weighted.
 
     Args:
-        help: what it does, in a word or a line.
         loss: ``module:object`` of its loss, called with the model and the clusters; None weights all examples alike.
         options: parameter of the loss to option of :class:`FinetuneOptions`.
     """
 
-    help: str
     loss: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-_IDRO = (
-    *("alpha", "rho", "ema", "eps", "beta", "tau", "absent", "renormalize_present"),
-    *("gram", "gradient_layers", "sketch_size", "seed"),
-)
+_IDRO = ("alpha", "rho", "ema", "eps", "beta", "tau", "absent", "renormalize_present", "seed")
+
+_GRAM = ("gram", "gradient_layers", "sketch_size")
 
 #: Name to weighting.
 WEIGHTINGS = {
-    "erm": Weighting("alike"),
+    # All queries alike.
+    "erm": Weighting(),
+    # More weight to clusters whose gradients help all others (COCO-DR, section 4.2).
     "idro": Weighting(
-        "more weight to clusters whose gradients help all others (COCO-DR, section 4.2)",
-        "beir_cocodr.losses.dro:IDROLoss",
-        {name: name for name in _IDRO} | {"mode": "idro_mode"},
+        "beir_cocodr.losses.dro:IDROLoss", {name: name for name in (*_IDRO, *_GRAM)} | {"mode": "idro_mode"}
     ),
-    "groupdro": Weighting(
-        "more weight to clusters with large losses (Sagawa et al., 2020)",
-        "beir_cocodr.losses.dro:GroupDROLoss",
-        {"eta": "eta"},
-    ),
-    "cvar": Weighting(
-        "only the clusters with the largest losses",
-        "beir_cocodr.losses.dro:CVaRLoss",
-        {"cvar_alpha": "cvar_alpha", "eps": "eps"},
-    ),
+    # More weight to clusters with large losses (Sagawa et al., 2020).
+    "groupdro": Weighting("beir_cocodr.losses.dro:GroupDROLoss", {"eta": "eta"}),
+    # Only the clusters with the largest losses.
+    "cvar": Weighting("beir_cocodr.losses.dro:CVaRLoss", {"cvar_alpha": "cvar_alpha", "eps": "eps"}),
 }
 
 
@@ -289,14 +200,12 @@ class TeacherKind:
     means: Callable[[str], bool] | None = None
 
 
+_TEACHERS = "beir_cocodr.training.teachers"
+
 #: Name to kind of teacher; a value means the first kind that takes it.
 TEACHERS = {
-    "bm25": TeacherKind("bm25", "beir_cocodr.training.teachers:BM25Teacher.of", "bm25".__eq__),
-    "hybrid": TeacherKind(
-        "hybrid (BM25 and the encoder)", "beir_cocodr.training.teachers:HybridTeacher.of", "hybrid".__eq__
-    ),
-    "file": TeacherKind(
-        "a file of scores", "beir_cocodr.training.teachers:FileTeacher.of", lambda name: Path(name).is_file()
-    ),
-    "cross-encoder": TeacherKind("a cross-encoder", "beir_cocodr.training.teachers:CrossEncoderTeacher.of"),
+    "bm25": TeacherKind("bm25", f"{_TEACHERS}:BM25Teacher.of", "bm25".__eq__),
+    "hybrid": TeacherKind("hybrid (BM25 and the encoder)", f"{_TEACHERS}:HybridTeacher.of", "hybrid".__eq__),
+    "file": TeacherKind("a file of scores", f"{_TEACHERS}:FileTeacher.of", lambda name: Path(name).is_file()),
+    "cross-encoder": TeacherKind("a cross-encoder", f"{_TEACHERS}:CrossEncoderTeacher.of"),
 }

@@ -68,6 +68,12 @@ class TrainingOptions(Budget):
         check_positive(self, "mini_batch_size")
         check_at_least(self, 0, "seed", "weight_decay", "max_grad_norm")
 
+    def cached_mini_batch(self) -> int | None:
+        """Texts embedded at a time by gradient caching; None where a process's share of a batch fits."""
+        from beir_cocodr.distributed import world_size
+
+        return self.mini_batch_size if self.batch_size // world_size() > self.mini_batch_size else None
+
     def with_overrides(self, **overrides: Any) -> Self:
         """A copy in which every override that is not None stands."""
         return type(self)(**asdict(self) | {k: v for k, v in overrides.items() if v is not None})

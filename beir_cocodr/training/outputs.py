@@ -127,17 +127,11 @@ class TargetEvaluator:
         parse_measures(measures)
         self.output, self.targets, self.measures, self.encoder = output, targets, measures, encoder
         self.points: list[Json] = []
-        on_main(self._check)
+        on_main(lambda: [load_collection(target, "test").name for target in targets])
 
     def __call__(self, model: str, label: str) -> None:
-        self.points += on_main(lambda: [self._point(model, label, *pair) for pair in self._names()])
-
-    def _check(self) -> None:
-        for target in self.targets:
-            load_collection(target, "test")
-
-    def _names(self) -> list[tuple[str, str]]:
-        return list(file_names(self.targets).items())
+        names = file_names(self.targets)
+        self.points += on_main(lambda: [self._point(model, label, target, name) for target, name in names.items()])
 
     def _point(self, model: str, label: str, target: str, name: str) -> Json:
         folder = self.output / "curves" / label.replace(" ", "-") / name
@@ -152,18 +146,8 @@ class TargetEvaluator:
 def finish_rounds(
     output: Path, last: Path, plan: TrainingPlan, rounds: str, records: Sequence[TrainingRecord], points: list[Json]
 ) -> TrainingRecord:
-    """Copy the last round's model to ``output``, with ``curves.json`` and the record of the whole.
-
-    Args:
-        output: the output folder.
-        last: folder of the last round.
-        plan: of the whole.
-        rounds: what the record calls the rounds.
-        records: their records.
-        points: see :class:`TargetEvaluator`.
-
-    Returns:
-        The record that was written.
+    """Copy the model in ``last`` to ``output``, with ``curves.json`` (the points of :class:`TargetEvaluator`) and the
+    record of the whole, which has those of the rounds under the name ``rounds``; returns it.
     """
     each = [
         {"episode": r.episode, "steps": r.steps, "training_loss": r.training_loss, "seconds": r.seconds}

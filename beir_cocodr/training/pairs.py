@@ -38,12 +38,8 @@ class TrainingPairs:
     clock: EpochClock = field(default_factory=EpochClock)
 
     def __post_init__(self) -> None:
-        labelled = [
-            (query, document)
-            for query, grades in self.collection.qrels.items()
-            for document, grade in grades.items()
-            if grade > 0
-        ]
+        judged = [(query, *pair) for query, grades in self.collection.qrels.items() for pair in grades.items()]
+        labelled = [(query, document) for query, document, grade in judged if grade > 0]
         rows = self.collection.documents.rows([document for _, document in labelled])
         self.unknown = int((rows < 0).sum())
         has_pool = np.array([self.pool is None or query in self.pool for query, _ in labelled], bool)
@@ -95,8 +91,7 @@ class TrainingPairs:
         queries = [self.collection.queries[self.queries[pair]] for pair in pairs.tolist()]
         documents = self.collection.documents.take(self.positives[pairs])
         texts = [self.text_format.document(document) for document in documents]
-        shares = {"query": model.truncated_share(queries, "query")}
-        return shares | {"document": model.truncated_share(texts, "document")}
+        return {"query": model.truncated_share(queries, "query"), "document": model.truncated_share(texts, "document")}
 
     def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         texts: dict[str, list[Any]] = {column: [] for column in self.columns}

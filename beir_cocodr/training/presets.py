@@ -20,69 +20,37 @@ from beir_cocodr.training.options import DistillOptions, FinetuneOptions, Pretra
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+    from beir_cocodr.provenance import TrainingRecord
+    from beir_cocodr.training.adapt import StageRun
+
+# Only what differs from the defaults, which are the papers' too.
 # COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs of 200
 # documents, and 64 triplets a GPU.
-_COCO: Json = {
-    "objective": "coco",
-    "epochs": 8,
-    "batch_size": 2048,
-    "mini_batch_size": 64,
-    "learning_rate": 1e-4,
-    "warmup": 0.1,
-    "weight_decay": 0.01,
-    "span_tokens": 30,
-    "max_length": 128,
-}
+_COCO: Json = {"mini_batch_size": 64}
 
 _IDRO: Json = {
     "loss": "triplet",
     "weighting": "idro",
-    "clusters": 50,
     "episodes": 3,
-    "negatives": 1,
     "negative_depth": 200,
-    "mining_depth": 200,
-    "mining_keep": 30,
     "batch_size": 64,
     "max_steps": 45_000,
     "learning_rate": 5e-6,
     "warmup": 3_000,
-    "max_grad_norm": 1.0,
     "gradient_layers": 3,
 }
 
 # Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens.
-_QUERIES: Json = {
-    "objective": "qc",
-    "max_steps": 120_000,
-    "batch_size": 2048,
-    "mini_batch_size": 64,
-    "learning_rate": 1e-4,
-    "warmup": 0.1,
-    "weight_decay": 0.01,
-}
-
-_COTMAE: Json = _QUERIES | {
-    "objective": "cotmae",
-    "max_steps": 50_000,
-    "batch_size": 16_384,
-    "learning_rate": 4e-4,
-    "mask_probability": 0.3,
-    "decoder": "autoregressive",
-}
+_QUERIES: Json = {"objective": "qc", "max_steps": 120_000, "mini_batch_size": 64}
 
 _TWO_STAGES: Json = {
     "stages": 2,
     "loss": "infonce",
     "negatives": 15,
     "negative_depth": 200,
-    "mining_depth": 200,
     "mining_keep": 200,
     "batch_size": 64,
     "epochs": 3,
-    "learning_rate": 2e-5,
-    "weight_decay": 0.01,
-    "seed": 42,
     "query_length": 32,
     "document_length": 144,
 }
@@ -100,7 +68,7 @@ PRESETS: dict[str, dict[str, Json]] = {
         "finetune": _IDRO | {"max_steps": 30_000, "gradient_layers": 2},
     },
     "qc": {"pretrain": _QUERIES, "finetune": _TWO_STAGES},
-    "cotmae": {"pretrain": _COTMAE, "finetune": _TWO_STAGES},
+    "cotmae": {"pretrain": _QUERIES | {"objective": "cotmae", "max_steps": 50_000}, "finetune": _TWO_STAGES},
     # The whole recipe on two cores in minutes, to see it work; not a setting of the paper's.
     "cpu": {
         "pretrain": _COCO | _SMALL | {"batch_size": 64, "mini_batch_size": 32},
@@ -171,98 +139,65 @@ class AdaptStage:
     Args:
         name: in folders.
         label: in tables.
-        train: trains it, from what it learns from (:class:`~beir_cocodr.training.adapt.Data`), the model it starts
-            from, the output, its options, whether to resume, and how encoders are loaded; returns the record of the
-            training. A function, or ``module:object``.
+        train: trains it as a :class:`~beir_cocodr.training.adapt.StageRun` says and returns the record of the training;
+            a function, or ``module:object``.
         kind: class of its options.
         settings: what differs from that class's defaults.
-        needs_source, needs_queries: what it cannot do without.
+        needs_queries: whether it cannot do without generated queries.
     """
 
     name: str
     label: str
-    train: str | Callable[..., Any]
+    train: str | Callable[[StageRun], TrainingRecord]
     kind: type[TrainingOptions]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    needs_source: bool = False
     needs_queries: bool = False
 
     @property
-    def trainer(self) -> Callable[..., Any]:
+    def trainer(self) -> Callable[[StageRun], TrainingRecord]:
         """``train``, imported if it is not there yet."""
-        found: Callable[..., Any] = load_object(self.train) if isinstance(self.train, str) else self.train
+        found: Callable[[StageRun], TrainingRecord] = (
+            load_object(self.train) if isinstance(self.train, str) else self.train
+        )
         return found
 
 
-# Held-out generated queries must not stop these or choose among their weights: they tell how well a query finds the
+_ADAPT = "beir_cocodr.training.adapt"
+
+# Ma et al., 2021 (QGen): in-batch negatives alone.
+_QGEN: Json = {"loss": "infonce", "negatives": 0}
+
+# Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps. Held-out generated
+# queries must not stop this stage and the next or choose among their weights: they tell how well a query finds the
 # passage that it was made from, and not whether the retriever got better.
-_NOT_HELD_OUT: Mapping[str, Any] = {"held_out": 0.0, "warmup": 0.1}
+_GPL: Json = {"loss": "margin_mse", "positives": 1, "m_bm25": 0, "m_hard": 1, "candidates": 50, "held_out": 0.0} | {
+    "batch_size": 32,
+    "learning_rate": 2e-5,
+    "max_steps": 140_000,
+    "warmup": 1_000,
+    "refresh_steps": 140_000,
+}
+
+_HYBRID: Json = {"loss": "kl", "anchors": "fused", "positives": 5, "m_bm25": 3, "m_hard": 3, "candidates": 20} | {
+    "held_out": 0.0,
+    "batch_size": 8,
+    "learning_rate": 3e-5,
+    "warmup": 0.1,
+}
 
 #: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training on a small
 #: corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), and pseudo labels of the target last.
 ADAPT_STAGES: dict[str, AdaptStage] = {
-    "coco": AdaptStage("coco", "COCO", "beir_cocodr.training.adapt:coco_stage", PretrainOptions),
+    "coco": AdaptStage("coco", "COCO", f"{_ADAPT}:coco_stage", PretrainOptions),
     "cotmae": AdaptStage(
-        "cotmae",
-        "CoT-MAE",
-        "beir_cocodr.training.adapt:context_stage",
-        PretrainOptions,
-        {"objective": "cotmae"},
-        needs_queries=True,
+        "cotmae", "CoT-MAE", f"{_ADAPT}:context_stage", PretrainOptions, {"objective": "cotmae"}, True
     ),
-    "qc": AdaptStage(
-        "qc", "QC", "beir_cocodr.training.adapt:context_stage", PretrainOptions, {"objective": "qc"}, needs_queries=True
-    ),
-    "finetune": AdaptStage(
-        "source", "source", "beir_cocodr.training.adapt:source_stage", FinetuneOptions, needs_source=True
-    ),
-    # Ma et al., 2021 (QGen): in-batch negatives alone.
-    "qgen": AdaptStage(
-        "qgen",
-        "QGen",
-        "beir_cocodr.training.adapt:qgen_stage",
-        FinetuneOptions,
-        {"loss": "infonce", "negatives": 0},
-        needs_queries=True,
-    ),
-    # Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps.
-    "gpl": AdaptStage(
-        "gpl",
-        "GPL",
-        "beir_cocodr.training.adapt:gpl_stage",
-        DistillOptions,
-        {
-            **_NOT_HELD_OUT,
-            "loss": "margin_mse",
-            "positives": 1,
-            "m_bm25": 0,
-            "m_hard": 1,
-            "candidates": 50,
-            "batch_size": 32,
-            "learning_rate": 2e-5,
-            "max_steps": 140_000,
-            "warmup": 1_000,
-            "refresh_steps": 140_000,
-        },
-        needs_queries=True,
-    ),
+    "qc": AdaptStage("qc", "QC", f"{_ADAPT}:context_stage", PretrainOptions, {"objective": "qc"}, True),
+    "finetune": AdaptStage("source", "source", f"{_ADAPT}:source_stage", FinetuneOptions),
+    "qgen": AdaptStage("qgen", "QGen", f"{_ADAPT}:qgen_stage", FinetuneOptions, _QGEN, True),
+    "gpl": AdaptStage("gpl", "GPL", f"{_ADAPT}:gpl_stage", DistillOptions, _GPL, True),
     "hybrid-distill": AdaptStage(
-        "hybrid-distill",
-        "hybrid-distill",
-        "beir_cocodr.training.adapt:hybrid_stage",
-        DistillOptions,
-        {
-            **_NOT_HELD_OUT,
-            "loss": "kl",
-            "anchors": "fused",
-            "positives": 5,
-            "m_bm25": 3,
-            "m_hard": 3,
-            "candidates": 20,
-            "batch_size": 8,
-            "learning_rate": 3e-5,
-        },
-        needs_queries=True,
+        "hybrid-distill", "hybrid-distill", f"{_ADAPT}:hybrid_stage", DistillOptions, _HYBRID, True
     ),
 }
 
@@ -271,7 +206,7 @@ def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> An
     """A stage's options: its own settings, over them a preset, over it overrides that are not None."""
     found = ADAPT_STAGES[stage]
     given = {name: value for name, value in overrides.items() if value is not None}
-    key = {"coco": "pretrain"}.get(stage, stage)
+    key = "pretrain" if stage == "coco" else stage
     return stage_options(found.kind, key, preset, defaults=found.settings, **given)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import set_seed
 
 from beir_cocodr.data.collection import Collection, load_collection
@@ -15,13 +16,13 @@ from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import file_sha256
-from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead
-from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
+from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder, build_decoder
+from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.records import CollectionProvenance, Json
-from beir_cocodr.training.objectives import OBJECTIVES, attach_decoder, attach_head, build_loss
+from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.outputs import lock_output, training_plan
 from beir_cocodr.training.pretrain_data import ContextViews, DocumentViews
@@ -29,14 +30,10 @@ from beir_cocodr.training.trainer import Stage, run_stage
 
 
 def context_provenance(folders: Sequence[str], collections: Sequence[Collection]) -> list[CollectionProvenance]:
-    """The records of folders with generated queries, by hashes and counts.
-
-    Args:
-        folders: made by ``generate-queries``; none is fine.
-        collections: the corpora that are trained on; each must have queries, and no folder another corpus.
+    """The records of folders that ``generate-queries`` made, by hashes and counts.
 
     Raises:
-        InputError: a folder is not finished, has the queries of another corpus, or a corpus has none.
+        InputError: a folder is not finished or has the queries of another corpus, or one of ``collections`` has none.
     """
     corpora = {collection.documents.content_hash: collection.name for collection in collections}
     found = []
@@ -118,7 +115,9 @@ def pretrain(
     plan = training_plan(options.objective, base, model, encoder, options, given)
     if (record := lock_output(output, resume, plan)) is not None:
         return record
-    stage = _stage(plan, model, base, _views(collections, queries, model, options), options)
+    on_queries = OBJECTIVES[options.objective].on_queries
+    views = ContextViews(queries, model, options) if on_queries else DocumentViews(collections, model, options)
+    stage = _stage(plan, model, base, views, options)
     with _encoder_dropout(model, options.keeps_dropout):
         return run_stage(stage, options, output, resume)
 
@@ -137,13 +136,28 @@ def _check_queries(options: PretrainOptions, queries: Sequence[str]) -> None:
         )
 
 
-def _views(
-    collections: Sequence[Collection], queries: Sequence[str], model: Any, options: PretrainOptions
-) -> DocumentViews | ContextViews:
-    """What the objective sees."""
-    if OBJECTIVES[options.objective].on_queries:
-        return ContextViews(queries, model, options)
-    return DocumentViews(collections, model, options)
+def build_loss(model: Any, options: PretrainOptions) -> nn.Module:
+    """The objective's loss, with gradient caching where a process's batch is larger than its mini-batch."""
+    return OBJECTIVES[options.objective].loss(model, options, options.cached_mini_batch())
+
+
+def attach_head(model: Any, base: str, options: PretrainOptions) -> str:
+    """Append the language-model head to ``model``; returns where its weights come from."""
+    layers, skip_from, late = options.n_head_layers, options.skip_from, options.late_mlm
+    if OBJECTIVES[options.objective].late_head:
+        layers, skip_from, late = 0, None, True
+    head, origin = build_head(model, model_source(base), layers, skip_from, late)
+    model.append(head)
+    model.transformers_model.config.output_hidden_states = True
+    return origin
+
+
+def attach_decoder(model: Any, base: str, options: PretrainOptions) -> str:
+    """Append CoT-MAE's decoder to a model that has its head; returns where its weights come from."""
+    shape = (options.decoder, options.decoder_layers, options.decoder_window)
+    decoder, origin = build_decoder(model, model[-1], model_source(base), *shape)
+    model.append(decoder)
+    return origin
 
 
 def _stage(

@@ -27,6 +27,8 @@ from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.trainer import EpochClock
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class MaskingCollator(SentenceTransformerDataCollator):
@@ -50,10 +52,8 @@ class MaskingCollator(SentenceTransformerDataCollator):
             if column not in self.maskers:
                 continue
             ids, masker = batch[f"{column}_input_ids"].numpy(), self.maskers[column]
-            masked = [
-                masker(ids[i], np.random.default_rng((self.seed, self.clock.epoch, row, number)))
-                for i, row in enumerate(rows)
-            ]
+            rngs = (np.random.default_rng((self.seed, self.clock.epoch, row, number)) for row in rows)
+            masked = [masker(tokens, rng) for tokens, rng in zip(ids, rngs, strict=True)]
             batch[f"{column}_input_ids"] = torch.from_numpy(np.stack([ids for ids, _ in masked]))
             batch[f"{column}_mlm_labels"] = torch.from_numpy(np.stack([labels for _, labels in masked]))
         return batch
@@ -92,9 +92,7 @@ class Views:
             router_mapping=dict(self.columns),
             max_length=options.max_length,
             columns=tuple(self.columns),
-            maskers={
-                column: WholeWordMasker(self.model.tokenizer, share) for column, share in self.mask_shares().items()
-            },
+            maskers={name: WholeWordMasker(self.model.tokenizer, share) for name, share in self.mask_shares().items()},
             clock=self.clock,
             seed=options.seed,
         )
@@ -121,9 +119,6 @@ def content_tokens(model: Any, max_length: int) -> int:
     return max(1, max_length - int(tokenizer.num_special_tokens_to_add()) - len(prompt))
 
 
-log = logging.getLogger(__name__)
-
-
 @dataclass
 class DocumentViews(Views):
     """One row of texts per document, drawn anew each epoch, reproducibly by (seed, epoch, row).
@@ -146,12 +141,12 @@ class DocumentViews(Views):
     batch_keys: None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        objective = OBJECTIVES[self.options.objective]
-        self.columns, self.two_spans = dict(objective.columns), objective.two_spans
-        self.view = objective.draw(self.options)
+        view = OBJECTIVES[self.options.objective].view
+        assert view is not None  # objectives on queries have none
+        self.view, self.columns = view, dict(view.columns)
         self.bounds = np.cumsum([0] + [len(collection.documents) for collection in self.collections])
         self.max_tokens = content_tokens(self.model, self.options.max_length)
-        least = self.options.span_tokens if self.two_spans else 0
+        least = self.options.span_tokens if self.view.two_spans else 0
         found, start = [], 0
         for collection in self.collections:
             for chunk in collection.documents.chunks(10_000):
@@ -162,8 +157,13 @@ class DocumentViews(Views):
         self.rows = np.concatenate(found)
         names = ", ".join(collection.name for collection in self.collections)
         if not len(self.rows):
-            raise InputError(self._nothing(names))
-        has = "have two spans" if self.two_spans else "have text"
+            if not view.two_spans:
+                raise InputError(f"no document of {names} has any text to train on")
+            raise InputError(
+                f"no document of {names} has more than {self.options.span_tokens} tokens, so two spans for "
+                f"{self.options.objective}; lower span_tokens, or join short texts into longer documents"
+            )
+        has = "have two spans" if self.view.two_spans else "have text"
         log.info("%s: %d of %d documents %s, the others are left out", names, len(self.rows), start, has)
 
     def dataset(self) -> Dataset:
@@ -174,7 +174,7 @@ class DocumentViews(Views):
 
     def counts(self) -> dict[str, int]:
         """How many documents are trained on."""
-        return {"documents_with_two_spans" if self.two_spans else "documents_with_text": len(self.rows)}
+        return {"documents_with_two_spans" if self.view.two_spans else "documents_with_text": len(self.rows)}
 
     def names(self, rows: Sequence[int]) -> list[str]:
         """Documents by row number: "corpus: id", or the id alone where there is one corpus."""
@@ -195,19 +195,11 @@ class DocumentViews(Views):
         rng = np.random.default_rng((options.seed, self.clock.epoch, row))
         offsets = tokens["offset_mapping"]
         ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
-        return self.view(SpannedText(text, offsets, ranges, self.max_tokens), rng)
+        return self.view.texts(options, SpannedText(text, offsets, ranges, self.max_tokens), rng)
 
     def _place(self, row: int) -> tuple[Collection, int]:
         corpus = int(np.searchsorted(self.bounds, row, side="right")) - 1
         return self.collections[corpus], int(row - self.bounds[corpus])
-
-    def _nothing(self, names: str) -> str:
-        if not self.two_spans:
-            return f"no document of {names} has any text to train on"
-        return (
-            f"no document of {names} has more than {self.options.span_tokens} tokens, so two spans for "
-            f"{self.options.objective}; lower span_tokens, or join short texts into longer documents"
-        )
 
 
 # A share of cut passages that is worth a warning.
@@ -302,14 +294,9 @@ class ContextViews(Views):
         rows; with mixed contexts, passages that are alone in their document, and those of them that always meet a
         query.
         """
-        lengths = pc.sum(pc.list_value_length(self.passages.data.column("queries")))
-        counts = {
-            "passages": len(self),
-            "documents": self._documents(),
-            "queries": lengths.as_py(),
-            "truncated": self._truncated(),
-        }
-        return counts | (self._unmixed() if self.options.mix else {})
+        queries = pc.sum(pc.list_value_length(self.passages.data.column("queries"))).as_py()
+        counts = {"passages": len(self), "documents": self._documents(), "queries": queries}
+        return {**counts, "truncated": self._truncated(), **(self._unmixed() if self.options.mix else {})}
 
     def _load(self, folder: str) -> Dataset:
         # The first process writes the table, all map it.
@@ -320,11 +307,8 @@ class ContextViews(Views):
         return int(self.document[-1]) if len(self) else 0
 
     def _two_passages(self, row: int, rng: np.random.Generator) -> tuple[str, str] | None:
-        places = [
-            place
-            for place in (row - 1, row + 1)
-            if 0 <= place < len(self) and self.document[place] == self.document[row]
-        ]
+        near = (place for place in (row - 1, row + 1) if 0 <= place < len(self))
+        places = [place for place in near if self.document[place] == self.document[row]]
         text = self.passages[row]["text"]
         if places:
             return text, self.passages[places[int(rng.integers(len(places)))]]["text"]
@@ -349,8 +333,7 @@ class ContextViews(Views):
         columns = zip(*(self.texts(row) for row in rows), strict=True)
         for column, prompt, texts in zip(self.columns, prompts, columns, strict=True):
             tokens = self.model.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)
-            cut = sum(len(ids) > self.options.max_length for ids in tokens["input_ids"])
-            shares[column] = cut / len(texts)
+            shares[column] = sum(len(ids) > self.options.max_length for ids in tokens["input_ids"]) / len(texts)
         if shares["passage"] > _MANY:
             log.warning(
                 "%.0f%% of the passages are cut at %d tokens: raise max_length, or generate queries with "

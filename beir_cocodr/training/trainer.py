@@ -132,18 +132,14 @@ class FiniteGuard(TrainerCallback):
         examples = self.names(self.rows) if self.names is not None else []
         last = self.checkpoint()
         place = self.output / f"nonfinite{f'-{rank()}' if rank() else ''}.json"
-        found = {
-            "step": self.step,
-            "what": what,
-            "examples": examples,
-            "last_good_checkpoint": None if last is None else str(last),
-        }
+        good = None if last is None else str(last)
+        found = {"step": self.step, "what": what, "examples": examples, "last_good_checkpoint": good}
         write_text(place, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         more = f" and {len(examples) - _NAMED} more" * (len(examples) > _NAMED)
         batch = f", for the batch {', '.join(examples[:_NAMED])}{more}" if examples else ""
-        good = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
+        way = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
         raise NonFiniteTraining(
-            f"step {self.step}: {what}{batch} (all in {place}); {good}: "
+            f"step {self.step}: {what}{batch} (all in {place}); {way}: "
             "start again with a lower learning rate, or look at these texts"
         )
 
@@ -220,7 +216,7 @@ class GuardedTrainer(BaseTrainer):
     guard: FiniteGuard
     batch_keys: Any = None
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **settings: Any) -> Any:
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor | Any], *args: Any, **settings: Any) -> Any:
         labels = inputs.get("label")  # numbers of examples, or a teacher's scores
         self.guard.rows = labels.tolist() if isinstance(labels, Tensor) and labels.ndim == 1 else []
         loss = super().compute_loss(model, inputs, *args, **settings)
@@ -263,14 +259,11 @@ class GuardedTrainer(BaseTrainer):
 
 
 class _Trainer(GuardedTrainer, SentenceTransformerTrainer):
-    """Trains a stage."""
+    pass
 
 
 def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> TrainingRecord:
-    """Train, save the encoder to ``output`` and write its training.json last.
-
-    Returns:
-        The record that was written.
+    """Train, save the encoder to ``output``, and last write its training.json and return it.
 
     Raises:
         InputError: no batch can be made of the data.

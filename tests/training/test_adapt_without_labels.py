@@ -169,11 +169,11 @@ def test_pairs_to_label_are_those_of_the_base_and_the_best_of_the_others(adapted
 def stage_that_makes(encoder, spans=False):
     """The stage coco with a result that was made elsewhere, which learned by spans or not by its record."""
 
-    def train(data, start, output, options, resume, overrides):
-        shutil.copytree(encoder, output)
-        given = collection_provenance(load_collection(data.corpus, labels="none"), queries=False)
-        record = TrainingRecord("coco", start, seen=(given,) if spans else (), seconds=0.0)
-        write_record(output, record)
+    def train(run):
+        shutil.copytree(encoder, run.output)
+        given = collection_provenance(load_collection(run.data.corpus, labels="none"), queries=False)
+        record = TrainingRecord("coco", run.start, seen=(given,) if spans else (), seconds=0.0)
+        write_record(run.output, record)
         return record
 
     return dataclasses.replace(ADAPT_STAGES["coco"], train=train)

@@ -24,10 +24,10 @@ from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.models.cotmae import DECODER_FOLDER
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training import trainer as run
-from beir_cocodr.training.objectives import OBJECTIVES, attach_head, build_loss
+from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import stage_options
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretrain import attach_head, build_loss, pretrain
 
 
 @pytest.fixture(scope="module")
