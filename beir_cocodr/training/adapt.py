@@ -51,16 +51,7 @@ class Data:
 
 @dataclass(frozen=True)
 class StageRun:
-    """One training of one stage.
-
-    Args:
-        data: what it may learn from.
-        start: the model that it starts from.
-        output: the folder for the model.
-        options: of the stage's own kind.
-        resume: go on with an interrupted output, keep a finished one.
-        encoder: how encoders are loaded.
-    """
+    """One training of one stage: from the model ``start`` on ``data``, with options of the stage's own kind."""
 
     data: Data
     start: str
@@ -121,7 +112,8 @@ def adapt(
     samples: int = 300,
     search: SearchOptions = SearchOptions(),
 ) -> AdaptationRecord:
-    """Adapt ``base`` to ``corpus`` with labels from ``source``, and judge whether it got better.
+    """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better, and return what adapt.json
+    holds.
 
     Each stage is trained from the base alone, and all of them one after the other: ``coco`` and ``finetune`` make
     ``output/models/source``, ``output/models/coco`` and ``output/models/coco+source``. If the corpus has labels in
@@ -148,23 +140,18 @@ def adapt(
         samples: without labels: held-out crops, and generated queries, that models are compared on.
         search: how models search in the evaluation; ``search.encoder`` counts in training, too.
 
-    Returns:
-        The record that adapt.json holds.
-
     Raises:
-        InputError: an unknown stage, no source, no samples, a bad collection or model.
+        InputError: an unknown stage, no source, no samples, a bad collection or model, or ``output`` is taken.
     """
     chosen = chosen_stages(stages)
     target = _check(chosen, corpus, source, split, measures, samples)
-    output_folder(output)
-    if any(output.iterdir()) and not resume:
+    if any(output_folder(output).iterdir()) and not resume:
         raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
     folder = None
     if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
         folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
     settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
-    data = Data(corpus, source, source_split, folder, teacher)
-    plan = AdaptationPlan(base, chosen, data, settings, output)
+    plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, folder, teacher), settings, output)
     models = train_models(plan, resume, search.encoder)
     record = judge_models(plan, models, target, split, measures, queries, samples, search)
     record.write(output / "adapt.json")
@@ -178,9 +165,7 @@ class AdaptationPlan:
     Attributes:
         base: what every stage alone starts from.
         stages: in their right order.
-        data: what they learn from.
         settings: stage to its options.
-        output: the output folder.
     """
 
     base: str
@@ -322,17 +307,8 @@ def _queries(
 
 
 def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = False) -> AdaptationRecord:
-    """Adapt the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and torch, targets scipy and
-    scikit-learn.
-
-    Args:
-        output: folder for models and results.
-        fast: smaller collections and fewer steps, for a first look and for continuous integration.
-        seed: of the training.
-        resume: keep what is finished in ``output``.
-
-    Returns:
-        The record that adapt.json holds.
+    """:func:`adapt` the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and torch, targets scipy
+    and scikit-learn; ``fast`` takes smaller collections and fewer steps.
     """
     corpus, source = "apidocs/scipy+sklearn", "apidocs/stdlib+numpy+pandas+torch"
     if fast:

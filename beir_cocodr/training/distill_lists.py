@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
@@ -115,14 +116,8 @@ def fused_anchors(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """The ``count`` best documents of the fusion for each query, its relevant ones left out.
 
-    Args:
-        hybrid: BM25 and an encoder over the corpus.
-        queries: id to text.
-        relevant: query id to corpus rows.
-        count: of documents a query.
-
-    Returns:
-        Query id to (count,) corpus rows, best first; fewer where the corpus has no more.
+    Queries are ids and their texts, ``relevant`` and the result query ids and their corpus rows; the result's are best
+    first, and fewer than ``count`` where the corpus has no more.
 
     Raises:
         InputError: the corpus has nothing but a query's relevant documents.
@@ -218,11 +213,8 @@ class Rounds(TrainerCallback):
     def _keep_best_round(self) -> None:
         with unfinished(self.folder) as work:
             self.measured.append(self._search(work / "corpus")[1])
-        best = int(np.argmax(self.measured))
         log.info("MRR@10 of held-out queries: %s", ", ".join(f"{value:.4f}" for value in self.measured))
-        if best < len(self.measured) - 1:
-            from safetensors.torch import load_file
-
+        if int(np.argmax(self.measured)) < len(self.measured) - 1:
             self.model.load_state_dict(load_file(self.folder / "best.safetensors"))
 
     def _make(self, number: int) -> None:
@@ -296,8 +288,6 @@ class Rounds(TrainerCallback):
         return np.stack(lists)
 
     def _keep_best(self) -> None:
-        from safetensors.torch import save_file
-
         state = {name: weight.detach().cpu().clone() for name, weight in self.model.state_dict().items()}
         with atomic_path(self.folder / "best.safetensors") as temporary:
             save_file(state, temporary)
@@ -313,10 +303,8 @@ class TeacherScores:
     """A teacher with a memory in a folder of npy files.
 
     Args:
-        teacher: who is asked for what is not known yet.
+        teacher: asked for what is not known yet.
         queries: id to text, in the order that numbers them.
-        documents: the corpus.
-        folder: of the files; made where missing.
     """
 
     def __init__(self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path) -> None:

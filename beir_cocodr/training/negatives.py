@@ -46,7 +46,6 @@ def apply_filters(
     """Filter the candidates of one query, best first and without its positives.
 
     Args:
-        filters: which, and how sharp.
         scores: (n,) of the candidates.
         positive_scores: (p,) of the query's positives, p > 0; only looked at for ``relative_margin``.
         texts, positive_texts: (n,) and (p,) of :func:`text_keys`; only looked at for ``duplicates``.

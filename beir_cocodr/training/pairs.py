@@ -24,9 +24,6 @@ class TrainingPairs:
     """(query, positive, negatives) with the negatives drawn anew each epoch by (seed, epoch, pair).
 
     Args:
-        collection: with queries and qrels.
-        text_format: joins titles and texts.
-        options: number of negatives, seed.
         pool: query id to the corpus rows that its negatives are drawn from; None where there are none. Queries without
             any are left out, counted.
     """

@@ -126,11 +126,8 @@ class DocumentViews(Views):
     Rows number the documents of all corpora one after another; documents without enough spans give no row and are left
     out, counted.
 
-    Args:
-        collections: only their documents are read.
-        model: the encoder, for its tokenizer and text format.
-        options: see :class:`PretrainOptions`; its objective names the columns, draws the texts, and says whether a
-            document needs two spans, or one with any token is enough.
+    The view of the objective names the columns, draws the texts, and says whether a document needs two spans, or one
+    with any token is enough.
     """
 
     collections: Sequence[Collection]
@@ -216,8 +213,6 @@ class ContextViews(Views):
 
     Args:
         folders: made by ``generate-queries``; their passages are numbered one after another.
-        model: the encoder, for its tokenizer and text format.
-        options: see :class:`PretrainOptions`.
 
     Raises:
         InputError: no passage has a query, too few documents for a batch, or a bad folder.

@@ -69,8 +69,6 @@ class CrossEncoderTeacher:
 
     Args:
         name: hub name or folder of a sentence-transformers cross-encoder.
-        documents: the corpus.
-        text_format: joins titles and texts.
         batch_size: pairs scored at a time.
     """
 
@@ -90,8 +88,7 @@ class CrossEncoderTeacher:
         return cls(setting.name, setting.documents, setting.text_format, device=setting.encoder.device)
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
-        texts = [self.text_format.document(document) for document in self.documents.take(rows)]
-        pairs = [(query, text) for text in texts]
+        pairs = [(query, self.text_format.document(document)) for document in self.documents.take(rows)]
         raw: Any = self.model.predict(
             pairs, batch_size=self.batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
         )
@@ -162,10 +159,6 @@ class HybridTeacher:
 
 class FileTeacher:
     """Scores that were computed before: a TREC run, or lines of query id, document id and score by tabs.
-
-    Args:
-        file: the file.
-        documents: the corpus.
 
     Raises:
         InputError: a line that is neither, a score that is no number, or a pair that has no score.
