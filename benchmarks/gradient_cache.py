@@ -54,8 +54,8 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.losses.coco import COCOLoss, infonce
     from beir_cocodr.models.loading import load_encoder
-    from beir_cocodr.training.objectives import attach_head
     from beir_cocodr.training.options import PretrainOptions
+    from beir_cocodr.training.pretrain import attach_head
     from beir_cocodr.training.pretrain_data import DocumentViews
 
     settings = PretrainOptions(mlm_weight=float(kind == "coco_mlm"))

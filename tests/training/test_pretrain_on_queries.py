@@ -163,7 +163,7 @@ def test_the_decoder_learns(context, tiny_mlm):
     """After some steps it tells the contexts of other passages worse than those of their own."""
     options = settings("autoregressive", mask_probability=0.0)
     found = views(context, tiny_mlm, options)
-    from beir_cocodr.training.objectives import attach_decoder
+    from beir_cocodr.training.pretrain import attach_decoder
 
     model = found.model
     attach_head(model, str(tiny_mlm), options)
