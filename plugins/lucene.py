@@ -16,7 +16,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import ANALYZERS
-from beir_cocodr.retrieval.ranking import Ranking, best_rows, blocks
+from beir_cocodr.retrieval.ranking import Ranking, blocks
 
 from .pyserini_java import import_pyserini, java_class, start_java
 
@@ -96,16 +96,9 @@ class LuceneBM25:
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """The documents that share a term with the query, at most ``top_k`` a query."""
         self.prepare()
-        ties, depth = self.documents.tie_ranks(), min(top_k, len(self.documents))
-        scores = np.zeros((len(queries), depth), np.float32)
-        rows = np.full((len(queries), depth), -1, np.int64)
-        done = 0
-        for _, texts in blocks(queries, _QUERIES):
-            for found, values in self._hits(texts, depth):
-                best = best_rows(values, ties[found], depth)
-                rows[done, : len(best)], scores[done, : len(best)] = found[best], values[best]
-                done += 1
-        return Ranking(list(queries), scores, rows)
+        depth = min(top_k, len(self.documents))
+        hits = (hit for _, texts in blocks(queries, _QUERIES) for hit in self._hits(texts, depth))
+        return Ranking.of_best(queries, hits, self.documents.tie_ranks(), depth)
 
     def describe(self) -> Json:
         return {

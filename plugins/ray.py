@@ -193,7 +193,7 @@ def encode(
     dataset: str,
     model: str,
     output: Path,
-    options: EncodeOptions | None = None,
+    options: EncodeOptions = EncodeOptions(),
     address: str = "local",
     actors: int | None = None,
     threads: int | None = None,

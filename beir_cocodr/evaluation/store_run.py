@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
-
-import numpy as np
+from typing import Any, cast, get_args
 
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
@@ -18,11 +16,10 @@ from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.faiss.transform import Kind
-from beir_cocodr.retrieval.pool import ShareOut, device_list, torch_threads, warn_if_crowded
+from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.store.search import search_store
+from beir_cocodr.retrieval.store.search import search_index, search_store
 from beir_cocodr.retrieval.store.store import EmbeddingStore
-from beir_cocodr.retrieval.topk import NonFiniteScores
 
 _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
 
@@ -43,7 +40,7 @@ def search(
     threads: int | None = None,
     batch_size: int = 64,
     index: str | None = None,
-    share: ShareOut | None = None,
+    share: ShareOut = share_out,
 ) -> dict[str, Any]:
     """Search a store and write a TREC run, exactly unless an index is asked for.
 
@@ -83,7 +80,7 @@ def search(
         if index is None:
             ranking = search_store(opened, ids, vectors, top_k + drop, devices, count, share=share)
         else:
-            ranking = _by_index(opened, index, ids, vectors, top_k + drop)
+            ranking = search_index(opened, cast(Kind, index), ids, vectors, top_k + drop)
         searched = time.perf_counter()
     name = opened.record.model.name or model or "store"
     write_run(output, _results(opened, ranking, drop, top_k), file_names([name])[name])
@@ -148,18 +145,6 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
         encoder = load_encoder(source, EncoderOptions(device=device, **differing))
     store.record.check_encoder(fingerprint(encoder), source, store.folder)
     return encoder
-
-
-def _by_index(store: EmbeddingStore, kind: str, ids: list[str], vectors: Any, top_k: int) -> Ranking:
-    from beir_cocodr.retrieval.store.search import search_index
-
-    known: Any = kind
-    try:
-        return search_index(store, known, ids, vectors, top_k)
-    except NonFiniteScores as error:
-        raise error.named(
-            lambda rows: store.ids(np.asarray(rows, dtype=np.int64)), lambda rows: [ids[r] for r in rows]
-        ) from None
 
 
 def _results(

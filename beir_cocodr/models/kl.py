@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -114,18 +115,59 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
-_BLOCK = 50_000
+class VectorTransform(ABC):
+    """A change of vectors that keeps every ranking; its arrays are saved by name in safetensors.
+
+    Documents d' are centred by c, so that the scores q'·d' lack the constant q'·c.
+
+    Attributes:
+        document_mean: c, (w,) float64.
+    """
+
+    document_mean: np.ndarray
+
+    @abstractmethod
+    def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray:
+        """q' of (n, w) queries, computed in float64."""
+
+    @abstractmethod
+    def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray:
+        """d' of (n, w) documents, computed in float64; a corpus goes through in chunks."""
+
+    def save(self, path: str | Path) -> None:
+        """Write to ``path``, in one step."""
+        with atomic_path(Path(path)) as temporary:
+            save_file(vars(self), temporary)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InputError: it is not there, or something else.
+        """
+        try:
+            return cls(**load_file(path))
+        except (OSError, TypeError, SafetensorError) as error:
+            raise InputError(f"{path} is not a {cls.__name__.lower()} that was saved here ({error})") from error
+
+    def _wide(self, vectors: Any) -> np.ndarray:
+        """A float64 copy."""
+        copy = np.asarray(vectors).astype(np.float64)
+        if copy.ndim != 2 or copy.shape[1] != len(self.document_mean):
+            raise InputError(f"vectors are {copy.shape}, this index has (n, {len(self.document_mean)})")
+        return copy
 
 
 @dataclass(frozen=True, eq=False)
-class Folding:
+class Folding(VectorTransform):
     """A change of q = [1, r] and d = [γ, e] that leaves every ranking as it is and makes the numbers small.
 
-    Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score.
-    Centring: with the mean document c (of γ' and e), d' = [γ', e] − c, which shifts all scores of a query q' by the
-    constant q'·c, and so no ranking. Scores of different queries are no longer comparable: add
-    :meth:`query_offsets` where that matters. Any m and c are right; the true means make the remainder, and so the error
-    of fp16, int8 or product quantisation, small.
+    Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score. Centring: with
+    the mean document c (of γ' and e), d' = [γ', e] − c, which shifts all scores of a query q' by the constant q'·c, and
+    so no ranking. Scores of different queries are no longer comparable: add :meth:`query_offsets` where that matters.
+    Any m and c are right; the true means make the remainder, and so the error of fp16, int8 or product quantisation,
+    small.
 
     γ' sums over all dimensions and is far larger than the rest: an index that quantises has to keep it apart, as N
     float32 numbers, and add it to the score of the quantised rest, q'[1:]·d'[1:]. Where an index cannot (an inverted
@@ -151,22 +193,18 @@ class Folding:
         query_mean, document_mean = _mean(queries, "queries"), _mean(documents, "documents")
         if len(query_mean) != len(document_mean):
             raise InputError(f"queries have {len(query_mean)} dimensions and documents {len(document_mean)}")
-        if query_mean[0] != 1:
-            raise InputError("flattened queries begin with 1; these do not, or they are not MRL's queries")
+        _check_ones(query_mean[:1])
         rest = query_mean[1:]
         document_mean[0] += rest @ document_mean[1:]  # of γ', as folding is linear
         return cls(rest, document_mean)
 
     def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray:
-        """q' of (n, w) queries, computed in float64."""
         folded = self._wide(queries)
-        if not (folded[:, 0] == 1).all():
-            raise InputError("flattened queries begin with 1; these do not, or they are not MRL's queries")
+        _check_ones(folded[:, 0])
         folded[:, 1:] -= self.query_mean
         return folded.astype(dtype)
 
     def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray:
-        """d' of (n, w) documents, computed in float64; a corpus goes through in chunks."""
         folded = self._wide(documents)
         folded[:, 0] += folded[:, 1:] @ self.query_mean
         folded -= self.document_mean
@@ -177,48 +215,21 @@ class Folding:
         offsets: np.ndarray = self.transform_queries(queries, np.float64) @ self.document_mean
         return offsets
 
-    def save(self, path: str | Path) -> None:
-        """Write to ``path``, in safetensors, in one step."""
-        with atomic_path(Path(path)) as temporary:
-            save_file({"query_mean": self.query_mean, "document_mean": self.document_mean}, temporary)
 
-    @classmethod
-    def load(cls, path: str | Path) -> Folding:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            InputError: it is not there, or something else.
-        """
-        try:
-            means = load_file(path)
-            return cls(means["query_mean"], means["document_mean"])
-        except (OSError, KeyError, SafetensorError) as error:
-            raise InputError(f"{path} is not a folding that was saved here ({error})") from error
-
-    def _wide(self, vectors: Any) -> np.ndarray:
-        """A float64 copy."""
-        copy = np.asarray(vectors).astype(np.float64)
-        if copy.ndim != 2 or copy.shape[1] != len(self.document_mean):
-            raise InputError(f"vectors are {copy.shape}, this folding is for (n, {len(self.document_mean)})")
-        return copy
+def _check_ones(first: np.ndarray) -> None:
+    if not (first == 1).all():
+        raise InputError("flattened queries begin with 1; these do not, or they are not MRL's queries")
 
 
-def _blocks(vectors: Any) -> Iterable[Any]:
-    if getattr(vectors, "ndim", 0) != 2:
-        return vectors  # type: ignore[no-any-return]
-    return (vectors[start : start + _BLOCK] for start in range(0, len(vectors), _BLOCK))
-
-
-def _mean(chunks: Iterable[Any], what: str) -> np.ndarray:
-    total: np.ndarray | None = None
+def _mean(vectors: Iterable[Any], what: str) -> np.ndarray:
+    """(w,) float64, of an (n, w) array or of chunks of one."""
+    total: np.ndarray = np.zeros(())
     count = 0
-    for chunk in _blocks(chunks):
-        rows = np.asarray(chunk, dtype=np.float64)
-        total = rows.sum(axis=0) + (0.0 if total is None else total)
-        count += len(rows)
-    if total is None or count == 0:
+    for chunk in [vectors] if getattr(vectors, "ndim", 0) == 2 else vectors:
+        rows = np.asarray(chunk)
+        total, count = total + rows.sum(axis=0, dtype=np.float64), count + len(rows)
+    if not count:
         raise InputError(f"there are no {what} to take the mean of")
     if not np.isfinite(total).all():
         raise InputError(f"the {what} have values that are NaN or infinite")
-    mean: np.ndarray = total / count
-    return mean
+    return total / count

@@ -56,9 +56,7 @@ class Fusion:
 FUSIONS = {
     "hybrid": Fusion("beir_cocodr.retrieval.fusion:Hybrid", "mean of the z-normalised scores"),
     "rrf": Fusion("beir_cocodr.retrieval.fusion:ReciprocalRank", "reciprocal rank fusion"),
-    "feedback": Fusion(
-        "beir_cocodr.retrieval.fusion:Feedback.of", "dense search, the query moved towards hybrid's best"
-    ),
+    "feedback": Fusion("beir_cocodr.retrieval.fusion:Feedback", "dense search, the query moved towards hybrid's best"),
 }
 
 #: Retrievers of one name and no encoder, beside BM25: ``module:object``, called with the corpus and

@@ -13,7 +13,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.ranking import Ranking, best_rows
+from beir_cocodr.retrieval.ranking import Ranking
 
 ANALYZERS = ("english", "none")
 
@@ -54,10 +54,8 @@ class BM25:
             raise InputError(f"unknown BM25 analyzer {analyzer!r}; there are {' and '.join(ANALYZERS)}")
         self.documents, self.text_format = documents, text_format or TextFormat()
         self.analyzer, self.k1, self.b = analyzer, k1, b
-        english = analyzer == "english"
-        self._tokenizer = Tokenizer(
-            stopwords="english" if english else [], stemmer=Stemmer.Stemmer("english") if english else None
-        )
+        english = {"stopwords": "english", "stemmer": Stemmer.Stemmer("english")}
+        self._tokenizer = Tokenizer(**english if analyzer == "english" else {"stopwords": [], "stemmer": None})
         self._empty: int | None = None
         self._index: Any = None
 
@@ -87,16 +85,9 @@ class BM25:
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """The documents that share a term with the query, at most ``top_k`` a query."""
-        ties = self.documents.tie_ranks()
-        depth = min(top_k, len(self.documents))
-        scores = np.zeros((len(queries), depth), np.float32)
-        rows = np.full((len(queries), depth), -1, np.int64)
-        for i, query in enumerate(queries.values()):
-            found = self.scores(query)
-            matching = np.flatnonzero(found > 0)
-            best = matching[best_rows(found[matching], ties[matching], depth)]
-            rows[i, : len(best)], scores[i, : len(best)] = best, found[best]
-        return Ranking(list(queries), scores, rows)
+        found = map(self.scores, queries.values())
+        matching = ((rows := np.flatnonzero(scores > 0), scores[rows]) for scores in found)
+        return Ranking.of_best(queries, matching, self.documents.tie_ranks(), top_k)
 
     def describe(self) -> Json:
         return {

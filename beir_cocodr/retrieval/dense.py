@@ -108,7 +108,7 @@ class Dense:
         try:
             scores, rows = search_chunks(queries, self.embeddings.chunks(), top_k, self.documents.tie_ranks())
         except NonFiniteScores as error:
-            raise error.named(self.documents.ids, lambda rows: [ids[row] for row in rows]) from None
+            raise error.named(self.documents.ids, ids) from None
         return Ranking(ids, scores.cpu().numpy(), rows.cpu().numpy())
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:

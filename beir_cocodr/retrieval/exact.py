@@ -184,7 +184,7 @@ class ExactSearch:
                 excluded_rows=excluded,
             )
         except NonFiniteScores as error:
-            raise error.named(source.ids, lambda at: [query_ids[row] for row in at]) from None
+            raise error.named(source.ids, query_ids) from None
         return query_ids, scores.cpu().numpy(), rows.cpu().numpy()
 
     def _similarity(self, score_function: str | None) -> Similarity:

@@ -24,7 +24,7 @@ def z_normalize(scores: np.ndarray) -> np.ndarray:
 
 
 class _Fusion:
-    """What two fusions of a dense encoder with BM25 share."""
+    """What the fusions of a dense encoder with BM25 share."""
 
     def __init__(self, dense: Dense, bm25: Lexical) -> None:
         self.dense, self.bm25 = dense, bm25
@@ -32,6 +32,11 @@ class _Fusion:
     def prepare(self) -> None:
         self.dense.prepare()
         self.bm25.prepare()
+
+    def describe(self) -> Json:
+        dense = self.dense.describe()
+        same = {name: dense[name] for name in ("similarity", "text_format")}
+        return {**same, "dense": dense, "bm25": self.bm25.describe()}
 
 
 class Hybrid(_Fusion):
@@ -58,7 +63,7 @@ class Hybrid(_Fusion):
         return Ranking(list(queries), np.concatenate(found_scores), np.concatenate(found_rows))
 
     def describe(self) -> Json:
-        return {"model": "mean of z-normalised scores", **_parts(self.dense, self.bm25)}
+        return {"model": "mean of z-normalised scores", **super().describe()}
 
 
 class ReciprocalRank(_Fusion):
@@ -68,72 +73,47 @@ class ReciprocalRank(_Fusion):
     """
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        lists = [part.search(queries, _RRF_DEPTH) for part in (self.dense, self.bm25)]
-        ties = self.dense.documents.tie_ranks()
-        depth = min(top_k, len(ties))
-        scores = np.zeros((len(queries), depth), np.float32)
-        rows = np.full((len(queries), depth), -1, np.int64)
-        for i in range(len(queries)):
-            found = np.unique(np.concatenate([ranking.rows[i][ranking.rows[i] >= 0] for ranking in lists]))
-            fused = np.zeros(len(found))
-            for ranking in lists:
-                listed = ranking.rows[i][ranking.rows[i] >= 0]
-                fused[np.searchsorted(found, listed)] += 1 / (_RRF_CONSTANT + 1 + np.arange(len(listed)))
-            single = fused.astype(np.float32)
-            best = best_rows(single, ties[found], depth)
-            rows[i, : len(best)], scores[i, : len(best)] = found[best], single[best]
-        return Ranking(list(queries), scores, rows)
+        lists = [part.search(queries, _RRF_DEPTH).rows for part in (self.dense, self.bm25)]
+        fused = (_reciprocal_ranks([row[row >= 0] for row in rows]) for rows in zip(*lists, strict=True))
+        return Ranking.of_best(queries, fused, self.dense.documents.tie_ranks(), top_k)
 
     def describe(self) -> Json:
-        return {
-            "model": "reciprocal rank fusion",
-            "constant": _RRF_CONSTANT,
-            "depth": _RRF_DEPTH,
-            **_parts(self.dense, self.bm25),
-        }
+        sizes = {"constant": _RRF_CONSTANT, "depth": _RRF_DEPTH}
+        return {"model": "reciprocal rank fusion", **sizes, **super().describe()}
 
 
-class Feedback:
+def _reciprocal_ranks(lists: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of rows, best first, to the (n,) rows that are in any of them and their fused scores."""
+    found = np.unique(np.concatenate(lists))
+    fused = np.zeros(len(found))
+    for rows in lists:
+        fused[np.searchsorted(found, rows)] += 1 / (_RRF_CONSTANT + 1 + np.arange(len(rows)))
+    return found, fused.astype(np.float32)
+
+
+class Feedback(Hybrid):
     """Dense search with the query moved towards the best documents of the fusion.
 
     q' = normalise(q + weight * mean of the embeddings of the fusion's best ``documents``).
 
     Args:
-        hybrid: the fusion.
+        dense, bm25: what is fused.
         weight: of the mean (default 0.5).
         documents: how many documents it is taken over (default 3).
     """
 
-    def __init__(self, hybrid: Hybrid, weight: float = 0.5, documents: int = 3) -> None:
-        self.hybrid, self.weight, self.documents = hybrid, weight, documents
-
-    @classmethod
-    def of(cls, dense: Dense, bm25: Lexical) -> Feedback:
-        """With the fusion of a dense retriever and BM25."""
-        return cls(Hybrid(dense, bm25))
-
-    def prepare(self) -> None:
-        self.hybrid.prepare()
+    def __init__(self, dense: Dense, bm25: Lexical, weight: float = 0.5, documents: int = 3) -> None:
+        super().__init__(dense, bm25)
+        self.weight, self.documents = weight, documents
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        dense = self.hybrid.dense
-        vectors = dense.encode_queries(list(queries.values()))
-        best = self.hybrid.rank(queries, vectors, self.documents).rows  # (Q, documents)
-        found = dense.embeddings.rows(best.ravel()).numpy().reshape(*best.shape, -1)
+        vectors = self.dense.encode_queries(list(queries.values()))
+        best = self.rank(queries, vectors, self.documents).rows  # (Q, documents)
+        found = self.dense.embeddings.rows(best.ravel()).numpy().reshape(*best.shape, -1)
         mean = torch.from_numpy(found.mean(axis=1))
         moved = torch.nn.functional.normalize(vectors + self.weight * mean, dim=-1)
-        return dense.search_embeddings(list(queries), moved, top_k)
+        return self.dense.search_embeddings(list(queries), moved, top_k)
 
     def describe(self) -> Json:
-        parts = _parts(self.hybrid.dense, self.hybrid.bm25)
-        return {"model": "hybrid feedback", "weight": self.weight, "documents": self.documents, **parts}
-
-
-def _parts(dense: Dense, bm25: Lexical) -> Json:
-    described = dense.describe()
-    return {
-        "similarity": described["similarity"],
-        "text_format": described["text_format"],
-        "dense": described,
-        "bm25": bm25.describe(),
-    }
+        sizes = {"weight": self.weight, "documents": self.documents}
+        return {"model": "hybrid feedback", **sizes, **_Fusion.describe(self)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -28,6 +28,26 @@ class Ranking:
     queries: list[str]
     scores: np.ndarray
     rows: np.ndarray
+
+    @classmethod
+    def of_best(
+        cls, queries: Iterable[str], found: Iterable[tuple[np.ndarray, np.ndarray]], ties: np.ndarray, top_k: int
+    ) -> Self:
+        """The best of what was found for each query: (n,) different rows and their float32 scores, in any order.
+
+        Args:
+            queries: (Q,) query ids.
+            found: rows and scores for each query.
+            ties: (N,) tie ranks of the corpus.
+            top_k: documents wanted; k = min(top_k, N).
+        """
+        ids, depth = list(queries), min(top_k, len(ties))
+        scores = np.zeros((len(ids), depth), np.float32)
+        rows = np.full((len(ids), depth), -1, np.int64)
+        for i, (candidates, values) in enumerate(found):
+            best = best_rows(values, ties[candidates], depth)
+            rows[i, : len(best)], scores[i, : len(best)] = candidates[best], values[best]
+        return cls(ids, scores, rows)
 
     def results(self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None) -> Results:
         """Query id to (document id, score) pairs in rank order, at most ``depth`` of them."""

@@ -53,8 +53,6 @@ def merge_keys(parts: Sequence[Tensor], top_k: int) -> Tensor:
     return keys.topk(min(top_k, keys.shape[1]), dim=1).values
 
 
-Names = Callable[[list[int]], Sequence[str]]
-
 _NAMED = 5
 
 
@@ -79,10 +77,9 @@ class NonFiniteScores(InputError):
         # An exception is otherwise made anew from its message when it comes back from another process.
         return NonFiniteScores, (self.documents, self.queries)
 
-    def named(self, documents: Names, queries: Names) -> NonFiniteScores:
-        """The same error with ids in place of rows."""
-        rows = [int(row) for row in self.documents], [int(row) for row in self.queries]
-        return NonFiniteScores(documents(rows[0]), queries(rows[1]))
+    def named(self, documents: Callable[[list[int]], Sequence[str]], queries: Sequence[str]) -> NonFiniteScores:
+        """The same error with ids in place of rows: a function from rows to document ids, and all query ids."""
+        return NonFiniteScores(documents([int(row) for row in self.documents]), [queries[int(q)] for q in self.queries])
 
 
 def _listed(kind: str, names: Sequence[int | str]) -> str:
@@ -195,7 +192,7 @@ def search_keys(
     """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}: ask for at least one document")
-    queries = _prepared(_matrix(query_embeddings, "query embeddings"), similarity)
+    queries = _prepared(as_matrix(query_embeddings, "query embeddings"), similarity)
     if not len(queries):
         raise InputError("there are no queries to search for")
     if culprits := _rows_with_non_finite(queries):
@@ -203,7 +200,7 @@ def search_keys(
     search = _Search(queries, top_k, query_tile, first_row)
     excluded = None if excluded_rows is None else _tensor(excluded_rows).to(queries.device)
     for chunk, chunk_ranks in chunks:
-        matrix = _matrix(chunk, "a chunk")
+        matrix = as_matrix(chunk, "a chunk")
         # In equal parts: a small last one costs nearly as much as a large one.
         parts = max(1, -(-len(matrix) // document_tile))
         ranks = torch.tensor_split(_tensor(chunk_ranks).to(torch.int64), parts)
@@ -219,7 +216,7 @@ def _ranked(chunks: Iterable[Array], ranks: Tensor | None) -> Iterator[tuple[Ten
     """Chunks with their tie ranks; by default the rows."""
     seen = 0
     for chunk in chunks:
-        matrix = _matrix(chunk, "a chunk")
+        matrix = as_matrix(chunk, "a chunk")
         start, seen = seen, seen + len(matrix)
         if ranks is not None and seen > len(ranks):
             raise InputError(f"there are more documents than tie ranks ({len(ranks)})")
@@ -356,7 +353,12 @@ def _inverse(ranks: Tensor) -> Tensor:
     return inverse
 
 
-def _matrix(array: Array, what: str) -> Tensor:
+def as_matrix(array: Array, what: str) -> Tensor:
+    """A tensor over the memory of an (n, d) array.
+
+    Raises:
+        InputError: it is not two-dimensional.
+    """
     matrix = _tensor(array)
     if matrix.ndim != 2:
         raise InputError(f"{what} must be two-dimensional, not of shape {tuple(matrix.shape)}")

@@ -43,7 +43,7 @@ def test_memory_and_disk_give_the_same_bits(both, beir_folder, tmp_path):
     assert sizes[0] == sizes[1]
     assert max(sizes[0]) == SHARD
     queries, bm25 = load_collection(beir_folder).queries, BM25(memory.documents)
-    for kind in (lambda dense: dense, lambda d: Hybrid(d, bm25), lambda d: Feedback(Hybrid(d, bm25))):
+    for kind in (lambda dense: dense, lambda d: Hybrid(d, bm25), lambda d: Feedback(d, bm25)):
         found = [kind(dense).search(queries, 11) for dense in both]
         np.testing.assert_array_equal(found[0].rows, found[1].rows)
         np.testing.assert_array_equal(found[0].scores, found[1].scores)

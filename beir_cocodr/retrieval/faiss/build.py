@@ -1,14 +1,10 @@
-"""A FAISS index of each kind, made, trained and filled with the vectors of a corpus, which is read from the beginning
-as often as the index needs.
-
-A FAISS index and all that belongs to it, written to a folder and read back.
-"""
+"""A FAISS index of each kind: trained and filled with the vectors of a corpus, written to a folder and read back."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,17 +14,37 @@ import numpy.typing as npt
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import draft_folder
+from beir_cocodr.models.kl import Folding, VectorTransform
 from beir_cocodr.retrieval.faiss.transform import (
     QUANTISED,
+    Centring,
     FaissOptions,
     Layout,
     Matrix,
-    VectorTransform,
     documents_as_queries,
-    fit_transform,
-    load_transform,
 )
-from beir_cocodr.retrieval.topk import NonFiniteScores
+from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
+from beir_cocodr.retrieval.topk import NonFiniteScores, as_matrix
+
+#: Embeddings, or an (N, w) array of any floating type, memory-mapped or not.
+Vectors = Embeddings | npt.NDArray[Any]
+
+# What FAISS's GPU code takes for top_k.
+GPU_DEPTH = 2_048
+
+# Vectors handled at a time: 50 MiB in float64 where there are 768 dimensions.
+_BLOCK = 8_192
+
+# Documents that stand in for queries, and documents decoded at a time.
+_SAMPLE = 10_000
+
+SETTINGS, INDEX, TRANSFORM, REMAINDERS = "settings.json", "index.faiss", "transform.safetensors", "prior.npy"
+
+_FORMAT = 1
+
+_CLASSES = {"flat": "IndexFlat", "hnsw": "IndexHNSWFlat", "ivfpq": "IndexIVFPQ", "sq8": "IndexScalarQuantizer"}
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +65,6 @@ class IndexParts:
     options: FaissOptions
     remainders: Matrix | None = None
     record: dict[str, Any] = field(default_factory=dict)
-
-
-# What its GPU code takes for top_k.
-GPU_DEPTH = 2_048
-
-logger = logging.getLogger(__name__)
 
 
 def import_faiss() -> Any:
@@ -120,18 +130,6 @@ def read_lists_by_inner_product(index: Any) -> None:
     index.own_fields = True
 
 
-def ranges(blocks: Iterable[Matrix]) -> Matrix:
-    """(2, width): the least and the largest value of every dimension."""
-    least, largest = None, None
-    for block in blocks:
-        low, high = block.min(axis=0), block.max(axis=0)
-        least = low if least is None else np.minimum(least, low)
-        largest = high if largest is None else np.maximum(largest, high)
-    assert least is not None
-    assert largest is not None
-    return np.stack([least, largest])
-
-
 def on_gpu(index: Any, kind: str) -> Any:
     """A copy on the first GPU, where FAISS finds one and has this kind there; else the index itself."""
     faiss = import_faiss()
@@ -145,95 +143,18 @@ def on_gpu(index: Any, kind: str) -> Any:
         return index
 
 
-#: An (N, w) array, memory-mapped or not, or a function that returns (n, w) chunks of one anew at each call.
-Vectors = npt.NDArray[Any] | Callable[[], Iterable[Any]]
-
-# Vectors handled at a time: 50 MiB in float64 where there are 768 dimensions.
-_BLOCK = 8_192
-
-
-@dataclass(frozen=True, eq=False)
-class Survey:
-    """What one reading finds: N, w, and the mean (w,) float64."""
-
-    count: int
-    width: int
-    mean: npt.NDArray[np.float64]
-
-
-def blocks(vectors: Vectors) -> Iterator[npt.NDArray[Any]]:
-    """The corpus in blocks of one size, whatever the chunks: what is built from it depends only on its rows.
+def as_embeddings(vectors: Vectors) -> Embeddings:
+    """Arrays as embeddings too; they are not copied.
 
     Raises:
-        InputError: something that is not two-dimensional, or vectors of different widths.
+        InputError: an array that is not two-dimensional.
     """
-    if not callable(vectors):
-        yield from (_matrix(vectors[start : start + _BLOCK]) for start in range(0, len(vectors), _BLOCK))
-        return
-    held: list[npt.NDArray[Any]] = []
-    room, count, width = _BLOCK, 0, None
-    for given in vectors():
-        chunk = _matrix(given)
-        width = width or chunk.shape[1]
-        if chunk.shape[1] != width:
-            raise InputError(f"vectors have {width} dimensions, and from row {count} on {chunk.shape[1]}")
-        count += len(chunk)
-        while len(chunk):
-            held.append(chunk[:room])
-            chunk, room = chunk[room:], room - len(held[-1])
-            if not room:
-                yield np.concatenate(held)
-                held, room = [], _BLOCK
-    if held:
-        yield np.concatenate(held)
+    return vectors if isinstance(vectors, Embeddings) else MemoryEmbeddings(as_matrix(vectors, "vectors"))
 
 
-def survey(vectors: Vectors) -> Survey:
-    """Read everything once.
-
-    Raises:
-        InputError: no vectors, or those of `blocks`.
-        NonFiniteScores: NaN or infinite values; names the rows.
-    """
-    total: npt.NDArray[np.float64] | None = None
-    count = 0
-    for block in blocks(vectors):
-        wide = block.astype(np.float64)
-        if total is None:
-            total = np.zeros(wide.shape[1])
-        if len(wrong := np.flatnonzero(~np.isfinite(wide).all(axis=1))):
-            raise NonFiniteScores((count + wrong).tolist(), [])
-        total += wide.sum(axis=0)
-        count += len(wide)
-    if total is None or not len(total):
-        raise InputError("there are no vectors to index")
-    return Survey(count, len(total), total / count)
-
-
-def take(vectors: Vectors, rows: npt.NDArray[np.int64], count: int) -> npt.NDArray[Any]:
-    """The vectors of ascending ``rows`` of ``count``, (n, w); in one reading.
-
-    Raises:
-        InputError: there are fewer or more of them than at the first reading.
-    """
-    if not callable(vectors):
-        return _matrix(vectors[rows])
-    found, start = [], 0
-    for block in blocks(vectors):
-        first, last = np.searchsorted(rows, [start, start + len(block)])
-        found.append(block[rows[first:last] - start])
-        start += len(block)
-    if start != count:
-        raise changed(start, count)
-    return np.concatenate(found)
-
-
-def changed(now: int, before: int) -> InputError:
-    """To be raised where a function does not give the same vectors at every call."""
-    return InputError(
-        f"there were {before} vectors at the first reading and {now} at a later one: give a function that "
-        "returns the same chunks at every call"
-    )
+def blocks(vectors: Embeddings) -> Iterator[npt.NDArray[Any]]:
+    """The corpus in blocks of one size, whatever its shards: what is built from it depends only on its rows."""
+    return (block.numpy() for block in vectors.blocks(_BLOCK))
 
 
 def sample_rows(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
@@ -244,30 +165,41 @@ def sample_rows(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
     return rows
 
 
-def _matrix(chunk: Any) -> npt.NDArray[Any]:
-    matrix = np.asarray(chunk)
-    if matrix.ndim != 2:
-        raise InputError(f"vectors come in two dimensions, not in shape {matrix.shape}")
-    return matrix
-
-
-# Documents that stand in for queries, and documents decoded at a time.
-_SAMPLE = 10_000
-
-
 def build_parts(
-    vectors: Vectors, options: FaissOptions, queries: npt.NDArray[Any] | None, key: Mapping[str, Any] | None
+    vectors: Embeddings, options: FaissOptions, queries: npt.NDArray[Any] | None, key: Mapping[str, Any] | None
 ) -> tuple[IndexParts, npt.NDArray[Any]]:
-    """The index, nothing measured, and (n, w) queries to measure it with: those given, or stand-ins."""
+    """The index, nothing measured, and (n, w) queries to measure it with: those given, or stand-ins.
+
+    Raises:
+        InputError: no vectors, or queries that do not fit them.
+        NonFiniteScores: NaN or infinite values; names the rows.
+    """
     faiss = import_faiss()
-    found = survey(vectors)
-    options = options.fitted(found.count, found.width)
-    sample = _stand_ins(vectors, options, found) if queries is None else check_queries(queries, found.width)
-    transform = fit_transform(options.transform, found.mean, sample)
-    layout, index = _prepared(vectors, options, transform, found)
-    remainders = _filled(index, vectors, options, transform, layout, found)
+    mean = _mean(vectors)
+    options = options.fitted(len(vectors), vectors.dimensions)
+    sample = _stand_ins(vectors, options) if queries is None else check_queries(queries, vectors.dimensions)
+    transform: VectorTransform
+    if options.transform == "folding":
+        transform = Folding.fit(sample, mean[None])  # folding is linear: of the mean, it gives the mean
+    else:
+        transform = Centring(mean if options.transform == "centring" else np.zeros_like(mean))
+    layout, index = _trained(vectors, options, transform)
+    remainders = _fill(index, vectors, options, transform, layout)
     record = {"key": dict(key or {}), "recall": None, "faiss": faiss.__version__}
     return IndexParts(index, transform, layout, options, remainders, record), sample
+
+
+def _mean(vectors: Embeddings) -> npt.NDArray[np.float64]:
+    """(w,), and a check of all vectors."""
+    total, count = np.zeros(vectors.dimensions), 0
+    for block in blocks(vectors):
+        if len(wrong := np.flatnonzero(~np.isfinite(block).all(axis=1))):
+            raise NonFiniteScores((count + wrong).tolist(), [])
+        total += block.sum(axis=0, dtype=np.float64)
+        count += len(block)
+    if not count:
+        raise InputError("there are no vectors to index")
+    return total / count
 
 
 def check_queries(queries: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
@@ -287,23 +219,25 @@ def check_queries(queries: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     return array
 
 
-def _prepared(vectors: Vectors, options: FaissOptions, transform: VectorTransform, found: Survey) -> tuple[Layout, Any]:
+def _trained(vectors: Embeddings, options: FaissOptions, transform: VectorTransform) -> tuple[Layout, Any]:
     """Layout and trained index, empty still."""
     longest = None
     if options.kind == "hnsw" and options.reduction:
         longest = max(float((part**2).sum(axis=1).max()) for part in _transformed(vectors, transform))
-    layout = Layout.of(options, found.width, longest)
+    layout = Layout.of(options, vectors.dimensions, longest)
     sample = np.empty((0, layout.width), np.float32)
     if options.kind == "sq8":
-        sample = ranges(layout.documents(part) for part in _transformed(vectors, transform))
+        placed = (layout.documents(part) for part in _transformed(vectors, transform))
+        least, largest = zip(*((part.min(axis=0), part.max(axis=0)) for part in placed), strict=True)
+        sample = np.stack([np.min(least, axis=0), np.max(largest, axis=0)])
     if options.kind == "ivfpq":
-        drawn = take(vectors, sample_rows(found.count, options.train_size, options.seed), found.count)
+        drawn = vectors.select(sample_rows(len(vectors), options.train_size, options.seed))
         sample = np.concatenate([layout.documents(part) for part in _transformed(drawn, transform)])
     return layout, new_index(options, layout, sample)
 
 
-def _filled(
-    index: Any, vectors: Vectors, options: FaissOptions, transform: VectorTransform, layout: Layout, found: Survey
+def _fill(
+    index: Any, vectors: Embeddings, options: FaissOptions, transform: VectorTransform, layout: Layout
 ) -> Matrix | None:
     """Add everything; (N,) what codes lose of MRL's prior, for kinds that quantise."""
     keeps = options.kind in QUANTISED and options.transform == "folding"
@@ -313,8 +247,6 @@ def _filled(
         index.add(placed)
         if keeps:
             priors.append(placed[:, 0].copy())
-    if index.ntotal != found.count:
-        raise changed(index.ntotal, found.count)
     if options.kind == "ivfpq":
         read_lists_by_inner_product(index)
     return _lost(index, np.concatenate(priors)) if keeps else None
@@ -334,26 +266,16 @@ def _lost(index: Any, priors: Matrix) -> Matrix:
     return priors
 
 
-def _transformed(vectors: Vectors, transform: VectorTransform) -> Iterator[npt.NDArray[np.float64]]:
+def _transformed(vectors: Embeddings, transform: VectorTransform) -> Iterator[npt.NDArray[np.float64]]:
     return (transform.transform_documents(block, np.float64) for block in blocks(vectors))
 
 
-def _stand_ins(vectors: Vectors, options: FaissOptions, found: Survey) -> npt.NDArray[Any]:
+def _stand_ins(vectors: Embeddings, options: FaissOptions) -> npt.NDArray[Any]:
     """A sample of documents, as queries; none where nobody needs them."""
     if options.transform != "folding" and not options.recall_queries:
-        return np.empty((0, found.width))
-    documents = take(vectors, sample_rows(found.count, _SAMPLE, options.seed), found.count)
+        return np.empty((0, vectors.dimensions))
+    documents = vectors.rows(sample_rows(len(vectors), _SAMPLE, options.seed)).numpy()
     return documents_as_queries(documents) if options.transform == "folding" else documents
-
-
-logger = logging.getLogger(__name__)
-
-
-SETTINGS, INDEX, TRANSFORM, REMAINDERS = "settings.json", "index.faiss", "transform.safetensors", "prior.npy"
-
-_FORMAT = 1
-
-_CLASSES = {"flat": "IndexFlat", "hnsw": "IndexHNSWFlat", "ivfpq": "IndexIVFPQ", "sq8": "IndexScalarQuantizer"}
 
 
 def write_parts(folder: Path, parts: IndexParts) -> None:
@@ -362,7 +284,8 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
     Raises:
         InputError: the folder holds something else, or cannot be written.
     """
-    if folder.exists() and not _may_replace(folder):
+    replaceable = folder.is_dir() and ((folder / SETTINGS).is_file() or not any(folder.iterdir()))
+    if folder.exists() and not replaceable:
         raise InputError(f"{folder} is there and is no index: choose another folder, nothing was written")
     settings = {
         "format": _FORMAT,
@@ -403,7 +326,7 @@ def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts
         remainders = np.load(folder / REMAINDERS) if settings["prior_apart"] else None
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"the index in {folder} cannot be read ({_first_line(error)}): build it again") from error
-    transform = load_transform(options.transform, folder / TRANSFORM)
+    transform = (Folding if options.transform == "folding" else Centring).load(folder / TRANSFORM)
     count, width = settings["count"], settings["width"]
     found = {
         "kind": (type(index).__name__.removesuffix("IP"), _CLASSES[options.kind]),
@@ -435,10 +358,6 @@ def _settings(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is not that of an index of this version: build the index again") from error
     return dict(settings)
-
-
-def _may_replace(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / SETTINGS).is_file() or not any(folder.iterdir()))
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from beir_cocodr.retrieval.faiss.build import (
     GPU_DEPTH,
     IndexParts,
     Vectors,
+    as_embeddings,
     blocks,
     build_parts,
     check_queries,
@@ -29,7 +30,8 @@ from beir_cocodr.retrieval.faiss.build import (
     write_parts,
 )
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Matrix
-from beir_cocodr.retrieval.topk import search_chunks
+from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
+from beir_cocodr.retrieval.topk import as_matrix, search_chunks
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +69,7 @@ def recall_against_exact(
     if not len(queries) or not sample or not depths:
         raise InputError("recall needs at least one query and one depth")
     drawn = np.asarray(queries)[sample_rows(len(queries), sample, seed)]
-    exact = search_chunks(drawn, blocks(vectors), max(depths))[1].numpy()
+    exact = search_chunks(drawn, blocks(as_embeddings(vectors)), max(depths))[1].numpy()
     found = index.search(drawn, exact.shape[1])[1]
     recall: dict[str, float] = {}
     for depth in depths:
@@ -118,7 +120,7 @@ class FaissIndex:
         """Index a corpus, block by block, and measure what the index finds of exact search.
 
         Args:
-            vectors: (N, w), or a function that returns chunks of them; read three to five times.
+            vectors: N of width w, read three to five times.
             options: by default those of "flat".
             queries: (Q, w) a sample of queries. Recall is measured with some of them, and a folding takes their mean.
                 Without, documents stand in: those of MRL as queries of the same distributions. Any mean is right;
@@ -129,18 +131,19 @@ class FaissIndex:
             InputError: no vectors, queries that do not fit them, or what `FaissOptions.fitted` refuses.
             NonFiniteScores: NaN or infinite vectors; names rows.
         """
-        parts, sample = build_parts(vectors, options or FaissOptions(), queries, key)
+        embeddings = as_embeddings(vectors)
+        parts, sample = build_parts(embeddings, options or FaissOptions(), queries, key)
         built = cls(parts)
         if parts.options.recall_queries:
-            built._measure(vectors, sample, "documents" if queries is None else "given")
+            built._measure(embeddings, sample, "documents" if queries is None else "given")
         return built
 
     def search(
         self,
         queries: npt.NDArray[Any],
         top_k: int,
-        tie_ranks: npt.NDArray[np.int64] | None = None,
-        vectors: npt.NDArray[Any] | None = None,
+        tie_ranks: npt.NDArray[Any] | None = None,
+        vectors: Vectors | None = None,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """The best documents of every query.
 
@@ -149,7 +152,7 @@ class FaissIndex:
             top_k: documents wanted for each; k = min(top_k, N).
             tie_ranks: (N,) integers, the smaller comes first among equal scores, see `search_chunks`; by default the
                 row.
-            vectors: (N, w) what was indexed, memory-mapped or not: candidates are scored with it exactly.
+            vectors: what was indexed: candidates are scored with it exactly.
 
         Returns:
             scores (Q, k) float32 descending and rows (Q, k) int64. Scores are those of the vectors given, not of
@@ -165,17 +168,18 @@ class FaissIndex:
         ties = None if tie_ranks is None else np.asarray(tie_ranks)
         if ties is not None and ties.shape != (self.count,):
             raise InputError(f"there are {len(ties)} tie ranks for {self.count} documents")
-        if vectors is not None and vectors.shape != (self.count, self.width):
-            raise InputError(f"vectors are {vectors.shape}, this index is of {(self.count, self.width)}")
+        stored = None if vectors is None else as_embeddings(vectors)
+        if stored is not None and (shape := (len(stored), stored.dimensions)) != (self.count, self.width):
+            raise InputError(f"vectors are {shape}, this index is of {(self.count, self.width)}")
         k = min(top_k, self.count)
         transform = self._parts.transform
         changed = transform.transform_queries(raw, np.float64)
         scores, rows = self._candidates(self._parts.layout.queries(changed), k, ties)
-        if vectors is not None:
-            scores = _inner_products(raw, vectors, rows)
+        if stored is not None:
+            scores = _inner_products(raw, stored, rows)
         else:
             scores = scores + (changed @ transform.document_mean)[:, None]
-        return _ranked(scores, rows, k, ties)
+        return best_candidates(scores, rows, k, ties)
 
     def tuned(self, ef_search: int | None = None, nprobe: int | None = None, over_fetch: int | None = None) -> Self:
         """The same index, searched more or less thoroughly; its recall is not measured again."""
@@ -208,7 +212,7 @@ class FaissIndex:
         return cls(read_parts(Path(folder), key))
 
     def _candidates(
-        self, placed: Matrix, k: int, ties: npt.NDArray[np.int64] | None
+        self, placed: Matrix, k: int, ties: npt.NDArray[Any] | None
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Scores of transformed vectors, and rows, at least k of each."""
         kind, parts = self.options.kind, self._parts
@@ -223,7 +227,7 @@ class FaissIndex:
         if kind == "flat" and depth > k:
             tied = np.flatnonzero(scores[:, k - 1] == scores[:, -1])
             if len(tied):
-                exact = search_chunks(placed[tied], [_stored(parts.index)], k, ties)
+                exact = search_chunks(placed[tied], _stored(parts.index).chunks(), k, ties)
                 wide[tied], rows[tied] = -np.inf, -1
                 wide[tied, :k], rows[tied, :k] = exact[0].numpy(), exact[1].numpy()
         return wide, rows
@@ -234,7 +238,7 @@ class FaissIndex:
             return faiss.SearchParametersHNSW(efSearch=self.options.ef_search)
         return faiss.SearchParametersIVF(nprobe=self.options.nprobe) if self.options.kind == "ivfpq" else None
 
-    def _measure(self, vectors: Vectors, queries: npt.NDArray[Any], which: str) -> None:
+    def _measure(self, vectors: Embeddings, queries: npt.NDArray[Any], which: str) -> None:
         options = self.options
         recall = recall_against_exact(self, queries, vectors, sample=options.recall_queries, seed=options.seed)
         self.record["recall"] = recall | {"of": which}
@@ -246,29 +250,29 @@ class FaissIndex:
         )  # fmt: skip
 
 
-def _stored(index: Any) -> Matrix:
-    """(N, width): the vectors in a flat index themselves, not a copy."""
+def _stored(index: Any) -> Embeddings:
+    """The vectors in a flat index themselves, not a copy."""
     faiss = import_faiss()
     flat = faiss.downcast_index(index)
-    held: Matrix = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
-    return held
+    held = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
+    return MemoryEmbeddings(as_matrix(held, "vectors"))
 
 
 def _inner_products(
-    queries: npt.NDArray[Any], vectors: npt.NDArray[Any], rows: npt.NDArray[np.int64]
+    queries: npt.NDArray[Any], vectors: Embeddings, rows: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
     """(Q, c) scores of the (Q, c) rows, summed in float64; without meaning where a row is -1."""
     scores = np.empty(rows.shape)
-    for query, row, score in zip(queries.astype(np.float64), rows, scores, strict=True):
+    for query, row, score in zip(queries.astype(np.float64), rows.clip(min=0), scores, strict=True):
         # Not by BLAS: its sums depend on where in the matrix a vector stands, and equal ones should tie.
-        np.einsum("cw,w->c", vectors[row].astype(np.float64), query, out=score)
+        np.einsum("cw,w->c", vectors.rows(row).numpy().astype(np.float64), query, out=score)
     return scores
 
 
-def _ranked(
-    scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64], k: int, ties: npt.NDArray[np.int64] | None
+def best_candidates(
+    scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64], k: int, ties: npt.NDArray[Any] | None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """(Q, c) candidates to the (Q, k) best by float32 score descending, then tie rank."""
+    """(Q, c) candidates to the (Q, k) best by float32 score descending, then tie rank; rows of -1 come last."""
     narrow = np.where(rows < 0, -np.inf, scores).astype(np.float32) + np.float32(0)  # no -0.0
     ranks = np.where(rows < 0, _NOWHERE, rows if ties is None else ties[rows])
     best = np.lexsort((ranks, -narrow), axis=-1)[:, :k]

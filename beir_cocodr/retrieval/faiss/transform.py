@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.kl import Folding
+from beir_cocodr.models.kl import VectorTransform
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +31,9 @@ QUANTISED: tuple[Kind, ...] = ("ivfpq", "sq8")
 
 # Below this k-means still works but describes its sample rather than the corpus; faiss's own threshold.
 _POINTS_PER_CENTROID = 39
+
+# Of options that may be other than 1 and more.
+_LEAST = {"hnsw_m": 2, "reduction": 0, "recall_queries": 0, "seed": 0}
 
 
 @dataclass(frozen=True)
@@ -82,21 +82,8 @@ class FaissOptions:
         for name, choices in (("kind", get_args(Kind)), ("transform", get_args(Transform))):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; there are {', '.join(choices)}")
-        for name, least in {
-            "hnsw_m": 2,
-            "ef_construction": 1,
-            "ef_search": 1,
-            "nlist": 1,
-            "nprobe": 1,
-            "pq_m": 1,
-            "pq_bits": 1,
-            "over_fetch": 1,
-            "train_size": 1,
-            "recall_queries": 0,
-            "seed": 0,
-        }.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
+        for name, value in vars(self).items():
+            if not isinstance(value, str | None) and value < (least := _LEAST.get(name, 1)):
                 raise InputError(f"{name} is {value}, it must be at least {least}")
         if self.pq_bits is not None and self.pq_bits > 16:
             raise InputError(f"pq_bits is {self.pq_bits}, a code has at most 16")
@@ -130,10 +117,8 @@ class FaissOptions:
         if training < _POINTS_PER_CENTROID * 2**bits:
             logger.warning(
                 "%d training vectors are few for %d codes: quantisation will describe the corpus badly; kind "
-                "sq8 or hnsw suits a corpus of this size better",
-                training,
-                2**bits,
-            )
+                "sq8 or hnsw suits a corpus of this size better", training, 2**bits,
+            )  # fmt: skip
         return chosen
 
 
@@ -180,39 +165,20 @@ class Layout:
 
     def documents(self, vectors: npt.NDArray[np.float64]) -> Matrix:
         """(n, w) to (n, width) float32."""
-        placed = self._place(vectors)
+        placed = self.queries(vectors)
         if self.longest is not None:
-            rest = self.longest - (vectors**2).sum(axis=1)
-            placed[:, -1] = np.sqrt(rest.clip(min=0))
+            placed[:, -1] = np.sqrt((self.longest - (vectors**2).sum(axis=1)).clip(min=0))
         return placed
 
     def queries(self, vectors: npt.NDArray[np.float64]) -> Matrix:
         """(n, w) to (n, width) float32."""
-        return self._place(vectors)
-
-    def _place(self, vectors: npt.NDArray[np.float64]) -> Matrix:
-        if self.width == self.dimensions:
-            return np.ascontiguousarray(vectors, dtype=np.float32)
         placed = np.zeros((len(vectors), self.width), dtype=np.float32)
         placed[:, : self.dimensions] = vectors
         return placed
 
 
-class VectorTransform(Protocol):
-    """`Folding`, or `Centring`: d' is centred by c, so that the scores q'·d' lack the constant q'·c."""
-
-    @property
-    def document_mean(self) -> np.ndarray: ...
-
-    def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray: ...
-
-    def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray: ...
-
-    def save(self, path: str | Path) -> None: ...
-
-
 @dataclass(frozen=True, eq=False)
-class Centring:
+class Centring(VectorTransform):
     """d' = d − c for the mean document c: q·d' = q·d − q·c, so no ranking changes. c = 0 changes nothing.
 
     Args:
@@ -222,56 +188,11 @@ class Centring:
     document_mean: np.ndarray
 
     def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray:
-        """(n, w) queries as they are."""
-        same: np.ndarray = self._fitting(queries).astype(dtype)
-        return same
+        return self._wide(queries).astype(dtype)
 
     def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray:
-        """(n, w) documents less their mean, computed in float64."""
-        centred: np.ndarray = self._fitting(documents).astype(np.float64) - self.document_mean
+        centred: np.ndarray = self._wide(documents) - self.document_mean
         return centred.astype(dtype)
-
-    def save(self, path: str | Path) -> None:
-        """Write to ``path``, in safetensors."""
-        save_file({"document_mean": self.document_mean}, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Centring:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            InputError: it is not there, or something else.
-        """
-        try:
-            return cls(load_file(path)["document_mean"])
-        except (OSError, KeyError, SafetensorError) as error:
-            raise InputError(f"{path} is not a mean that was saved here ({error})") from error
-
-    def _fitting(self, vectors: Any) -> np.ndarray:
-        array = np.asarray(vectors)
-        if array.ndim != 2 or array.shape[1] != len(self.document_mean):
-            raise InputError(f"vectors are {array.shape}, this index has (n, {len(self.document_mean)})")
-        return array
-
-
-def fit_transform(
-    name: Transform, document_mean: npt.NDArray[np.float64], queries: npt.NDArray[Any]
-) -> VectorTransform:
-    """The transform of that name.
-
-    Args:
-        name: "none", "centring" or "folding".
-        document_mean: (w,).
-        queries: (n, w) queries for the mean of a folding, a sample of them or stand-ins.
-    """
-    if name == "folding":
-        return Folding.fit(queries, document_mean[None])  # folding is linear: of the mean, it gives the mean
-    return Centring(document_mean if name == "centring" else np.zeros_like(document_mean))
-
-
-def load_transform(name: Transform, path: Path) -> VectorTransform:
-    """What the `save` of a transform of that name wrote."""
-    return Folding.load(path) if name == "folding" else Centring.load(path)
 
 
 def documents_as_queries(documents: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,14 @@ from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_t
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, EncodeOptions, Identity, StoreRecord
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+#: Queries and documents that the means of a folding are taken from.
+FOLDING_SAMPLE = 256
+
+# Queries of the collection that a folding may be made from.
+_QUERIES = 16 * FOLDING_SAMPLE
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,13 +88,7 @@ class ShardJob:
 def encode_shard(
     store: EmbeddingStore, encoder: CorpusEncoder, number: int, encoded: Callable[[int], Any] = lambda count: None
 ) -> int:
-    """Encode and write one shard.
-
-    Args:
-        store: that it belongs to.
-        encoder: of the store's corpus.
-        number: of the shard.
-        encoded: called with the number of documents after each batch.
+    """Encode and write one shard of a store; ``encoded`` is called with the number of documents after each batch.
 
     Returns:
         the documents of the shard.
@@ -99,12 +101,6 @@ def encode_shard(
     return len(shard)
 
 
-#: Queries and documents that the means of a folding are taken from.
-FOLDING_SAMPLE = 256
-
-log = logging.getLogger(__name__)
-
-
 def prepare_store(
     encoder: CorpusEncoder,
     name: str | None,
@@ -113,7 +109,7 @@ def prepare_store(
     devices: list[str],
     queries: Sequence[str] = (),
 ) -> tuple[EmbeddingStore, list[int], Estimate | None]:
-    """Find the store in a folder or begin one, say what encoding will take, and write all but the shards.
+    """Find the store in a folder or begin one, log what encoding will take, and write all but the shards.
 
     Args:
         encoder: model and corpus.
@@ -137,35 +133,30 @@ def prepare_store(
     missing = None
     if found is not None:
         found.record.check_identity(identity, folder)
-        missing = found.missing()
-        if _folding_lost(found, missing):
+        missing, total = found.missing(), len(found.shards)
+        if found.record.prior and not found.has_folding() and len(missing) < total:
             raise InputError(
-                f"{folder} has lost its folding.safetensors, without which its shards mean nothing; delete "
-                "it and encode again"
+                f"{folder} has lost its folding.safetensors, without which its shards mean nothing; delete it and "
+                "encode again"
             )
         if not missing and found.table.complete():
             log.info("%s is complete, nothing is encoded", folder)
             return found, [], None
-        log.info("%s: %d of %d shards are there", folder, len(found.shards) - len(missing), len(found.shards))
+        log.info("%s: %d of %d shards are there", folder, total - len(missing), total)
     sample = timed_sample(encoder)
-    record = StoreRecord(identity, _named(name), len(documents), sample.dimensions, flattened=isinstance(model, MRL))
+    record = StoreRecord(identity, _encoded_by(name), len(documents), sample.dimensions, isinstance(model, MRL))
     store = found or EmbeddingStore(folder, record)
     missing = list(range(len(store.shards))) if missing is None else missing
     left = sum(len(store.shards[number]) for number in missing)
-    taken = estimate(sample, encoder, left, size, options.precision, record.prior, devices)
-    log.info("%s", taken)
-    taken.check_disk_space(folder)
+    expected = estimate(sample, encoder, record, left, devices)
+    log.info("%s", expected)
+    expected.check_disk_space(folder)
     if found is None:
         record.write(folder / STORE_FILE)
     store.table.write(documents)
     if record.prior and not store.has_folding():
         store.save_folding(_folding(encoder, queries))
-    return store, missing, taken
-
-
-def _folding_lost(store: EmbeddingStore, missing: Sequence[int]) -> bool:
-    """Whether there are shards of folded vectors, and what they were folded by is gone."""
-    return store.record.prior and not store.has_folding() and len(missing) < len(store.shards)
+    return store, missing, expected
 
 
 def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int) -> Identity:
@@ -182,7 +173,7 @@ def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int)
     }
 
 
-def _named(name: str | None) -> EncodedBy:
+def _encoded_by(name: str | None) -> EncodedBy:
     source = None if name is None else Path(model_source(name))
     return EncodedBy(name, str(source.resolve()) if source is not None and source.is_dir() else None)
 
@@ -193,28 +184,24 @@ def _folding(encoder: CorpusEncoder, queries: Sequence[str]) -> Folding:
     if not texts:
         texts = [encoder.model.text_format.document(d) for d in encoder.documents.take(rows)]
     vectors = encoder.model.encode_queries(texts, batch_size=32, convert_to_tensor=True, show_progress_bar=False)
-    return Folding.fit([np.asarray(vectors.float().cpu())], [encoder.encode(rows)])
-
-
-# Queries of the collection that a folding may be made from.
-_QUERIES = 16 * FOLDING_SAMPLE
+    return Folding.fit(vectors.float().cpu(), encoder.encode(rows))
 
 
 def encode(
     dataset: str,
     model: str,
     output: Path,
-    options: EncodeOptions | None = None,
+    options: EncodeOptions = EncodeOptions(),
     processes: int = 1,
     threads: int | None = None,
     progress: bool = False,
-    share: ShareOut | None = None,
+    share: ShareOut = share_out,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
     """Encode the documents of a collection to an :class:`EmbeddingStore`.
 
-    A store in ``output`` that was interrupted and has the same key is gone on with; one that is complete is left as it
-    is. What has been written is never written again: a run that dies loses the shards under way, one for each process.
+    A store in ``output`` that was interrupted and has the same key is completed; one that is complete is left as it is.
+    What has been written is never written again: a run that dies loses the shards under way, one for each process.
 
     Memory holds one shard of vectors for each process, and beside that nothing that grows with the corpus but the order
     of its ids, some 30 bytes a document while the store is begun.
@@ -228,7 +215,7 @@ def encode(
         threads: CPU threads of each process; PyTorch's own number by default, whatever the number of processes, because
             the last bits of vectors depend on it.
         progress: show a bar on stderr.
-        share: how shards are shared out; to processes here by default.
+        share: how shards are shared out; to processes here by default, where there are several.
         encoder: how the model is loaded; its device is that of all processes, by default GPUs in turn, else the CPU.
 
     Returns:
@@ -238,26 +225,24 @@ def encode(
         InputError: what has to be corrected in the collection, the model or the options; a store in ``output`` with
             another key; a document with NaN in its vector.
     """
-    options, folder, started = options or EncodeOptions(), Path(output), time.perf_counter()
+    folder, started = Path(output), time.perf_counter()
     devices = device_list(encoder.device, processes)
     documents = load_collection(dataset, labels="none").documents
     with torch_threads(threads) as count, sole_writer(output_folder(folder)):
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
         corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
         warn_if_crowded(devices, count)
-        folded = isinstance(loaded, MRL) and options.precision != "fp32"
-        queries = _queries(dataset) if folded else []
+        queries = _queries(dataset) if isinstance(loaded, MRL) and options.precision != "fp32" else []
         store, missing, expected = prepare_store(corpus_encoder, model, folder, options, devices, queries)
         job = ShardJob(folder, documents, model, encoder, options, count)
-        encoding = time.perf_counter()
+        encoding, done = time.perf_counter(), 0
         with _bar(expected, progress) as bar:
-            if share is None and (len(devices) == 1 or len(missing) < 2):
+            if share is share_out and (len(devices) == 1 or len(missing) < 2):
                 done = sum(encode_shard(store, corpus_encoder, number, bar.update) for number in missing)
             else:
                 del loaded, corpus_encoder  # each process has its own
                 clear_device_cache(garbage_collection=True)
-                done = 0
-                for encoded in (share or share_out)(missing, job.start, devices):
+                for encoded in share(missing, job.start, devices):
                     bar.update(encoded)
                     done += encoded
     ended = time.perf_counter()
@@ -267,7 +252,7 @@ def encode(
         "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
         "encoding_seconds": round(ended - encoding, 3),
         "seconds": round(ended - started, 3),
-        "estimate": None if expected is None else expected.as_dict(),
+        "estimate": expected and asdict(expected),
         "devices": devices,
         "threads": count,
         "versions": versions(),
@@ -278,7 +263,7 @@ def encode_documents(
     model: COCODR,
     documents: Documents,
     folder: str | Path,
-    options: EncodeOptions | None = None,
+    options: EncodeOptions = EncodeOptions(),
     queries: Sequence[str] = (),
     name: str | None = None,
     progress: bool = False,
@@ -300,11 +285,9 @@ def encode_documents(
     Raises:
         InputError: as :func:`encode`.
     """
-    options, folder = options or EncodeOptions(), Path(folder)
-    with sole_writer(output_folder(folder)):
+    with sole_writer(output_folder(Path(folder))):
         encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
-        device = str(model.device)
-        store, missing, expected = prepare_store(encoder, name, folder, options, [device], queries)
+        store, missing, expected = prepare_store(encoder, name, Path(folder), options, [str(model.device)], queries)
         with _bar(expected, progress) as bar:
             for number in missing:
                 encode_shard(store, encoder, number, bar.update)
@@ -312,12 +295,8 @@ def encode_documents(
 
 
 def _bar(expected: Estimate | None, progress: bool) -> Any:
-    return tqdm(
-        total=expected.documents if expected else 0,
-        desc="Encoding",
-        unit=" documents",
-        disable=not progress or expected is None,
-    )
+    total = expected.documents if expected else 0
+    return tqdm(total=total, desc="Encoding", unit=" documents", disable=not (progress and expected))
 
 
 def _queries(dataset: str) -> list[str]:

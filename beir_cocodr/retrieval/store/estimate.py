@@ -14,10 +14,9 @@ import numpy.typing as npt
 import torch
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import available_cores
-from beir_cocodr.retrieval.store.record import Precision
+from beir_cocodr.retrieval.store.record import StoreRecord
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
 
 #: Documents of the timed sample, and those that are encoded before it to warm up.
@@ -47,20 +46,22 @@ class Estimate:
         disk_bytes: of their shards, and of the ids.
         memory_bytes: main memory of all processes.
         seconds: by the sample.
-        sample: what the time and the share of truncated documents were taken from.
+        sample_documents: what the time and the share of truncated documents were taken from.
+        truncated_share: of the sample.
     """
 
     documents: int
     disk_bytes: int
     memory_bytes: int
     seconds: float
-    sample: Sample
+    sample_documents: int
+    truncated_share: float
 
     def __str__(self) -> str:
         return (
             f"{self.documents:,} documents to encode: about {size(self.disk_bytes)} of disk, "
             f"{size(self.memory_bytes)} of memory and {_format_duration(self.seconds)} (by a sample of "
-            f"{self.sample.documents}, of which {self.sample.truncated:.0%} are cut to the document length)"
+            f"{self.sample_documents}, of which {self.truncated_share:.0%} are cut to the document length)"
         )
 
     def check_disk_space(self, folder: Path) -> None:
@@ -75,23 +76,9 @@ class Estimate:
                 "another disk, or a smaller precision (fp16, int8)"
             )
 
-    def as_dict(self) -> Json:
-        return {
-            "documents": self.documents,
-            "disk_bytes": self.disk_bytes,
-            "memory_bytes": self.memory_bytes,
-            "seconds": round(self.seconds, 1),
-            "sample_documents": self.sample.documents,
-            "truncated_share": self.sample.truncated,
-        }
-
 
 def timed_sample(encoder: CorpusEncoder) -> Sample:
-    """Encode a few documents of the corpus and look at the clock.
-
-    Raises:
-        InputError: what encoding them raises.
-    """
+    """Encode a few documents of the corpus and look at the clock."""
     rows = spaced_rows(len(encoder.documents), SAMPLE)
     encoder.encode(rows[:_WARM_UP])
     started = time.perf_counter()
@@ -103,38 +90,31 @@ def timed_sample(encoder: CorpusEncoder) -> Sample:
 
 
 def estimate(
-    sample: Sample,
-    encoder: CorpusEncoder,
-    documents: int,
-    shard_size: int,
-    precision: Precision,
-    prior: bool,
-    devices: list[str],
+    sample: Sample, encoder: CorpusEncoder, record: StoreRecord, documents: int, devices: list[str]
 ) -> Estimate:
     """Put a sample on the scale of what is to be encoded.
 
     Args:
         sample: of the corpus.
         encoder: what encoded it.
+        record: of the store.
         documents: still to be encoded.
-        shard_size, precision, prior: of the store.
         devices: one for each process.
     """
-    width = sample.dimensions
-    packed = bytes_per_vector(width, precision, prior)
-    rows = min(shard_size, max(1, documents))
+    packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
     # The vectors, their packed form, and where they are folded a copy in float64.
-    shard = rows * (4 * width + packed + (8 * width if prior else 0))
+    vector = 4 * record.dimensions + packed + (8 * record.dimensions if record.prior else 0)
+    shard = min(record.shard_size, max(1, documents)) * vector
     parent = _resident(encoder.model)
-    total = parent + shard if len(devices) == 1 else parent + len(devices) * (parent + shard)
     gpus = len({device for device in devices if device != "cpu"})
     at_once = gpus or max(1, min(len(devices), available_cores() // torch.get_num_threads()))
     return Estimate(
         documents,
         documents * packed + len(encoder.documents) * _BYTES_PER_ID,
-        total,
-        documents * sample.seconds / at_once,
-        sample,
+        parent + shard if len(devices) == 1 else parent + len(devices) * (parent + shard),
+        round(documents * sample.seconds / at_once, 1),
+        sample.documents,
+        sample.truncated,
     )
 
 

@@ -69,7 +69,7 @@ class StoreRecord(Record):
     @property
     def key(self) -> str:
         """A sha256 over the identity."""
-        return _key(self.identity)
+        return json_sha256(self.identity, ensure_ascii=False)
 
     @property
     def shard_size(self) -> int:
@@ -95,10 +95,10 @@ class StoreRecord(Record):
     def from_json(cls, content: object, where: str | Path) -> Self:
         key = None
         if isinstance(content, dict):
-            # Earlier versions of this package wrote the schema's version as "format".
-            content = {"schema": content.get("format"), **content} if "format" in content else dict(content)
-            content.pop("format", None)
+            content = dict(content)
             key = content.pop("key", None)
+            if "format" in content:  # what earlier versions of this package called the schema
+                content = {"schema": content.pop("format"), **content}
         try:
             record = super().from_json(content, where)
         except InputError as error:
@@ -115,10 +115,10 @@ class StoreRecord(Record):
         """
         if self.identity == identity:
             return
-        wanted, differences = _key(identity), _differences(self.identity, identity)
+        wanted = json_sha256(identity, ensure_ascii=False)
         raise InputError(
             f"{folder} holds embeddings with the key {self.key[:16]}, and {wanted[:16]} is wanted: "
-            f"{differences}; choose another folder, or delete this one"
+            f"{_differences(self.identity, identity)}; choose another folder, or delete this one"
         )
 
     def check_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:
@@ -136,19 +136,12 @@ class StoreRecord(Record):
         )
 
 
-def _key(identity: Mapping[str, object]) -> str:
-    return json_sha256(identity, ensure_ascii=False)
-
-
 def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
-    return ", ".join(f"{name} {_short(stored.get(name))} there, {_short(wanted.get(name))} now" for name in names)
+    def short(value: object) -> str:
+        return value[:16] if isinstance(value, str) and len(value) == 64 else json.dumps(value, ensure_ascii=False)
 
-
-def _short(value: object) -> str:
-    if isinstance(value, str) and len(value) == 64:  # a hash
-        return value[:16]
-    return json.dumps(value, ensure_ascii=False)
+    pairs = {name: (stored.get(name), wanted.get(name)) for name in {**stored, **wanted}}
+    return ", ".join(f"{name} {short(a)} there, {short(b)} now" for name, (a, b) in pairs.items() if a != b)
 
 
 #: Documents of a shard where nothing else is said: one tile of search, 48 MiB of 768 float32 dimensions.

@@ -20,7 +20,7 @@ import torch
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.retrieval.faiss.index import FaissIndex
+from beir_cocodr.retrieval.faiss.index import FaissIndex, best_candidates
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind
 from beir_cocodr.retrieval.pool import ShareOut, share_out, torch_threads
 from beir_cocodr.retrieval.ranking import Ranking
@@ -28,11 +28,16 @@ from beir_cocodr.retrieval.store.encode import encode_documents
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.topk import NonFiniteScores, merge_keys, ranks_of, scores_of, search_keys, to_keys
 
+log = logging.getLogger(__name__)
+
 #: Consecutive shards, the first and the one after the last.
 Group = tuple[int, int]
 
 # Groups for each process: with more of them all end at the same time, with fewer there is less to merge.
 _GROUPS = 4
+
+# Documents of a corpus without a file that are written to one at a time.
+_CHUNK = 4_096
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class SearchJob:
     threads: int
     excluded_rows: npt.NDArray[np.int64] | None = None
 
-    def start(self, device: str) -> Callable[[Group], npt.NDArray[np.int64]]:
+    def start(self, device: str) -> Callable[[Group], npt.NDArray[Any]]:
         """Put the queries on a device.
 
         Returns:
@@ -62,17 +67,11 @@ class SearchJob:
         store = EmbeddingStore.open(self.folder)
         queries = torch.from_numpy(self.queries).to(device)
 
-        def work(group: Group) -> npt.NDArray[np.int64]:
+        def work(group: Group) -> npt.NDArray[Any]:
             with torch_threads(self.threads):
-                keys = search_keys(
-                    queries,
-                    store.ranked_chunks(*group),
-                    self.top_k,
-                    first_row=store.shards[group[0]].start,
-                    excluded_rows=self.excluded_rows,
-                )
-            found: npt.NDArray[np.int64] = keys.cpu().numpy()
-            return found
+                first, chunks = store.shards[group[0]].start, store.ranked_chunks(*group)
+                keys = search_keys(queries, chunks, self.top_k, first_row=first, excluded_rows=self.excluded_rows)
+            return keys.cpu().numpy()
 
         return work
 
@@ -85,7 +84,7 @@ def search_store(
     devices: Sequence[str] = ("cpu",),
     threads: int | None = None,
     excluded_rows: npt.NDArray[np.int64] | None = None,
-    share: ShareOut | None = None,
+    share: ShareOut = share_out,
 ) -> Ranking:
     """The ``top_k`` best documents of each query.
 
@@ -117,10 +116,7 @@ def search_store(
             groups = _groups(len(store.shards), len(devices))
             keys = merge_keys(_parts(job, groups, devices, share), top_k)
         except NonFiniteScores as error:
-            named = error.named(
-                lambda rows: store.ids(np.asarray(rows, dtype=np.int64)), lambda rows: [ids[r] for r in rows]
-            )
-            raise named from None
+            raise error.named(store.ids, ids) from None
     scores, ranks = scores_of(keys), ranks_of(keys)
     if offsets is not None:
         # Rounding may bring about ties that were none before.
@@ -131,15 +127,13 @@ def search_store(
     return Ranking(list(ids), scores.numpy(), rows)
 
 
-def _parts(
-    job: SearchJob, groups: Sequence[Group], devices: Sequence[str], share: ShareOut | None
-) -> list[torch.Tensor]:
+def _parts(job: SearchJob, groups: Sequence[Group], devices: Sequence[str], share: ShareOut) -> list[torch.Tensor]:
     """Keys of the groups, merged as they come so that no more than two are held."""
-    if share is None and len(devices) == 1:
+    if share is share_out and len(devices) == 1:
         work = job.start(devices[0])
         return [torch.from_numpy(work(group)) for group in groups]
     parts: list[torch.Tensor] = []
-    for found in (share or share_out)(groups, job.start, devices):
+    for found in share(groups, job.start, devices):
         parts = [merge_keys([*parts, torch.from_numpy(found)], job.top_k)]
     return parts
 
@@ -151,41 +145,33 @@ def _groups(shards: int, processes: int) -> list[Group]:
     return list(pairwise(edges))
 
 
-log = logging.getLogger(__name__)
-
-
 def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int) -> Ranking:
     """Search a store by a FAISS index, which is built the first time and loaded from then on.
 
     The index is in the folder ``index-KIND`` of the store and bears its key. When it is built, its recall against exact
-    search is measured with these queries; it is said then and whenever the index is loaded. Kinds that quantise find
+    search is measured with these queries, and logged then and whenever the index is loaded. Kinds that quantise find
     candidates, and the store's own vectors score them: scores are exact for all.
 
     Args:
         store: complete.
         kind: "flat", "hnsw", "ivfpq" or "sq8".
-        ids: of the Q queries.
-        vectors: (Q, w), as the model gave them.
-        top_k: documents wanted; an index may find fewer.
+        ids, vectors, top_k: as for :func:`search_store`; an index may find fewer documents.
 
     Returns:
         the ranking; ties by descending document id.
 
     Raises:
         InputError: FAISS is not installed, the kind is unknown, or the queries do not fit.
-        NonFiniteScores: a query is not finite; names its row.
+        NonFiniteScores: a query is not finite; names its id.
     """
-    made, offsets = store.queries(vectors)
-    queries = made.numpy()
-    index = _index(store, kind, queries)
-    stored: Any = _StoredVectors(store) if kind in QUANTISED else None
-    ties = store.table.tie_rank_array()
-    scores, rows = index.search(queries, top_k, ties, stored)
-    if offsets is not None:
-        scores = (scores + offsets.numpy()[:, None]).astype(np.float32)
-        # Rounding may bring about ties that were none before; places without a document stay last.
-        order = np.lexsort((np.asarray(ties)[rows], -scores), axis=-1)
-        scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+    queries, offsets = store.queries(vectors)
+    ties, stored = store.table.tie_ranks(), store if kind in QUANTISED else None
+    try:
+        scores, rows = _index(store, kind, queries.numpy()).search(queries.numpy(), top_k, ties, stored)
+    except NonFiniteScores as error:
+        raise error.named(store.ids, ids) from None
+    if offsets is not None:  # rounding may bring about ties that were none before
+        scores, rows = best_candidates(scores + offsets.numpy()[:, None], rows, top_k, ties)
     return Ranking(ids, scores, rows)
 
 
@@ -197,24 +183,9 @@ def _index(store: EmbeddingStore, kind: Kind, queries: npt.NDArray[np.float32]) 
         return index
     # Also of vectors that are folded already: it keeps MRL's prior out of the codes, and changes little else.
     transform = FaissOptions(kind, "folding" if store.record.flattened else "none")
-    index = FaissIndex.build(lambda: (chunk.numpy() for chunk in store.chunks()), transform, queries=queries, key=key)
+    index = FaissIndex.build(store, transform, queries=queries, key=key)
     index.save(folder)
     return index
-
-
-class _StoredVectors:
-    """The vectors of a store as what an index takes for an (N, w) array: only rows asked for are read."""
-
-    def __init__(self, store: EmbeddingStore) -> None:
-        self._store = store
-        self.shape = (len(store), store.dimensions)
-
-    def __getitem__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        found: npt.NDArray[np.float32] = self._store.rows(rows.clip(min=0)).numpy()
-        return found
-
-
-_CHUNK = 4_096
 
 
 class _Corpus(Protocol):
@@ -253,13 +224,11 @@ def search_stored(
             f"a store is keyed by the weights of its encoder, and {type(model).__name__} is none of this "
             "package's: load it with load_encoder, or search without store"
         )
+    texts = list(queries.values())
     with _documents(corpus) as documents:
-        store = encode_documents(model, documents, folder, queries=list(queries.values()), progress=progress)
-    vectors = model.encode_queries(
-        list(queries.values()), batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress
-    )
-    device = str(model.device)
-    return search_store(store, list(queries), vectors, top_k, [device], excluded_rows=excluded_rows)
+        store = encode_documents(model, documents, folder, queries=texts, progress=progress)
+    vectors = model.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress)
+    return search_store(store, list(queries), vectors, top_k, [str(model.device)], excluded_rows=excluded_rows)
 
 
 @contextmanager

@@ -127,7 +127,7 @@ class Shard:
         return self.stop - self.start
 
     def write(self, arrays: Arrays) -> None:
-        """Put the arrays of :func:`~beir_cocodr.retrieval.store.shard.pack` in place, in one step."""
+        """Put the arrays of :func:`pack` in place, in one step."""
         with atomic_path(self.path) as temporary:
             save_file(arrays, temporary, metadata={_ENTRY: json.dumps(self._label)})
 
@@ -151,16 +151,16 @@ class Shard:
         with self.path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(size))
+        header.pop("__metadata__")
         return {
             name: np.memmap(
                 self.path, _TYPES[part["dtype"]], "r", 8 + size + part["data_offsets"][0], tuple(part["shape"])
             )
             for name, part in header.items()
-            if name != "__metadata__"
         }
 
     def fault(self) -> str | None:
-        """What keeps this file from being the shard; None where nothing does. Reads no vectors."""
+        """What keeps this file from being the shard, "missing" or a message, else None. Reads no vectors."""
         if not self.path.exists():
             return "missing"
         try:
@@ -182,7 +182,7 @@ class Shard:
                 if label != self._label or count != len(self):
                     raise InputError(f"{self.path} is a shard of something else; delete it and encode again")
                 yield file
+        except InputError:
+            raise
         except (OSError, ValueError, SafetensorError) as error:
-            if isinstance(error, InputError):
-                raise
             raise InputError(f"{self.path} is no shard ({error}); delete it and encode again") from error

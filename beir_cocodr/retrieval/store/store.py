@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ import torch.nn.functional as F
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_path
+from beir_cocodr.io import atomic_path, save_array
 from beir_cocodr.models.kl import Folding
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
@@ -46,12 +45,17 @@ class Embeddings(ABC):
     def dimensions(self) -> int: ...
 
     @abstractmethod
-    def chunks(self) -> Iterator[torch.Tensor]:
-        """All rows in order, (n, d) float32 on the CPU at a time."""
-
-    @abstractmethod
     def rows(self, rows: Rows) -> torch.Tensor:
         """(M,) rows to (M, d) float32, in their order."""
+
+    def blocks(self, size: int) -> Iterator[torch.Tensor]:
+        """All rows in order, (n, d) float32 on the CPU, ``size`` of them at a time."""
+        for start in range(0, len(self), size):
+            yield self.rows(np.arange(start, min(start + size, len(self))))
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        """All rows in order, (n, d) float32 on the CPU, as many at a time as is best for them."""
+        return self.blocks(SHARD_SIZE)
 
     def load(self) -> torch.Tensor:
         """All of them, (N, d), in memory."""
@@ -79,8 +83,8 @@ class MemoryEmbeddings(Embeddings):
     def dimensions(self) -> int:
         return self.vectors.shape[1]
 
-    def chunks(self) -> Iterator[torch.Tensor]:
-        return iter(torch.split(self.vectors, SHARD_SIZE))
+    def blocks(self, size: int) -> Iterator[torch.Tensor]:
+        return iter(torch.split(self.vectors, size))
 
     def rows(self, rows: Rows) -> torch.Tensor:
         return self.vectors[torch.from_numpy(rows)]
@@ -134,19 +138,14 @@ class _Selection(Embeddings):
     def dimensions(self) -> int:
         return self._embeddings.dimensions
 
-    def chunks(self) -> Iterator[torch.Tensor]:
-        for start in range(0, len(self), SHARD_SIZE):
-            yield self._embeddings.rows(self._rows[start : start + SHARD_SIZE])
-
     def rows(self, rows: Rows) -> torch.Tensor:
         return self._embeddings.rows(self._rows[rows])
 
 
 _IDS, _RANKS, _ORDER = "ids.parquet", "tie_ranks.npy", "tie_order.npy"
 
+# Ids of a row group of the table.
 _GROUP = 16_384
-
-_BLOCK = 1 << 20
 
 
 class StoreIds:
@@ -165,43 +164,40 @@ class StoreIds:
         self.folder, self.count = folder, count
 
     def write(self, documents: Documents) -> None:
-        """Write what is not there yet. Ids pass in blocks; sorting takes some 30 bytes for each of them."""
+        """Write what is not there yet. Sorting takes some 30 bytes for each id."""
+        ids = documents.table.column("id")
         if not (self.folder / _IDS).exists():
+            table = pa.table([ids], schema=pa.schema([pa.field("id", pa.large_string(), nullable=False)]))
             with atomic_path(self.folder / _IDS) as temporary:
-                _write_ids(documents, temporary)
+                # Ids are all different: a dictionary of them would be a second copy.
+                pq.write_table(table, temporary, _GROUP, compression="zstd", use_dictionary=False)
         if not (self.folder / _ORDER).exists():
-            order = pc.sort_indices(documents.table.column("id"), sort_keys=[("", "descending")])
-            with atomic_path(self.folder / _ORDER) as temporary:
-                _write_order(order.to_numpy(), temporary)
+            order = pc.sort_indices(ids, sort_keys=[("", "descending")])
+            save_array(self.folder / _ORDER, order.to_numpy().astype(np.uint32))
         if not (self.folder / _RANKS).exists():
-            with atomic_path(self.folder / _RANKS) as temporary:
-                _write_inverse(np.load(self.folder / _ORDER, mmap_mode="r"), temporary)
+            ranks = np.empty(self.count, dtype=np.uint32)
+            ranks[self._array(_ORDER)] = np.arange(self.count, dtype=np.uint32)
+            save_array(self.folder / _RANKS, ranks)
 
     def complete(self) -> bool:
         return all((self.folder / name).exists() for name in (_IDS, _RANKS, _ORDER))
 
-    def tie_ranks(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Of consecutive rows, int64."""
-        ranks: npt.NDArray[np.int64] = self._array(_RANKS)[start:stop].astype(np.int64)
-        return ranks
+    def tie_ranks(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.uint32]:
+        """Of consecutive rows, by default of all; memory-mapped."""
+        return self._array(_RANKS)[start:stop]
 
-    def tie_rank_array(self) -> npt.NDArray[Any]:
-        """Of all rows, (N,) uint32, memory-mapped."""
-        return self._array(_RANKS)
-
-    def rows_at(self, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def rows_at(self, ranks: Rows) -> Rows:
         """The rows that have the given tie ranks, in the same shape."""
-        rows: npt.NDArray[np.int64] = self._array(_ORDER)[ranks].astype(np.int64)
-        return rows
+        return self._array(_ORDER)[ranks].astype(np.int64)
 
-    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
+    def ids(self, rows: Rows | Sequence[int]) -> list[str]:
         """The ids of (M,) rows in their order. Reads the row groups that hold them, one at a time.
 
         Raises:
             InputError: the table is broken or of another length.
             IndexError: a row is not in [0, N).
         """
-        unique, places = np.unique(rows, return_inverse=True)
+        unique, places = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         if len(unique) and (unique[0] < 0 or unique[-1] >= self.count):
             raise IndexError(f"rows run from 0 to {self.count - 1}, not {unique[0]} to {unique[-1]}")
         found: list[str] = []
@@ -236,30 +232,6 @@ class StoreIds:
         return array
 
 
-def _write_ids(documents: Documents, path: Path) -> None:
-    schema = pa.schema([pa.field("id", pa.large_string(), nullable=False)])
-    # Ids are all different: a dictionary of them would be a second copy.
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
-        for start in range(0, len(documents), _GROUP):
-            column = documents.table.column("id").slice(start, _GROUP).combine_chunks()
-            writer.write_table(pa.table([column], schema=schema), row_group_size=_GROUP)
-
-
-def _write_order(order: npt.NDArray[np.uint64], path: Path) -> None:
-    narrow = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint32, shape=order.shape)
-    for start in range(0, len(order), _BLOCK):
-        narrow[start : start + _BLOCK] = order[start : start + _BLOCK]
-    narrow.flush()
-
-
-def _write_inverse(order: npt.NDArray[np.uint32], path: Path) -> None:
-    ranks = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint32, shape=order.shape)
-    for start in range(0, len(order), _BLOCK):
-        block = order[start : start + _BLOCK]
-        ranks[block] = np.arange(start, start + len(block), dtype=np.uint32)
-    ranks.flush()
-
-
 _FOLDING = "folding.safetensors"
 
 log = logging.getLogger(__name__)
@@ -268,13 +240,11 @@ log = logging.getLogger(__name__)
 class EmbeddingStore(Embeddings):
     """The vectors of a corpus in a folder, ``shard_size`` documents a file, in corpus order.
 
-    ==========================  ============================================================================
-    ``store.json``              :class:`StoreRecord`: key, identity, model and layout
-    ``shard-00000.safetensors`` ``vectors`` (n, w) float32, float16 or int8; int8 with ``scales`` (n,);
-                                MRL's below fp32 with ``priors`` (n,) float32 and without their first number
-    ``folding.safetensors``     what was done to MRL's vectors before they lost precision
-    ``ids.parquet`` and others  :class:`StoreIds`
-    ==========================  ============================================================================
+    - ``store.json``: a :class:`StoreRecord`: key, identity, model and layout.
+    - ``shard-00000.safetensors`` and so on: ``vectors`` (n, w) float32, float16 or int8; int8 with ``scales`` (n,);
+      MRL's below fp32 with ``priors`` (n,) float32 and without their first number.
+    - ``folding.safetensors``: what was done to MRL's vectors before they lost precision.
+    - ``ids.parquet`` and others: :class:`StoreIds`.
 
     A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision: scores of a
     store are always dot products, and :meth:`queries` makes the vectors that they are with.
@@ -329,11 +299,10 @@ class EmbeddingStore(Embeddings):
         size, total = self.record.shard_size, self.record.documents
         starts = range(0, total, size)
         digits = max(5, len(str(len(starts))))
+        paths = (self.folder / f"shard-{number:0{digits}}.safetensors" for number in range(len(starts)))
         return [
-            Shard(
-                self.folder / f"shard-{number:0{digits}}.safetensors", self.record.key, start, min(start + size, total)
-            )
-            for number, start in enumerate(starts)
+            Shard(path, self.record.key, start, min(start + size, total))
+            for path, start in zip(paths, starts, strict=True)
         ]
 
     def missing(self) -> list[int]:
@@ -359,9 +328,9 @@ class EmbeddingStore(Embeddings):
         try:
             arrays = pack(vectors, self.record.precision, self.record.prior)
         except OutOfRange as error:
-            rows = shard.start + np.asarray(error.rows, dtype=np.int64)
+            [document] = documents.ids([shard.start + error.rows[0]])
             raise InputError(
-                f"the embedding of document {documents.ids(rows[:1])[0]!r} has numbers beyond ±65,504, which "
+                f"the embedding of document {document!r} has numbers beyond ±65,504, which "
                 f"{self.record.identity['precision']} cannot hold: choose fp32 or int8 for all"
             ) from None
         shard.write(arrays)
@@ -373,7 +342,7 @@ class EmbeddingStore(Embeddings):
 
     def ranked_chunks(
         self, first: int = 0, last: int | None = None
-    ) -> Iterator[tuple[torch.Tensor, npt.NDArray[np.int64]]]:
+    ) -> Iterator[tuple[torch.Tensor, npt.NDArray[np.uint32]]]:
         """As :meth:`chunks`, each with the (n,) tie ranks of its rows."""
         for shard in self.shards[first:last]:
             yield shard.read(), self.table.tie_ranks(shard.start, shard.stop)
@@ -391,7 +360,7 @@ class EmbeddingStore(Embeddings):
             found[torch.from_numpy(at)] = unpack(arrays)
         return found
 
-    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
+    def ids(self, rows: Rows | Sequence[int]) -> list[str]:
         """The ids of (M,) rows, in their order."""
         return self.table.ids(rows)
 
@@ -404,8 +373,7 @@ class EmbeddingStore(Embeddings):
         return (self.folder / _FOLDING).exists()
 
     def save_folding(self, folding: Folding) -> None:
-        with atomic_path(self.folder / _FOLDING) as temporary:
-            folding.save(temporary)
+        folding.save(self.folder / _FOLDING)
 
     def queries(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores.

@@ -17,6 +17,7 @@ from beir_cocodr.models.mrl import MRL
 from beir_cocodr.retrieval.faiss import build as corpus_vectors
 from beir_cocodr.retrieval.faiss.index import FaissIndex, recall_against_exact
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
+from beir_cocodr.retrieval.store.store import MemoryEmbeddings
 
 faiss = pytest.importorskip("faiss")
 KINDS = ["flat", "hnsw", "ivfpq", "sq8"]
@@ -45,11 +46,6 @@ def encoded(tiny_bert) -> tuple[np.ndarray, np.ndarray]:
 
 def full_sort(scores: np.ndarray, ranks: np.ndarray, k: int) -> np.ndarray:
     return np.stack([np.lexsort((ranks, -row))[:k] for row in scores])
-
-
-def chunked(documents: np.ndarray, *cuts: int):
-    """A function that returns the documents in uneven chunks, some of them empty."""
-    return lambda: iter(np.split(documents, cuts))
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -86,39 +82,47 @@ def test_flat_breaks_ties_by_their_ranks(data: st.DataObject) -> None:
     np.testing.assert_array_equal(scores, np.take_along_axis(queries @ documents.T, expected, axis=1))
 
 
+class Streamed(MemoryEmbeddings):
+    """Embeddings that make every block anew, and remember what they gave."""
+
+    def __init__(self, vectors: np.ndarray) -> None:
+        super().__init__(torch.from_numpy(vectors))
+        self.given: list[weakref.ref] = []
+        self.most_alive = 0
+
+    def blocks(self, size: int):
+        for start in range(0, len(self), size):
+            block = self.vectors[start : start + size].clone()
+            self.given.append(weakref.ref(block))
+            self.most_alive = max(self.most_alive, sum(ref() is not None for ref in self.given))
+            yield block
+            del block
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_chunks_of_any_size_make_the_same_index(kind, transform, monkeypatch):
+def test_arrays_and_selections_make_the_same_index(kind, transform, monkeypatch):
     monkeypatch.setattr(corpus_vectors, "_BLOCK", 300)
     queries, documents = mrl_like(2000, 30, k=6)
     options = FaissOptions(kind=kind, transform=transform, ef_construction=20, train_size=1500, **QUIET)
     whole = FaissIndex.build(documents, options, queries).search(queries, 20)
-    streamed = FaissIndex.build(chunked(documents, 5, 5, 700, 1850), options, queries).search(queries, 20)
-    for one, other in zip(whole, streamed, strict=True):
+    order = np.random.default_rng(0).permutation(2000)
+    shuffled = MemoryEmbeddings(torch.from_numpy(documents[order])).select(np.argsort(order))
+    selected = FaissIndex.build(shuffled, options, queries).search(queries, 20)
+    for one, other in zip(whole, selected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("kind", ["sq8", "ivfpq"])
-def test_chunks_are_let_go_when_they_are_indexed(kind, monkeypatch):
-    monkeypatch.setattr(corpus_vectors, "_BLOCK", 200)
+def test_blocks_are_let_go_when_they_are_indexed(kind, monkeypatch):
+    monkeypatch.setattr(corpus_vectors, "_BLOCK", 100)
     queries, documents = mrl_like(4000, 10, k=6)
-    given: list[weakref.ref] = []
-    most = 0
-
-    def chunks():
-        nonlocal most
-        for start in range(0, 4000, 100):
-            chunk = documents[start : start + 100].copy()
-            given.append(weakref.ref(chunk))
-            most = max(most, sum(ref() is not None for ref in given))
-            yield chunk
-            del chunk
-
+    streamed = Streamed(documents)
     options = FaissOptions(kind=kind, transform="folding", train_size=400, pq_bits=4, **QUIET)
-    FaissIndex.build(chunks, options, queries)
-    assert len(given) >= 3 * 40  # read several times
-    assert most <= 4
-    assert not any(ref() is not None for ref in given)
+    FaissIndex.build(streamed, options, queries)
+    assert len(streamed.given) >= (3 if kind == "sq8" else 2) * 40  # read several times
+    assert streamed.most_alive <= 4
+    assert not any(ref() is not None for ref in streamed.given)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -257,5 +261,5 @@ def test_the_gpu_is_used_where_there_is_one_and_the_index_stays_where_it_cannot(
 
 def test_tensors_are_arrays_too(encoded):
     queries, documents = encoded
-    index = FaissIndex.build(lambda: torch.split(torch.from_numpy(documents), 70), FaissOptions(**QUIET))
+    index = FaissIndex.build(torch.from_numpy(documents), FaissOptions(**QUIET))
     np.testing.assert_array_equal(index.search(torch.from_numpy(queries), 10)[1], exact_top(queries, documents, 10))

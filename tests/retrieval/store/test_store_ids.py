@@ -28,7 +28,6 @@ def test_ids_by_row_and_the_order_of_ties(tmp_path_factory, ids, group):
     folder, documents = tmp_path_factory.mktemp("ids"), corpus(ids)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_ids, "_GROUP", group)
-        patch.setattr(store_ids, "_BLOCK", group)
         table = StoreIds(folder, len(ids))
         table.write(documents)
         assert table.complete()
