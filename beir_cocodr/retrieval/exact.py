@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.records import Json
 from beir_cocodr.retrieval.topk import NonFiniteScores, Similarity, search_chunks
 
 Corpus = Mapping[str, Mapping[str, str | None]]
@@ -80,13 +79,9 @@ class ExactSearch:
     ) -> None:
         if batch_size < 1 or corpus_chunk_size < 1:
             raise InputError(f"batch_size {batch_size}, corpus_chunk_size {corpus_chunk_size}: both must be 1 or more")
-        self.model = model
-        self.batch_size = batch_size
-        self.corpus_chunk_size = corpus_chunk_size
-        self.ignore_identical_ids = ignore_identical_ids
-        self.show_progress_bar = show_progress_bar
-        self.convert_to_tensor = convert_to_tensor
-        self.store = store
+        self.model, self.store, self.ignore_identical_ids = model, store, ignore_identical_ids
+        self.batch_size, self.corpus_chunk_size = batch_size, corpus_chunk_size
+        self.show_progress_bar, self.convert_to_tensor = show_progress_bar, convert_to_tensor
         self.results: dict[str, dict[str, float]] = {}
         _warn_ignored(kwargs)
 
@@ -121,14 +116,13 @@ class ExactSearch:
             NonFiniteScores: a score is NaN or infinite; names documents and queries.
         """
         _warn_ignored(kwargs)
-        source = _source(corpus)
+        source = corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
         query_ids, scores, rows = self._search(source, queries, top_k, score_function, ignore_identical_ids)
-        names = _names(source, rows)
-        self.results = {}
-        for query, row_scores, row, ids in zip(query_ids, scores.tolist(), rows, names, strict=True):
-            # Places without a document (row -1) come last.
-            found = int((row >= 0).sum())
-            self.results[query] = dict(zip(ids[:found], row_scores[:found], strict=True))
+        found = (rows >= 0).sum(axis=1).tolist()  # places without a document come last
+        self.results = {
+            query: dict(zip(ids[:count], row[:count], strict=True))
+            for query, row, ids, count in zip(query_ids, scores.tolist(), _names(source, rows), found, strict=True)
+        }
         return self.results
 
     def search_arrays(
@@ -146,7 +140,8 @@ class ExactSearch:
             Query ids (Q,), scores (Q, k) float32 and rows (Q, k) int64, best first; k = min(top_k, N), rows count in
             corpus order. Where a query has fewer documents, its last places are -inf and -1.
         """
-        return self._search(_source(corpus), queries, top_k, score_function, ignore_identical_ids)
+        source = corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
+        return self._search(source, queries, top_k, score_function, ignore_identical_ids)
 
     def _search(
         self,
@@ -176,8 +171,8 @@ class ExactSearch:
             return query_ids, found.scores, found.rows
         try:
             scores, rows = search_chunks(
-                self._encode_queries(list(queries.values())),
-                self._encode_corpus(source),
+                self._encode(list(queries.values()), "queries"),
+                (self._encode(chunk, "corpus") for chunk in source.chunks(self.corpus_chunk_size)),
                 top_k,
                 source.tie_ranks(),
                 similarity=similarity,
@@ -192,36 +187,36 @@ class ExactSearch:
         declared = getattr(declared, "value", declared)
         if declared is not None and declared not in get_args(Similarity):
             raise InputError(f"the model declares the similarity {declared!r}; exact search has cosine and dot")
-        if score_function is None:
-            if declared is None:
-                raise InputError("the model declares no similarity: give score_function 'cos_sim' or 'dot'")
-            similarity: Similarity = declared
-            return similarity
-        if score_function not in _SIMILARITIES:
+        if score_function not in (None, *_SIMILARITIES):
             raise InputError(f"score function {score_function!r} is neither 'cos_sim' nor 'dot'")
-        if declared not in (None, _SIMILARITIES[score_function]):
+        similarity: Similarity | None = declared if score_function is None else _SIMILARITIES[score_function]
+        if similarity is None:
+            raise InputError("the model declares no similarity: give score_function 'cos_sim' or 'dot'")
+        if declared not in (None, similarity):
             right = next(name for name, similarity in _SIMILARITIES.items() if similarity == declared)
             raise InputError(
                 f"score_function is {score_function!r} but the model declares the similarity {declared!r}: "
                 f"give score_function={right!r}, or None for the model's own"
             )
-        return _SIMILARITIES[score_function]
+        return similarity
 
-    def _encode_queries(self, texts: list[str]) -> Tensor:
-        return _embeddings(self.model.encode_queries(texts, **self._options), len(texts), "queries")
-
-    def _encode_corpus(self, source: Documents | _PlainCorpus) -> Iterator[Tensor]:
-        for documents in source.chunks(self.corpus_chunk_size):
-            encoded = self.model.encode_corpus(documents, **self._options)
-            yield _embeddings(encoded, len(documents), "documents")
-
-    @property
-    def _options(self) -> Json:
-        return {
-            "batch_size": self.batch_size,
-            "show_progress_bar": self.show_progress_bar,
-            "convert_to_tensor": self.convert_to_tensor,
-        }
+    def _encode(self, texts: Sequence[Any], what: Literal["queries", "corpus"]) -> Tensor:
+        """What the model returns (tensor, array, or list of either) as (n, d)."""
+        encoded = getattr(self.model, f"encode_{what}")(
+            texts,
+            batch_size=self.batch_size,
+            show_progress_bar=self.show_progress_bar,
+            convert_to_tensor=self.convert_to_tensor,
+        )
+        if isinstance(encoded, (list, tuple)):
+            encoded = torch.stack([torch.as_tensor(vector) for vector in encoded])
+        matrix = torch.as_tensor(encoded)
+        matrix = matrix[None] if matrix.ndim == 1 else matrix
+        if matrix.ndim != 2 or len(matrix) != len(texts):
+            raise InputError(
+                f"the model returned embeddings of shape {tuple(matrix.shape)} for {len(texts)} texts of the {what}"
+            )
+        return matrix
 
 
 class _PlainCorpus:
@@ -253,20 +248,10 @@ class _PlainCorpus:
         return ranks
 
     def chunks(self, size: int) -> Iterator[list[Mapping[str, str | None]]]:
-        documents = (_without_none(document) for _, document in self._corpus.items())
+        documents = (document for _, document in self._corpus.items())
         while chunk := list(islice(documents, size)):
-            yield chunk
-
-
-def _source(corpus: Corpus) -> Documents | _PlainCorpus:
-    return corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
-
-
-def _without_none(document: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """``title: None`` is common in published corpora, and models concatenate strings."""
-    if None in document.values():
-        return {field: "" if value is None else value for field, value in document.items()}
-    return document
+            # None is common for titles in published corpora, and models concatenate strings.
+            yield [{f: "" if v is None else v for f, v in d.items()} if None in d.values() else d for d in chunk]
 
 
 def _names(source: Documents | _PlainCorpus, rows: npt.NDArray[np.int64]) -> list[list[str]]:
@@ -278,18 +263,6 @@ def _names(source: Documents | _PlainCorpus, rows: npt.NDArray[np.int64]) -> lis
         table, at = source.ids(unique), at.reshape(rows.shape)
     names: list[list[str]] = np.array(table, dtype=object)[at].tolist()
     return names
-
-
-def _embeddings(encoded: Any, count: int, what: str) -> Tensor:
-    """What a model may return (tensor, array, or list of either) as (count, d)."""
-    if isinstance(encoded, (list, tuple)):
-        encoded = torch.stack([torch.as_tensor(vector) for vector in encoded])
-    matrix = torch.as_tensor(encoded)
-    if matrix.ndim == 1:
-        matrix = matrix[None]
-    if matrix.ndim != 2 or len(matrix) != count:
-        raise InputError(f"the model returned embeddings of shape {tuple(matrix.shape)} for {count} {what}")
-    return matrix
 
 
 def _warn_ignored(kwargs: Mapping[str, Any]) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from beir_cocodr import load_object, load_plugin
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.io import text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, ModelSpec, SearchOptions
-from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Lexical, Retriever
 
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.retrieval.dense import Dense, StoreChoice
+
+
+Made = TypeVar("Made")
 
 
 class Retrievers:
@@ -31,7 +34,7 @@ class Retrievers:
 
     def __init__(self, documents: Documents, folder: Path, options: SearchOptions = SearchOptions()) -> None:
         self.documents, self.folder, self.options = documents, folder, options
-        self._made: Json = {}
+        self._made: dict[str, Any] = {}
 
     def get(self, name: str) -> Retriever:
         """The retriever of a model name, see :class:`~beir_cocodr.models.spec.ModelSpec`.
@@ -46,7 +49,7 @@ class Retrievers:
         if spec.kind in RETRIEVERS:
             own: Retriever = self._once(name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options))
             return own
-        lexical = self._lucene() if spec.lucene else self._bm25()
+        lexical: Lexical = self._lucene if spec.lucene else self._bm25
         if spec.kind == BM25_NAME:
             return lexical
         fused: Retriever = load_object(FUSIONS[spec.kind].build)(self._dense(spec.encoder), lexical)
@@ -59,45 +62,39 @@ class Retrievers:
             InputError: a store is of none of them.
         """
         if self.options.stores:
-            self._store_choice().check_used()
+            self._stores.check_used()
 
-    def _once(self, key: str, make: Callable[[], Any]) -> Any:
+    def _once(self, key: str, make: Callable[[], Made]) -> Made:
         if key not in self._made:
             self._made[key] = make()
-        return self._made[key]
+        made: Made = self._made[key]
+        return made
 
+    @cached_property
     def _bm25(self) -> BM25:
-        made: BM25 = self._once(
-            "bm25", lambda: BM25(self.documents, self.options.encoder.text_format, self.options.analyzer)
-        )
+        return BM25(self.documents, self.options.encoder.text_format, self.options.analyzer)
+
+    @cached_property
+    def _lucene(self) -> Lexical:
+        text_format, analyzer = self.options.encoder.text_format, self.options.analyzer
+        made: Lexical = load_plugin("lucene")(self.documents, self.folder / "lucene", text_format, analyzer)
         return made
 
-    def _lucene(self) -> Lexical:
-        folder, options = self.folder / "lucene", self.options
-        made: Lexical = self._once(
-            "lucene",
-            lambda: load_plugin("lucene")(self.documents, folder, options.encoder.text_format, options.analyzer),
-        )
-        return made
+    @cached_property
+    def _stores(self) -> StoreChoice:
+        from beir_cocodr.retrieval.dense import StoreChoice
+
+        return StoreChoice(self.options.stores, self.documents)
 
     def _dense(self, name: str) -> Dense:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
         from beir_cocodr.models.loading import load_encoder
         from beir_cocodr.retrieval.dense import Dense
 
-        folder = self.folder / text_sha256(name)[:16]
-
         def make() -> Dense:
-            options = self.options
+            folder, options = self.folder / text_sha256(name)[:16], self.options
             model: COCODR = load_encoder(name, options.encoder)
-            stored = self._store_choice().of(model) if options.stores else None
+            stored = self._stores.of(model) if options.stores else None
             return Dense(model, self.documents, folder, options.batch_size, options.progress, stored)
 
-        made: Dense = self._once(f"dense {name}", make)
-        return made
-
-    def _store_choice(self) -> StoreChoice:
-        from beir_cocodr.retrieval.dense import StoreChoice
-
-        made: StoreChoice = self._once("stores", lambda: StoreChoice(self.options.stores, self.documents))
-        return made
+        return self._once(f"dense {name}", make)
