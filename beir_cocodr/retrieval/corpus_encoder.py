@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from beir_cocodr.retrieval.store.record import Backend
 def token_batches(lengths: npt.NDArray[np.int64], budget: int) -> Iterator[npt.NDArray[np.int64]]:
     """Part texts into batches, longest texts first.
 
-    Neighbours in length are padded to nearly their own length, and a batch of short texts has more of them, so that all
-    batches are about as much work. The longest come first: what does not fit into memory is known at once.
+    Neighbours in length need little padding, and a batch of short texts has more of them, so that all batches are about
+    as much work. What does not fit into memory is known at once.
 
     Args:
         lengths: (n,) tokens of each text, after truncation.
@@ -121,7 +121,8 @@ class CorpusEncoder:
         return torch.cat([self._encode(rows[:half], longest), self._encode(rows[half:], longest)])
 
     def _forward(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
-        with self._precision():
+        device = torch.device(self.model.device).type
+        with nullcontext() if self.backend == "fp32" else torch.autocast(device, dtype=torch.bfloat16):
             encoded = self.model.encode_corpus(
                 self.documents.take(rows), batch_size=len(rows), convert_to_tensor=True, show_progress_bar=False
             )
@@ -134,11 +135,6 @@ class CorpusEncoder:
             )
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.backend == "fp32":
-            return nullcontext()
-        return torch.autocast(torch.device(self.model.device).type, dtype=torch.bfloat16)
-
     def _make_room(self, rows: npt.NDArray[np.int64], longest: int, reason: str) -> None:
         clear_device_cache(garbage_collection=True)
         if len(rows) == 1:
@@ -149,27 +145,19 @@ class CorpusEncoder:
         self._most_tokens = len(rows) * longest // 2
         log.warning(
             "out of memory with %d texts of up to %d tokens: batches have at most %d tokens from here on "
-            "(--token-budget %d saves the attempt)",
-            len(rows),
-            longest,
-            self._most_tokens,
-            self._most_tokens,
-        )
+            "(--token-budget %d saves the attempt)", len(rows), longest, self._most_tokens, self._most_tokens,
+        )  # fmt: skip
 
     def _lengths(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """(n,) tokens after truncation."""
         text_format, tokenizer = self.model.text_format, self.model.tokenizer
-        limit = text_format.document_length
-        lengths = np.empty(len(rows), dtype=np.int64)
+        prompt, limit = text_format.document_prompt, text_format.document_length
+        lengths: list[int] = []
         for start in range(0, len(rows), _WINDOW):
-            window = slice(start, start + _WINDOW)
-            texts = [
-                text_format.document_prompt + text_format.document(document)
-                for document in self.documents.take(rows[window])
-            ]
+            texts = [prompt + text_format.document(d) for d in self.documents.take(rows[start : start + _WINDOW])]
             tokens = tokenizer(texts, truncation=limit is not None, max_length=limit, padding=False)
-            lengths[window] = [len(ids) for ids in tokens["input_ids"]]
-        return lengths
+            lengths += map(len, tokens["input_ids"])
+        return np.array(lengths, dtype=np.int64)
 
 
 def named(documents: Documents, rows: npt.NDArray[np.int64]) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.topk import NonFiniteScores, Similarity, search_chunks
 
 Corpus = Mapping[str, Mapping[str, str | None]]
@@ -116,13 +117,10 @@ class ExactSearch:
             NonFiniteScores: a score is NaN or infinite; names documents and queries.
         """
         _warn_ignored(kwargs)
-        source = corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
-        query_ids, scores, rows = self._search(source, queries, top_k, score_function, ignore_identical_ids)
-        found = (rows >= 0).sum(axis=1).tolist()  # places without a document come last
-        self.results = {
-            query: dict(zip(ids[:count], row[:count], strict=True))
-            for query, row, ids, count in zip(query_ids, scores.tolist(), _names(source, rows), found, strict=True)
-        }
+        source, ranking = self._search(corpus, queries, top_k, score_function, ignore_identical_ids)
+        found = (ranking.rows >= 0).sum(axis=1).tolist()  # places without a document come last
+        lists = zip(ranking.queries, ranking.scores.tolist(), _names(source, ranking.rows), found, strict=True)
+        self.results = {query: dict(zip(ids[:k], scores[:k], strict=True)) for query, scores, ids, k in lists}
         return self.results
 
     def search_arrays(
@@ -140,19 +138,19 @@ class ExactSearch:
             Query ids (Q,), scores (Q, k) float32 and rows (Q, k) int64, best first; k = min(top_k, N), rows count in
             corpus order. Where a query has fewer documents, its last places are -inf and -1.
         """
-        source = corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
-        return self._search(source, queries, top_k, score_function, ignore_identical_ids)
+        _, found = self._search(corpus, queries, top_k, score_function, ignore_identical_ids)
+        return found.queries, found.scores, found.rows
 
     def _search(
         self,
-        source: Documents | _PlainCorpus,
+        corpus: Corpus,
         queries: Mapping[str, str],
         top_k: int,
         score_function: str | None,
         ignore_identical_ids: bool | None,
-    ) -> tuple[list[str], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        similarity = self._similarity(score_function)
-        query_ids = list(queries)
+    ) -> tuple[Documents | _PlainCorpus, Ranking]:
+        similarity, query_ids = self._similarity(score_function), list(queries)
+        source = corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
         if not query_ids:
             raise InputError("there are no queries to search for")
         if not len(source):
@@ -165,10 +163,9 @@ class ExactSearch:
             # Imported here because a search of embeddings that are there needs no encoder library.
             from beir_cocodr.retrieval.store.search import search_stored
 
-            found = search_stored(
-                self.model, source, queries, top_k, self.store, excluded, self.batch_size, self.show_progress_bar
+            return source, search_stored(
+                self.model, corpus, queries, top_k, self.store, excluded, self.batch_size, self.show_progress_bar
             )
-            return query_ids, found.scores, found.rows
         try:
             scores, rows = search_chunks(
                 self._encode(list(queries.values()), "queries"),
@@ -180,7 +177,7 @@ class ExactSearch:
             )
         except NonFiniteScores as error:
             raise error.named(source.ids, query_ids) from None
-        return query_ids, scores.cpu().numpy(), rows.cpu().numpy()
+        return source, Ranking(query_ids, scores.cpu().numpy(), rows.cpu().numpy())
 
     def _similarity(self, score_function: str | None) -> Similarity:
         declared = getattr(self.model, "similarity_fn_name", None)

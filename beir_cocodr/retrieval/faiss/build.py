@@ -138,8 +138,7 @@ def on_gpu(index: Any, kind: str) -> Any:
     try:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     except RuntimeError as error:  # faiss's GPU code knows few widths and numbers of codes
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
-        logger.warning("the %s index stays on the CPU, FAISS's GPU code does not take it: %s", kind, reason)
+        logger.warning("the %s index stays on the CPU, FAISS's GPU code does not take it: %s", kind, _first_line(error))
         return index
 
 
@@ -159,10 +158,7 @@ def blocks(vectors: Embeddings) -> Iterator[npt.NDArray[Any]]:
 
 def sample_rows(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
     """Ascending rows, drawn without replacement; all of them where there are no more than ``most``."""
-    if count <= most:
-        return np.arange(count)
-    rows: npt.NDArray[np.int64] = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
-    return rows
+    return np.sort(np.random.default_rng(seed).choice(count, min(count, most), replace=False))
 
 
 def build_parts(

@@ -71,13 +71,9 @@ def recall_against_exact(
     drawn = np.asarray(queries)[sample_rows(len(queries), sample, seed)]
     exact = search_chunks(drawn, blocks(as_embeddings(vectors)), max(depths))[1].numpy()
     found = index.search(drawn, exact.shape[1])[1]
-    recall: dict[str, float] = {}
-    for depth in depths:
-        both = (
-            len(np.intersect1d(a[:depth], b[:depth])) / min(depth, len(b)) for a, b in zip(found, exact, strict=True)
-        )
-        recall[f"recall@{depth}"] = float(np.mean(list(both)))
-    return recall | {"queries": len(drawn)}
+    pairs = list(zip(found, exact, strict=True))
+    shares = {k: [len(np.intersect1d(a[:k], b[:k])) / min(k, len(b)) for a, b in pairs] for k in depths}
+    return {f"recall@{k}": float(np.mean(share)) for k, share in shares.items()} | {"queries": len(drawn)}
 
 
 # Documents beyond top_k that are looked at to see whether a tie runs across the last place.

@@ -31,7 +31,7 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, EncodeOptions, Identity, StoreRecord
-from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.store.store import FOLDING_FILE, EmbeddingStore
 
 #: Queries and documents that the means of a folding are taken from.
 FOLDING_SAMPLE = 256
@@ -134,9 +134,9 @@ def prepare_store(
     if found is not None:
         found.record.check_identity(identity, folder)
         missing, total = found.missing(), len(found.shards)
-        if found.record.prior and not found.has_folding() and len(missing) < total:
+        if found.record.prior and not (folder / FOLDING_FILE).exists() and len(missing) < total:
             raise InputError(
-                f"{folder} has lost its folding.safetensors, without which its shards mean nothing; delete it and "
+                f"{folder} has lost its {FOLDING_FILE}, without which its shards mean nothing; delete it and "
                 "encode again"
             )
         if not missing and found.table.complete():
@@ -154,8 +154,8 @@ def prepare_store(
     if found is None:
         record.write(folder / STORE_FILE)
     store.table.write(documents)
-    if record.prior and not store.has_folding():
-        store.save_folding(_folding(encoder, queries))
+    if record.prior and not (folder / FOLDING_FILE).exists():
+        _folding(encoder, queries).save(folder / FOLDING_FILE)
     return store, missing, expected
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +35,6 @@ Group = tuple[int, int]
 
 # Groups for each process: with more of them all end at the same time, with fewer there is less to merge.
 _GROUPS = 4
-
-# Documents of a corpus without a file that are written to one at a time.
-_CHUNK = 4_096
 
 
 @dataclass(frozen=True)
@@ -188,15 +185,9 @@ def _index(store: EmbeddingStore, kind: Kind, queries: npt.NDArray[np.float32]) 
     return index
 
 
-class _Corpus(Protocol):
-    def ids(self) -> list[str]: ...
-
-    def chunks(self, size: int) -> Iterator[list[Mapping[str, str | None]]]: ...
-
-
 def search_stored(
     model: Any,
-    corpus: Documents | _Corpus,
+    corpus: Mapping[str, Mapping[str, str | None]],
     queries: Mapping[str, str],
     top_k: int,
     folder: str | Path,
@@ -232,16 +223,11 @@ def search_stored(
 
 
 @contextmanager
-def _documents(corpus: Documents | _Corpus) -> Iterator[Documents]:
+def _documents(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator[Documents]:
     if isinstance(corpus, Documents):
         yield corpus
         return
-    ids = iter(corpus.ids())
-    rows = (
-        (0, next(ids), document.get("title") or "", document.get("text") or "")
-        for chunk in corpus.chunks(_CHUNK)
-        for document in chunk
-    )
+    rows = ((0, id, fields.get("title") or "", fields.get("text") or "") for id, fields in corpus.items())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.arrow"
         write_arrow(path, rows)

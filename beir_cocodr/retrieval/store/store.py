@@ -33,6 +33,15 @@ from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, u
 
 Rows = npt.NDArray[np.int64]
 
+_IDS, _RANKS, _ORDER = "ids.parquet", "tie_ranks.npy", "tie_order.npy"
+
+# Ids of a row group of the table.
+_GROUP = 16_384
+
+FOLDING_FILE = "folding.safetensors"
+
+log = logging.getLogger(__name__)
+
 
 class Embeddings(ABC):
     """(N, d) float32 vectors that are read in chunks, in row order, or by row."""
@@ -142,12 +151,6 @@ class _Selection(Embeddings):
         return self._embeddings.rows(self._rows[rows])
 
 
-_IDS, _RANKS, _ORDER = "ids.parquet", "tie_ranks.npy", "tie_order.npy"
-
-# Ids of a row group of the table.
-_GROUP = 16_384
-
-
 class StoreIds:
     """Ids by row, tie ranks by row and rows by tie rank, all on disk.
 
@@ -230,11 +233,6 @@ class StoreIds:
         if array.shape != (self.count,):
             raise InputError(f"{path} has shape {array.shape} for {self.count} documents; delete it, encode again")
         return array
-
-
-_FOLDING = "folding.safetensors"
-
-log = logging.getLogger(__name__)
 
 
 class EmbeddingStore(Embeddings):
@@ -335,15 +333,14 @@ class EmbeddingStore(Embeddings):
             ) from None
         shard.write(arrays)
 
-    def chunks(self, first: int = 0, last: int | None = None) -> Iterator[torch.Tensor]:
-        """Shards ``first`` to ``last`` (excluded) as (n, w) float32 in row order, one in memory at a time."""
-        for shard in self.shards[first:last]:
-            yield shard.read()
+    def chunks(self) -> Iterator[torch.Tensor]:
+        """Shards as (n, w) float32 in row order, one in memory at a time."""
+        return (shard.read() for shard in self.shards)
 
     def ranked_chunks(
         self, first: int = 0, last: int | None = None
     ) -> Iterator[tuple[torch.Tensor, npt.NDArray[np.uint32]]]:
-        """As :meth:`chunks`, each with the (n,) tie ranks of its rows."""
+        """Shards ``first`` to ``last`` (excluded), each with the (n,) tie ranks of its rows."""
         for shard in self.shards[first:last]:
             yield shard.read(), self.table.tie_ranks(shard.start, shard.stop)
 
@@ -367,13 +364,7 @@ class EmbeddingStore(Embeddings):
     @cached_property
     def folding(self) -> Folding | None:
         """What was done to MRL's vectors; None for all others and where nothing was."""
-        return Folding.load(self.folder / _FOLDING) if self.record.prior else None
-
-    def has_folding(self) -> bool:
-        return (self.folder / _FOLDING).exists()
-
-    def save_folding(self, folding: Folding) -> None:
-        folding.save(self.folder / _FOLDING)
+        return Folding.load(self.folder / FOLDING_FILE) if self.record.prior else None
 
     def queries(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores.
