@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,8 @@ class IndexParts:
     transform: VectorTransform
     layout: Layout
     options: FaissOptions
-    remainders: Matrix | None = None
-    record: dict[str, Any] = field(default_factory=dict)
+    remainders: Matrix | None
+    record: dict[str, Any]
 
 
 def import_faiss() -> Any:
@@ -82,15 +82,8 @@ def import_faiss() -> Any:
     return faiss
 
 
-def new_index(options: FaissOptions, layout: Layout, sample: Matrix) -> Any:
-    """An index that vectors can be added to.
-
-    Args:
-        options: fitted to the corpus.
-        layout: of its vectors.
-        sample: (n, width) to train on: for "sq8" the least and the largest values in two rows, for "ivfpq" a sample of
-            the corpus. Nothing else is trained.
-    """
+def _new_index(options: FaissOptions, layout: Layout, sample: Matrix) -> Any:
+    """An index that vectors can be added to; "sq8" and "ivfpq" are trained on (n, width) vectors."""
     faiss = import_faiss()
     if options.kind == "flat":
         return faiss.IndexFlatIP(layout.width)
@@ -120,9 +113,8 @@ def _ivfpq(faiss: Any, options: FaissOptions, layout: Layout) -> Any:
     return index
 
 
-def read_lists_by_inner_product(index: Any) -> None:
+def _read_lists_by_inner_product(faiss: Any, index: Any) -> None:
     """Once everything is in an "ivfpq" index: a query reads the lists whose mean document it scores best."""
-    faiss = import_faiss()
     means = faiss.IndexFlatIP(index.d)
     means.add(index.quantizer.reconstruct_n(0, index.nlist))
     index.quantizer = means
@@ -229,7 +221,7 @@ def _trained(vectors: Embeddings, options: FaissOptions, transform: VectorTransf
     if options.kind == "ivfpq":
         drawn = vectors.select(sample_rows(len(vectors), options.train_size, options.seed))
         sample = np.concatenate([layout.documents(part) for part in _transformed(drawn, transform)])
-    return layout, new_index(options, layout, sample)
+    return layout, _new_index(options, layout, sample)
 
 
 def _fill(
@@ -244,7 +236,7 @@ def _fill(
         if keeps:
             priors.append(placed[:, 0].copy())
     if options.kind == "ivfpq":
-        read_lists_by_inner_product(index)
+        _read_lists_by_inner_product(import_faiss(), index)
     return _lost(index, np.concatenate(priors)) if keeps else None
 
 
@@ -324,7 +316,7 @@ def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts
         raise InputError(f"the index in {folder} cannot be read ({_first_line(error)}): build it again") from error
     transform = (Folding if options.transform == "folding" else Centring).load(folder / TRANSFORM)
     count, width = settings["count"], settings["width"]
-    found = {
+    pairs = {
         "kind": (type(index).__name__.removesuffix("IP"), _CLASSES[options.kind]),
         "documents": (index.ntotal, count),
         "dimensions of the index": (index.d, layout.width),
@@ -332,12 +324,10 @@ def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts
         "dimensions of the transform": (len(transform.document_mean), width),
         "priors": (count if remainders is None else len(remainders), count),
     }
-    for what, (is_, should) in found.items():
-        if is_ != should:
-            raise InputError(
-                f"the files in {folder} do not belong together, {what}: {is_} where {should} is due; "
-                "build the index again"
-            )
+    for what, (found, due) in pairs.items():
+        if found != due:
+            problem = f"the files in {folder} do not belong together, {what}: {found} where {due} is due"
+            raise InputError(f"{problem}; build the index again")
     record = {name: settings[name] for name in ("key", "recall", "faiss")}
     return IndexParts(index, transform, layout, options, remainders, record)
 

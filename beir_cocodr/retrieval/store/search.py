@@ -195,20 +195,10 @@ def search_stored(
     batch_size: int,
     progress: bool,
 ) -> Ranking:
-    """Encode what the store in ``folder`` has not got, and search it.
-
-    Args:
-        model: an encoder of this package.
-        corpus: its documents; those of another kind than `Documents` are written to a temporary file first.
-        queries: query id to text.
-        top_k: documents wanted for each query.
-        folder: of the store.
-        excluded_rows: (Q,), a row that each query must not retrieve, -1 for none.
-        batch_size: queries encoded at a time.
-        progress: show bars on stderr.
+    """Encode what the store in ``folder`` has not got, and search it, for :class:`ExactSearch` and with its arguments.
 
     Raises:
-        InputError: another kind of model, or a store of another model or corpus.
+        InputError: a model of another package, or a store of another model or corpus.
     """
     if not isinstance(model, COCODR):
         raise InputError(

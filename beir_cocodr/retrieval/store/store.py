@@ -120,16 +120,8 @@ class ChangedEmbeddings(Embeddings):
     def dimensions(self) -> int:
         return self._embeddings.dimensions
 
-    def chunks(self) -> Iterator[torch.Tensor]:
-        start = 0
-        for chunk in self._embeddings.chunks():
-            yield self._put(np.arange(start, start + len(chunk)), chunk.clone())
-            start += len(chunk)
-
     def rows(self, rows: Rows) -> torch.Tensor:
-        return self._put(rows, self._embeddings.rows(rows))
-
-    def _put(self, rows: Rows, vectors: torch.Tensor) -> torch.Tensor:
+        vectors = self._embeddings.rows(rows)
         places = np.searchsorted(self._changed, rows).clip(max=len(self._changed) - 1)
         at = torch.from_numpy(self._changed[places] == rows)
         vectors[at] = self._vectors[torch.from_numpy(places)[at]]
