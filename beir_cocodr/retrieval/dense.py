@@ -173,11 +173,7 @@ class StoreChoice:
         return None
 
     def check_used(self) -> None:
-        """Raise where a store was asked for in vain.
-
-        Raises:
-            InputError: names it and the model that wrote it.
-        """
+        """Raise an InputError where a store was asked for in vain; names it and the model that wrote it."""
         for store in self.stores:
             if store.folder not in self._used:
                 raise InputError(

@@ -233,16 +233,13 @@ class _PlainCorpus:
         return self._ids if rows is None else [self._ids[row] for row in rows]
 
     def rows(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
-        wanted = {id for id in ids if id in self._corpus}
+        wanted = self._corpus.keys() & ids
         at = {id: row for row, id in enumerate(self._ids) if id in wanted} if wanted else {}
         return np.array([at.get(id, -1) for id in ids], dtype=np.int64)
 
     def tie_ranks(self) -> npt.NDArray[np.int64]:
         # Python compares strings by code point, which is the order of their UTF-8 bytes.
-        order = sorted(range(len(self)), key=self._ids.__getitem__, reverse=True)
-        ranks = np.empty(len(self), dtype=np.int64)
-        ranks[order] = np.arange(len(self))
-        return ranks
+        return np.argsort(sorted(range(len(self)), key=self._ids.__getitem__, reverse=True))
 
     def chunks(self, size: int) -> Iterator[list[Mapping[str, str | None]]]:
         documents = (document for _, document in self._corpus.items())

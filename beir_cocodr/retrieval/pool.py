@@ -138,11 +138,7 @@ def warn_if_crowded(devices: Sequence[str], threads: int) -> None:
 
 
 def device_list(device: str | None, processes: int) -> list[str]:
-    """A device for each process: GPUs in turn where none is named, or just "cuda"; else all on the same.
-
-    Raises:
-        InputError: fewer than one process.
-    """
+    """A device for each process, at least 1: GPUs in turn where none is named, or just "cuda"; else all on the same."""
     if processes < 1:
         raise InputError(f"{processes} processes can do nothing; give at least 1")
     if device in (None, "cuda") and torch.cuda.is_available():
@@ -154,11 +150,7 @@ def device_list(device: str | None, processes: int) -> list[str]:
 
 @contextmanager
 def torch_threads(threads: int | None) -> Iterator[int]:
-    """Let PyTorch use that many CPU threads inside, and yield their number; None leaves them as they are.
-
-    Raises:
-        InputError: fewer than one.
-    """
+    """Let PyTorch use that many CPU threads inside, at least 1, and yield their number; None changes nothing."""
     if threads is not None and threads < 1:
         raise InputError(f"{threads} threads can do nothing; give at least 1")
     before = torch.get_num_threads()

@@ -135,11 +135,7 @@ def on_gpu(index: Any, kind: str) -> Any:
 
 
 def as_embeddings(vectors: Vectors) -> Embeddings:
-    """Arrays as embeddings too; they are not copied.
-
-    Raises:
-        InputError: an array that is not two-dimensional.
-    """
+    """Arrays as embeddings too, not copied; they have to be two-dimensional."""
     return vectors if isinstance(vectors, Embeddings) else MemoryEmbeddings(as_matrix(vectors, "vectors"))
 
 
@@ -156,12 +152,7 @@ def sample_rows(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
 def build_parts(
     vectors: Embeddings, options: FaissOptions, queries: npt.NDArray[Any] | None, key: Mapping[str, Any] | None
 ) -> tuple[IndexParts, npt.NDArray[Any]]:
-    """The index, nothing measured, and (n, w) queries to measure it with: those given, or stand-ins.
-
-    Raises:
-        InputError: no vectors, or queries that do not fit them.
-        NonFiniteScores: NaN or infinite values; names the rows.
-    """
+    """The index, nothing measured, and (n, w) queries to measure it with: those given, or stand-ins."""
     faiss = import_faiss()
     mean = _mean(vectors)
     options = options.fitted(len(vectors), vectors.dimensions)
@@ -267,11 +258,7 @@ def _stand_ins(vectors: Embeddings, options: FaissOptions) -> npt.NDArray[Any]:
 
 
 def write_parts(folder: Path, parts: IndexParts) -> None:
-    """To a new folder, or in place of an index, which stays whole until the new one is.
-
-    Raises:
-        InputError: the folder holds something else, or cannot be written.
-    """
+    """To a new folder, or in place of an index, which stays whole until the new one is."""
     replaceable = folder.is_dir() and ((folder / SETTINGS).is_file() or not any(folder.iterdir()))
     if folder.exists() and not replaceable:
         raise InputError(f"{folder} is there and is no index: choose another folder, nothing was written")
@@ -296,12 +283,7 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
 
 
 def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts:
-    """What :func:`write_parts` wrote.
-
-    Raises:
-        InputError: there is no index, its files do not belong together, or its key has other values than those of
-            ``key``.
-    """
+    """What :func:`write_parts` wrote, if the values of its key are those of ``key``."""
     settings = _settings(folder)
     saved = settings["key"]
     for name, value in (key or {}).items():

@@ -187,11 +187,7 @@ class FaissIndex:
         return other
 
     def save(self, folder: str | Path) -> None:
-        """Write the index, its transform and its settings to a folder, in one step.
-
-        Raises:
-            InputError: the folder is there and holds something else, or cannot be written.
-        """
+        """Write the index, its transform and its settings to a folder, in one step; a folder of anything else stays."""
         write_parts(Path(folder), self._parts)
 
     @classmethod

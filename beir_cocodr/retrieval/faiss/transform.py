@@ -155,13 +155,8 @@ class Layout:
     @classmethod
     def of(cls, options: FaissOptions, dimensions: int, longest: float | None) -> Layout:
         """For fitted options; ``longest`` where there is to be one more dimension."""
-        if longest is not None:
-            return cls(dimensions, dimensions + 1, longest=longest)
-        if options.kind == "ivfpq" and options.pq_m is not None:
-            return cls(dimensions, -(-dimensions // options.pq_m) * options.pq_m)
-        if options.kind == "flat":
-            return cls(dimensions, -(-dimensions // _LANES) * _LANES)
-        return cls(dimensions, dimensions)
+        divisor = {"ivfpq": options.pq_m, "flat": _LANES}.get(options.kind) or 1
+        return cls(dimensions, -(-dimensions // divisor) * divisor + (longest is not None), longest)
 
     def documents(self, vectors: npt.NDArray[np.float64]) -> Matrix:
         """(n, w) to (n, width) float32."""

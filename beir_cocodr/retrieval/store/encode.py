@@ -46,13 +46,7 @@ log = logging.getLogger(__name__)
 class ShardJob:
     """What a process, here or elsewhere, needs in order to encode shards of a store that was begun.
 
-    Args:
-        folder: of the store.
-        documents: the corpus; travels as the path of its file.
-        model: what the encoder is loaded by.
-        encoder: how it is loaded, but for the device.
-        options: of the store.
-        threads: CPU threads of each process.
+    The corpus travels as the path of its file, the encoder as what it is loaded by; its device is that of the process.
     """
 
     folder: Path
@@ -114,8 +108,7 @@ def prepare_store(
     Args:
         encoder: model and corpus.
         name: what the model was loaded by; None where it has no name, and searches have to name it.
-        folder: exists, and nobody else writes to it.
-        options: of the store.
+        folder, options: of the store; nobody else writes to it.
         devices: that encoding will be shared out to.
         queries: what an MRL's folding takes its mean query from, where its vectors lose precision; any queries are
             right, documents stand in where there are none.
@@ -273,11 +266,9 @@ def encode_documents(
     Args:
         model: the encoder, on its device.
         documents: the corpus.
-        folder: of the store, complete or interrupted with the same key, or of none yet.
-        options: see :class:`EncodeOptions`.
+        folder, options, progress: as there.
         queries: what the folding of an MRL whose vectors lose precision is made from.
         name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it.
-        progress: show a bar on stderr.
 
     Returns:
         the store, complete.

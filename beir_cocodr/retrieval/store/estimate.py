@@ -92,15 +92,7 @@ def timed_sample(encoder: CorpusEncoder) -> Sample:
 def estimate(
     sample: Sample, encoder: CorpusEncoder, record: StoreRecord, documents: int, devices: list[str]
 ) -> Estimate:
-    """Put a sample on the scale of what is to be encoded.
-
-    Args:
-        sample: of the corpus.
-        encoder: what encoded it.
-        record: of the store.
-        documents: still to be encoded.
-        devices: one for each process.
-    """
+    """Put the sample that an encoder took on the scale of the documents to be encoded, by one process a device."""
     packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
     # The vectors, their packed form, and where they are folded a copy in float64.
     vector = 4 * record.dimensions + packed + (8 * record.dimensions if record.prior else 0)
