@@ -42,7 +42,7 @@ def generate_queries(
 def _part(shard: str) -> tuple[int, int]:
     number, slash, parts = shard.partition("/")
     if not (slash and number.isdecimal() and parts.isdecimal()):
-        raise InputError(f"--shard {shard}: say i/n, such as 1/4")
+        raise InputError(f"--shard {shard}: give i/n, such as 1/4")
     return int(number), int(parts)
 
 

@@ -123,7 +123,7 @@ def adapt(
     """Adapt an encoder to a corpus, compare it with its base, and recommend one.
 
     Labels of the corpus judge, if it has some. Without them estimates do, and how often such estimates were right is
-    said; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
+    printed; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
     chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     settings = {

@@ -280,7 +280,7 @@ def _check(
     parse_measures(measures)
     target = load_collection(corpus, split, labels="optional")
     if not target.qrels and any((Path(corpus) / "qrels").glob("*")):
-        load_collection(corpus, split)  # it has labels, but not these: say which there are
+        load_collection(corpus, split)  # it has labels, but not these: the message names those there are
     return target
 
 

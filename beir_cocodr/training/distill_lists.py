@@ -71,11 +71,9 @@ def draw_list(
     kept = anchors if len(anchors) <= options.positives else rng.choice(anchors, options.positives, False)
     first = rng.permutation(bm25)
     second = rng.permutation(np.setdiff1d(hard, first[: options.m_bm25]))
-    chosen = np.concatenate([first[: options.m_bm25], second[: options.m_hard]])
-    wanted = options.m_bm25 + options.m_hard
-    rest = np.concatenate([second[options.m_hard :], first[options.m_bm25 :]])
-    rest = rest[~np.isin(rest, chosen)]
-    chosen = np.concatenate([chosen, list(dict.fromkeys(rest.tolist()))[: wanted - len(chosen)]]).astype(np.int64)
+    # Those that are wanted first, then the rest of both lists; each once.
+    parts = (first[: options.m_bm25], second[: options.m_hard], second[options.m_hard :], first[options.m_bm25 :])
+    chosen = list(dict.fromkeys(np.concatenate(parts).tolist()))[: options.m_bm25 + options.m_hard]
     drawn = np.full(options.list_size, EMPTY, np.int64)
     drawn[: len(kept)] = kept
     drawn[options.positives : options.positives + len(chosen)] = chosen

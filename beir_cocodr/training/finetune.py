@@ -84,9 +84,6 @@ def finetune(
             after every episode or stage.
         encoder: how ``base`` is loaded; lengths given here go before those of the options.
 
-    Returns:
-        The record of the training.
-
     Raises:
         InputError: no labelled pair, no negative, more clusters than queries, or ``output`` is taken.
         NonFiniteTraining: a loss or gradient is NaN or infinite.

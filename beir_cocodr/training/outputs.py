@@ -53,8 +53,7 @@ def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecor
         None where there is something to train, else the record of the model that is already there.
 
     Raises:
-        InputError: the folder holds files and ``resume`` is off, or what it holds followed another plan, or is not from
-            here.
+        InputError: it holds files and ``resume`` is off, or it followed another plan, or is not from here.
     """
     return on_main(lambda: _lock(output, resume, plan))
 
@@ -78,7 +77,7 @@ def _lock(output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | No
 
 @contextmanager
 def started(output: Path, plan: TrainingPlan) -> Iterator[None]:
-    """Mark a claimed output as begun, so that what is prepared in it can be resumed.
+    """Mark an output that :func:`lock_output` took as begun, so that what is prepared in it can be resumed.
 
     Bad input found on the way empties the folder again, if nothing was trained in it yet.
     """

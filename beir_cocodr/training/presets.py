@@ -117,7 +117,7 @@ def _assigned(kind: type[DataclassInstance], assignment: str) -> tuple[str, Any]
     name, equals, text = assignment.partition("=")
     names = [field.name for field in fields(kind)]
     if not equals or name not in names:
-        raise InputError(f"--set {assignment}: say NAME=VALUE with a name of {', '.join(names)}")
+        raise InputError(f"--set {assignment}: give NAME=VALUE with a name of {', '.join(names)}")
     try:
         value = json.loads(text)
     except ValueError:

@@ -42,9 +42,8 @@ def context_provenance(folders: Sequence[str], collections: Sequence[Collection]
         corpus = record.dataset.corpus_sha256
         if corpus not in corpora:
             raise InputError(
-                f"{folder}: its queries were generated from another corpus than "
-                f"{', '.join(corpora.values())}; generate queries from that, or name their own corpus with "
-                "--dataset"
+                f"{folder}: its queries were generated from another corpus than {', '.join(corpora.values())}; "
+                "generate queries from that, or name their own corpus with --dataset"
             )
         file = Path(folder) / "queries.jsonl"
         if not file.is_file():
@@ -59,10 +58,8 @@ def context_provenance(folders: Sequence[str], collections: Sequence[Collection]
         )
     asked = {given.corpus_sha256 for given in found}
     if folders and (missing := [name for sha256, name in corpora.items() if sha256 not in asked]):
-        raise InputError(
-            f"there are no queries for {', '.join(missing)}: name their folder with a further --queries, or "
-            "leave the corpus out"
-        )
+        names = ", ".join(missing)
+        raise InputError(f"there are no queries for {names}: name their folder with --queries, or leave the corpus out")
     return found
 
 
@@ -80,14 +77,11 @@ def pretrain(
     Args:
         corpora: datasets as the command line names them; only their documents are read.
         base: what ``COCODR`` loads, or ``minilm``.
-        output: folder for the model; interrupted runs leave their checkpoints there.
-        options: see :class:`PretrainOptions`; its ``objective`` says how, COCO by default.
+        output: folder for the model.
+        options: see :class:`PretrainOptions`; its ``objective`` names the method, COCO by default.
         resume: go on from the last checkpoint; a finished output is left as it is.
         queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora.
         encoder: how ``base`` is loaded.
-
-    Returns:
-        The record of the training.
 
     Raises:
         InputError: no document has enough text, queries are missing or another corpus's, the objective cannot train

@@ -167,12 +167,9 @@ class LossState(TrainerCallback):
             finish_step()
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            own = {k: v for k, v in self.loss.state_dict().items() if not k.startswith("model.")}
             with atomic_path(folder / LOSS_FILE) as temporary:
-                save_file(self._state(), temporary)
-
-    def _state(self) -> dict[str, Tensor]:
-        whole = self.loss.state_dict()
-        return {k: v.detach().cpu().clone() for k, v in whole.items() if not k.startswith("model.")}
+                save_file({name: value.detach().cpu().clone() for name, value in own.items()}, temporary)
 
 
 @dataclass(frozen=True)
