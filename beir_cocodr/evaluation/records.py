@@ -10,6 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from beir_cocodr.records import ContaminationStatement, Json, Record
 
+#: The count of pseudo-queries left out because a model was trained on them.
+TRAINED_ON = "queries_trained_on"
+
+
 #: The largest p value, after Holm's correction, that is not called significant.
 LEVEL = 0.05
 

@@ -18,9 +18,9 @@ from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.estimates import CROPS, WITH_FUSION, estimate_pair, kind
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, gather_evidence
-from beir_cocodr.evaluation.label_free.pseudo_queries import TRAINED_ON
 from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, MODES, TRAINING, ablation_families, overall
 from beir_cocodr.evaluation.records import (
+    TRAINED_ON,
     AnnotationCandidates,
     Best,
     Calibration,
