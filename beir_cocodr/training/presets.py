@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from beir_cocodr.provenance import TrainingRecord
     from beir_cocodr.training.adapt import StageRun
 
-# Only what differs from the defaults, which are the papers' too.
+# Only what differs from the defaults, which are the papers' too, or what depends on the objective.
 # COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs of 200
 # documents, and 64 triplets a GPU.
-_COCO: Json = {"mini_batch_size": 64}
+_COCO: Json = {"batch_size": 2048, "mini_batch_size": 64, "learning_rate": 1e-4, "max_length": 128}
 
 _IDRO: Json = {
     "loss": "triplet",
@@ -41,7 +41,21 @@ _IDRO: Json = {
 }
 
 # Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens.
-_QUERIES: Json = {"objective": "qc", "max_steps": 120_000, "mini_batch_size": 64}
+_QUERIES: Json = {
+    "objective": "qc",
+    "max_steps": 120_000,
+    "batch_size": 2048,
+    "mini_batch_size": 64,
+    "learning_rate": 1e-4,
+}
+
+_COTMAE: Json = _QUERIES | {
+    "objective": "cotmae",
+    "max_steps": 50_000,
+    "batch_size": 16_384,
+    "learning_rate": 4e-4,
+    "mask_probability": 0.3,
+}
 
 _TWO_STAGES: Json = {
     "stages": 2,
@@ -68,7 +82,7 @@ PRESETS: dict[str, dict[str, Json]] = {
         "finetune": _IDRO | {"max_steps": 30_000, "gradient_layers": 2},
     },
     "qc": {"pretrain": _QUERIES, "finetune": _TWO_STAGES},
-    "cotmae": {"pretrain": _QUERIES | {"objective": "cotmae", "max_steps": 50_000}, "finetune": _TWO_STAGES},
+    "cotmae": {"pretrain": _COTMAE, "finetune": _TWO_STAGES},
     # The whole recipe on two cores in minutes, to see it work; not a setting of the paper's.
     "cpu": {
         "pretrain": _COCO | _SMALL | {"batch_size": 64, "mini_batch_size": 32},
