@@ -86,12 +86,7 @@ def __dir__() -> list[str]:
 
 
 def load_plugin(name: str) -> Any:
-    """An object of a plugin, by its name in :data:`PLUGINS`; the plugin is imported now.
-
-    Raises:
-        KeyError: no such name.
-        ImportError: the plugin's host is not installed.
-    """
+    """An object of a plugin, by its name in :data:`PLUGINS`, imported now; ``ImportError`` where its host is absent."""
     return load_object(PLUGINS[name])
 
 

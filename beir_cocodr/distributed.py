@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -58,8 +58,7 @@ def join_processes(device: str | None) -> None:
 def on_main(work: Callable[[], Result]) -> Result:
     """Do something on the first process and give its result, which must be picklable, to all.
 
-    Raises:
-        InputError: of ``work``, on the first process; the others leave with status 2, unsaid.
+    An ``InputError`` of ``work`` is raised on the first process; the others exit with status 2, without a message.
     """
     if world_size() == 1:
         return work()
@@ -72,7 +71,6 @@ def on_main(work: Callable[[], Result]) -> Result:
             raise
     kind, result = broadcast_object_list(message)[0]
     if kind == "failed":
-        time.sleep(2)  # torchrun ends everything when one process does; the first has to say its line before
+        time.sleep(2)  # torchrun ends everything when one process does; the first has to write its line before
         raise SystemExit(2)
-    found: Result = result
-    return found
+    return cast(Result, result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -29,18 +29,16 @@ RECORD_FILE = "training.json"
 
 def collection_provenance(collection: Collection, queries: bool) -> CollectionProvenance:
     """What a training stage is given of a collection: documents, and if ``queries`` its labelled queries."""
-    with_queries = {
-        "split": collection.split,
-        "queries": len(collection.queries),
-        "queries_sha256": json_sha256(collection.queries),
-        "qrels_sha256": json_sha256(collection.qrels),
-    }
-    return CollectionProvenance(
-        collection.name,
-        len(collection.documents),
-        collection.documents.content_hash,
-        collection.counts,
-        **(with_queries if queries else {}),  # type: ignore[arg-type]
+    documents = collection.documents
+    found = CollectionProvenance(collection.name, len(documents), documents.content_hash, collection.counts)
+    if not queries:
+        return found
+    return replace(
+        found,
+        split=collection.split,
+        queries=len(collection.queries),
+        queries_sha256=json_sha256(collection.queries),
+        qrels_sha256=json_sha256(collection.qrels),
     )
 
 

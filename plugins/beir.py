@@ -59,16 +59,9 @@ def evaluator(
 
 
 def load(dataset: str | Path, split: str = "test") -> tuple[Documents, dict[str, str], dict[str, dict[str, int]]]:
-    """The triple of BEIR's ``GenericDataLoader``, of any collection that this package reads.
+    """The triple of BEIR's ``GenericDataLoader``, of any collection that :func:`load_collection` reads.
 
     The corpus is memory-mapped; it is a mapping from document id to {"title", "text"} as BEIR's is.
-
-    Args:
-        dataset: a BEIR folder, ``irds:ID``, a BEIR short name, or ``apidocs/DOMAIN``.
-        split: of the judgements.
-
-    Raises:
-        InputError: the collection cannot be found or read.
     """
     collection = load_collection(dataset, split)
     return collection.documents, collection.queries, collection.qrels

@@ -274,7 +274,5 @@ def _documentation(manifest: Manifest, base: str, found: SetRecord, regime: str)
 
 def _cited(identifier: str | None) -> list[str]:
     """What the host cites for a dataset of its own."""
-    if identifier is None:
-        return []
-    base = _load_base(identifier)
-    return list(base.documentation().get("bibtex_ids", [])) if hasattr(base, "documentation") else []
+    documentation: Any = dict if identifier is None else getattr(_load_base(identifier), "documentation", dict)
+    return list(documentation().get("bibtex_ids", []))

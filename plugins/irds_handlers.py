@@ -64,7 +64,7 @@ class FolderQueries(BaseQueries):
 
     def __init__(self, path: Path, wanted: Callable[[], Container[str]] | None = None) -> None:
         self._path, self._wanted = path, wanted
-        self._count = Lazy(lambda: sum(1 for _ in self.queries_iter()))
+        self.queries_count: Callable[[], int] = Lazy(lambda: sum(1 for _ in self.queries_iter()))
 
     def queries_path(self) -> Path:
         return self._path
@@ -78,16 +78,13 @@ class FolderQueries(BaseQueries):
     def queries_cls(self) -> type:
         return GenericQuery  # type: ignore[no-any-return]
 
-    def queries_count(self) -> int:
-        return self._count()  # type: ignore[no-any-return]
-
 
 class FolderQrels(BaseQrels):
     """The judgements of a ``qrels/SPLIT.tsv``, plain or ``.gz``; ``definitions`` says what the grades mean."""
 
     def __init__(self, path: Path, definitions: dict[int, str] | None = None) -> None:
         self._path, self._definitions = path, definitions or {}
-        self._count = Lazy(lambda: sum(1 for _ in self.qrels_iter()))
+        self.qrels_count: Callable[[], int] = Lazy(lambda: sum(1 for _ in self.qrels_iter()))
         #: The ids of judged queries.
         self.judged: Callable[[], set[str]] = Lazy(lambda: {qrel.query_id for qrel in self.qrels_iter()})
 
@@ -103,9 +100,6 @@ class FolderQrels(BaseQrels):
 
     def qrels_defs(self) -> dict[int, str]:
         return self._definitions
-
-    def qrels_count(self) -> int:
-        return self._count()  # type: ignore[no-any-return]
 
 
 class _FolderDocstore(Docstore):

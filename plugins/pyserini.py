@@ -85,8 +85,7 @@ def query_vectors(model: COCODR, texts: list[str], batch_size: int) -> npt.NDArr
     encoded = model.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
     vectors = encoded.detach().float().cpu()
     normal = F.normalize(vectors, dim=-1) if model.similarity_fn_name == "cosine" else vectors
-    found: npt.NDArray[np.float32] = normal.numpy()
-    return found
+    return np.asarray(normal)
 
 
 __all__ = ["CocoDRQueryEncoder", "encode_index", "start_java", "write_encoded_queries", "write_index"]
@@ -183,9 +182,7 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
 def _as_encoded(store: EmbeddingStore, vectors: torch.Tensor) -> npt.NDArray[np.float32]:
     """(n, w) of a store without what was done to MRL's vectors before they lost precision."""
     if store.folding is None:
-        same: npt.NDArray[np.float32] = vectors.numpy()
-        return same
+        return np.asarray(vectors)
     wide = vectors.double().numpy() + store.folding.document_mean
     wide[:, 0] -= wide[:, 1:] @ store.folding.query_mean
-    plain: npt.NDArray[np.float32] = wide.astype(np.float32)
-    return plain
+    return np.asarray(wide, np.float32)

@@ -104,7 +104,8 @@ class RayPool:
                 run.begin()
             yield from run.results()
         finally:
-            run.end()
+            for actor in run.actors:
+                run.ray.kill(actor)
 
 
 class _Run:
@@ -152,16 +153,11 @@ class _Run:
                 yield result
             self._feed(actor)
 
-    def end(self) -> None:
-        for actor in self.actors:
-            self.ray.kill(actor)
-
     def _feed(self, actor: Any) -> None:
         held = sum(other is actor for other, _ in self.calls.values())
-        while held < _UNDER_WAY and self.left:
+        for _ in range(min(_UNDER_WAY - held, len(self.left))):
             task = self.left.popleft()
             self.calls[actor.work.remote(task)] = actor, task
-            held += 1
 
     def _replace(self, actor: Any, task: Any, error: Exception, deaths: int) -> None:
         self.pool.deaths += 1

@@ -47,16 +47,13 @@ def gather(column: pa.ChunkedArray, rows: npt.NDArray[np.int64]) -> list[str]:
 
 
 class IdIndex:
-    """Rows of ids, exact: a hash only proposes a row, and the id that stands there decides.
+    """Rows of ids, each of which stands once; exact: a hash only proposes a row, and the id that stands there decides.
 
-    Args:
-        ids: the id column, every id once.
-        hash_of: any function from a string to a 64-bit integer; the fewer strings share one, the faster.
+    The fewer strings share a 64-bit integer of ``hash_of``, the faster.
     """
 
     def __init__(self, ids: pa.ChunkedArray, hash_of: Callable[[str], int] = hash) -> None:
-        self._ids = ids
-        self._hash_of = hash_of
+        self._ids, self._hash_of = ids, hash_of
         parts = [hashes_of(chunk.to_pylist(), hash_of) for chunk in ids.chunks]
         hashes = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         self._order = np.argsort(hashes, kind="stable")  # (N,)
@@ -65,12 +62,12 @@ class IdIndex:
     def row(self, id: str) -> int:
         """The row of one id, -1 where it is unknown."""
         wanted = np.int64(self._hash_of(id))
-        position = int(self._sorted.searchsorted(wanted))
-        while position < len(self._sorted) and self._sorted[position] == wanted:
+        for position in range(int(self._sorted.searchsorted(wanted)), len(self._sorted)):
             row = int(self._order[position])
+            if self._sorted[position] != wanted:
+                break
             if self._ids[row].as_py() == id:
                 return row
-            position += 1
         return -1
 
     def rows(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:

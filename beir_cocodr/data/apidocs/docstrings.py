@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,7 +51,7 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.JoinedStr(values=values):
             return "".join(_piece(value, names) for value in values)
         case ast.BinOp(left=left, op=ast.Add() | ast.Mod() as operator, right=right):
-            return _binary(evaluate(left, names), operator, evaluate(right, names))
+            return _binary(_of_type(str, left, names), operator, evaluate(right, names))
         case ast.Call():
             return _call(node, names)
     raise NotLiteral(ast.dump(node)[:60])
@@ -84,9 +85,7 @@ def _piece(node: ast.expr, names: Mapping[str, Any]) -> str:
         return ""
 
 
-def _binary(left: Any, operator: ast.operator, right: Any) -> Any:
-    if not isinstance(left, str):
-        raise NotLiteral("not a string")
+def _binary(left: str, operator: ast.operator, right: Any) -> Any:
     try:
         return left + right if isinstance(operator, ast.Add) else left % right
     except (TypeError, ValueError, KeyError) as error:
@@ -94,8 +93,7 @@ def _binary(left: Any, operator: ast.operator, right: Any) -> Any:
 
 
 def _call(node: ast.Call, names: Mapping[str, Any]) -> str:
-    function = node.func
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    function, name = node.func, _called(node)
     if name in _TEXT_FUNCTIONS and len(node.args) == 1:
         return _TEXT_FUNCTIONS[name](_of_type(str, node.args[0], names))
     if isinstance(function, ast.Attribute) and name == "format":
@@ -339,8 +337,7 @@ def _strings(node: ast.expr) -> list[str] | None:
 
 
 def _absolute(source: ModuleSource, node: ast.ImportFrom) -> str:
-    if not node.level:
-        return node.module or ""
-    parts = source.name.split(".")
-    keep = len(parts) - node.level + (1 if source.is_package else 0)
-    return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+    package = source.name if source.is_package else source.name.rpartition(".")[0]
+    with suppress(ImportError):
+        return resolve_name("." * node.level + (node.module or ""), package)
+    return node.module or ""
