@@ -112,12 +112,8 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
     """A folder that takes the name of ``output`` at the end, and is removed if anything fails; what else is put beside
     it is removed in any case.
 
-    Args:
-        output: the folder to be.
-        replace: an ``output`` that is there is replaced, and stays whole until then.
-
-    Raises:
-        InputError: ``output`` is taken, or its parent cannot be written to.
+    With ``replace`` it takes the place of an ``output`` that is there, which stays whole until then; without, such an
+    ``output`` is an ``InputError``, as is a parent that cannot be written to.
     """
     if not replace:
         check_output_free(output)

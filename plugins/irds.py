@@ -109,11 +109,8 @@ def register_folder(path: str | Path, identifier: str) -> list[str]:
     """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that.
 
     The id itself has the documents, and all queries if there are any; ``IDENTIFIER/SPLIT`` has the judgements of a
-    split and the queries that it judges. Nothing is read before it is used. Calling it again does no harm.
-
-    Args:
-        path: the folder: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``.
-        identifier: the id.
+    split and the queries that it judges. Nothing is read before it is used. Calling it again does no harm. The folder
+    holds ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``.
 
     Raises:
         InputError: no such folder, a part that is missing, or an id that is taken or cannot be one.

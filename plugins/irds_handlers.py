@@ -25,9 +25,7 @@ _READ = 1_000
 class FolderDocs(BaseDocs):
     """The documents of a BEIR folder, memory-mapped; any number of threads may read them.
 
-    Args:
-        folder: with ``corpus.jsonl`` or ``corpus.jsonl.gz``.
-        content_hash: of the documents that are expected, sha256 as `Documents` has it; None for any.
+    Where ``content_hash`` is given, documents with another, as `Documents` has it, are an ``InputError``.
     """
 
     def __init__(self, folder: Path, content_hash: str | None = None) -> None:

@@ -43,14 +43,10 @@ Piece = tuple[list[str], npt.NDArray[np.float32]]
 
 
 def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
-    """A flat inner-product index with its ids.
+    """Write a flat inner-product index by FAISS, ``index``, and ``docid``, an id a line in its order.
 
-    Args:
-        folder: to be made: ``index``, by FAISS, and ``docid``, an id a line in the order of the index.
-        pieces: of the corpus, in order, at least one.
-
-    Raises:
-        InputError: FAISS is not installed, there is something in ``folder``, or an id cannot be one there.
+    ``pieces`` are of the corpus, in order, at least one. ``InputError`` where FAISS is not installed, there is something
+    in ``folder``, or an id cannot be one there.
     """
     faiss = import_faiss()
     index = None
@@ -128,11 +124,7 @@ def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
 def encode_index(model: COCODR, documents: Documents, folder: str | Path, token_budget: int | None = None) -> Path:
     """As :func:`write_index`, from a corpus that is encoded now.
 
-    Args:
-        model: the encoder, on its device.
-        documents: the corpus.
-        folder: to be made.
-        token_budget: tokens of a batch; see :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
+    The tokens of a batch are those of :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
 
     Raises:
         InputError: as :func:`write_index`, or a document without a finite vector.

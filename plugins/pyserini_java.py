@@ -71,10 +71,8 @@ def start_java() -> None:
     try:
         java_class("io.anserini.search.SimpleSearcher")
     except Exception as error:  # jnius raises one of its own, JavaException, that does not say more
-        raise InputError(
-            "Java runs in this process without Lucene, started by something else: call "
-            "beir_cocodr.plugins.pyserini.start_java() before it"
-        ) from error
+        way_out = "call beir_cocodr.plugins.pyserini.start_java() before it"
+        raise InputError(f"Java runs in this process without Lucene, started by something else: {way_out}") from error
     _quiet()
 
 

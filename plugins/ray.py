@@ -45,11 +45,9 @@ log = logging.getLogger(__name__)
 
 
 class ShardWorker:
-    """An actor: what it does is made once, by its first task, so that what fails there reaches the caller.
+    """An actor. What does a task on ``device`` is made once, by the first task: what fails there reaches the caller.
 
-    Args:
-        start: takes a device and returns what does a task there.
-        device: "cpu", ...; None for the GPU that Ray gave to this actor, or the CPU where it gave none.
+    Without a device, that is the GPU that Ray gave to this actor, or the CPU where it gave none.
     """
 
     def __init__(self, start: Callable[[str], Callable[[Any], Any]], device: str | None) -> None:

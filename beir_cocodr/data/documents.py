@@ -111,9 +111,7 @@ class Documents(Mapping[str, dict[str, str]]):
     """
 
     def __init__(self, table: pa.Table, content_hash: str, path: Path | None = None) -> None:
-        self.table = table
-        self.content_hash = content_hash
-        self.path = path
+        self.table, self.content_hash, self.path = table, content_hash, path
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -243,12 +241,8 @@ class WrittenCorpus(NamedTuple):
 def write_arrow(path: Path, documents: Iterable[Document], counts: Mapping[str, int] | None = None) -> WrittenCorpus:
     """Write a stream of documents to an Arrow file, in batches, and then what was counted on the way.
 
-    Of each document 16 bytes are kept, the hashes of its id and of its content.
-
-    Args:
-        path: the file to write; the caller puts it in place.
-        documents: (line, id, title, text).
-        counts: read after the last document, as reading fills it; "duplicate texts" is added to it.
+    Of each document 16 bytes are kept, the hashes of its id and of its content. ``counts`` is read after the last
+    document, as reading fills it, and "duplicate texts" is added to what is written.
     """
     digest, seen_ids, contents = hashlib.sha256(), Repeats(), Repeats()
     with path.open("wb") as file:
@@ -273,14 +267,9 @@ def write_arrow(path: Path, documents: Iterable[Document], counts: Mapping[str, 
 
 
 def open_corpus(path: Path) -> ArrowCorpus:
-    """Map a file that :func:`write_arrow` wrote; nothing is read before it is used.
+    """Map a file that :func:`write_arrow` wrote (any other is a ``ValueError``); nothing is read before it is used.
 
-    Returns:
-        the documents, whose table carries ``content_hash`` and ``counts`` in its schema metadata, and counts.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is not such a file.
+    The table of the documents carries ``content_hash`` and ``counts`` in its schema metadata.
     """
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
     if not reader.num_record_batches:

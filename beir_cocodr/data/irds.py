@@ -31,17 +31,12 @@ class IrdsSource:
 
     Args:
         name: the collection as the user gave it.
-        dataset_id: the id in ir_datasets, such as ``beir/scifact`` or ``beir/scifact/test``.
+        dataset_id: such as ``beir/scifact`` or ``beir/scifact/test``; ``InputError`` if ir_datasets does not know it.
         split: the split asked for.
-
-    Raises:
-        InputError: if ir_datasets does not know the id.
     """
 
     def __init__(self, name: str, dataset_id: str, split: str) -> None:
-        self.name = name
-        self.dataset_id = dataset_id
-        self.wanted_split = split
+        self.name, self.dataset_id, self.wanted_split = name, dataset_id, split
         if dataset_id.startswith(OWN_IDS):
             load_plugin("irds")()
         nested = f"{dataset_id}/{split}"

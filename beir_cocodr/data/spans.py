@@ -197,11 +197,9 @@ def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
 
 
 def inverse_cloze(document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1) -> tuple[str, str]:
-    """One random span of a window as the query, the rest of the window as its passage (ICT).
+    """One random span of a window of at least two as the query, the rest of the window as its passage (ICT).
 
-    Args:
-        document: with at least two spans.
-        keep_query: probability that the query stays in the passage, so that exact words count too.
+    With probability ``keep_query`` the query stays in the passage, so that exact words count too.
 
     Source: Lee et al., 2019, section 3.
     """
@@ -221,13 +219,10 @@ def damaged(document: SpannedText, rng: np.random.Generator, deletion: float = 0
 
 
 def draw_window(document: SpannedText, rng: np.random.Generator, least: int = 1) -> Range:
-    """A random run of consecutive spans of at most ``max_tokens`` tokens, but of ``least`` spans.
+    """A random run of consecutive spans of at most ``max_tokens`` tokens, but of ``least`` spans: first, last + 1.
 
     It grows from a random span to random sides until no neighbour fits, so that it is always about full. A document
     that fits is taken whole.
-
-    Returns:
-        The first span, and the one after the last.
     """
     count = len(document.ranges)
     if document.tokens(0, count) <= document.max_tokens:

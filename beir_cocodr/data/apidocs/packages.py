@@ -51,9 +51,7 @@ def package_docstrings(root: Path, package: str) -> PackageDocs:
     public name is then the shortest such path. Modules with private names are read when a public name leads to them, or
     when they document objects written in C.
 
-    Args:
-        root: the package's folder, or the folder of the standard library.
-        package: name of the package, "" for the standard library, whose modules have no common parent.
+    ``package`` is "" for the standard library, whose modules have no common parent.
     """
     return _Package(root, package).read()
 
