@@ -45,7 +45,7 @@ Piece = tuple[list[str], npt.NDArray[np.float32]]
 def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
     """Write a flat inner-product index by FAISS, ``index``, and ``docid``, an id a line in its order.
 
-    ``pieces`` are of the corpus, in order, at least one. ``InputError`` where FAISS is not installed, there is something
+    ``pieces`` are of the corpus, in order, at least one. ``InputError`` where FAISS is not installed, something is
     in ``folder``, or an id cannot be one there.
     """
     faiss = import_faiss()
