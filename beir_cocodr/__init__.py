@@ -46,7 +46,7 @@ __all__ = [
     "pretrain",
 ]
 
-# Where each public name is defined, as ``module:object``; the imports above tell the same to type checkers.
+# Where each public name is defined, as ``module:object``; the imports above are for type checkers.
 _HOMES = {
     "COCODR": "beir_cocodr.models.cocodr:COCODR",
     "MRL": "beir_cocodr.models.mrl:MRL",

@@ -1,7 +1,7 @@
 """What training recorded: training.json beside a model, its lineage, and what it was given of a collection.
 
 :class:`TrainingPlan` is what makes two trainings the same, :class:`TrainingRecord` the plan and what came of it. From
-the records of a model and of all that it was made from, :func:`contamination_statement` tells which texts of the
+the records of a model and of all that it was made from, :func:`contamination_statement` finds which texts of the
 collection that judges it were among its training data.
 """
 
@@ -161,7 +161,7 @@ def contamination_statement(models: Sequence[str], collection: Collection) -> di
     The training.json of a model and of all its ancestors are merged. A training collection with the hash of the
     evaluated one had all of it. One with another hash is looked at if it is still to be had locally with the hash on
     record: documents are compared by title and text, queries by text, as ids may be anything. Else what it shares is
-    unknown, and the statement says so. Being given is not being drawn: a training of few steps may have read only a
+    unknown, as the statement states. Being given is not being drawn: a training of few steps may have read only a
     part.
 
     Args:

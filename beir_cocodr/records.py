@@ -1,6 +1,6 @@
 """Records: what commands write as JSON and read back, each a frozen dataclass.
 
-A record says its fields once, with their types; :meth:`Record.to_json` and :meth:`Record.from_json` follow from them.
+A record states its fields once, with their types; :meth:`Record.to_json` and :meth:`Record.from_json` follow from them.
 What is read back is checked against the types, so that a file of another version or a damaged one is one clear line
 instead of a ``KeyError`` somewhere later.
 """
@@ -133,7 +133,7 @@ class CollectionProvenance:
 
     @property
     def hashes(self) -> tuple[str | None, str | None, str | None, str | None]:
-        """What tells two collections apart, whatever their names."""
+        """What distinguishes two collections, whatever their names."""
         return self.corpus_sha256, self.split, self.queries_sha256, self.qrels_sha256
 
     def to_json(self) -> Json:
@@ -168,7 +168,7 @@ class ContaminationStatement:
     Attributes:
         stages: oldest first.
         root: the model that everything began with, of which nothing is known.
-        collections: what training was given, told apart by hashes.
+        collections: what training was given, distinguished by hashes.
         documents_seen, queries_seen: evaluated ones that were given to training, each counted once.
         document_ids: the first 100 of them.
         query_ids: all of them.

@@ -49,7 +49,7 @@ class Entry:
     Attributes:
         handlers: of documents, queries and judgements; never a whole dataset, whose id would come along.
         documentation: pretty_name, desc, bibtex_ids, bibtex.
-        counts: "docs", "queries" or "qrels" to how many there are, where the handlers do not tell.
+        counts: "docs", "queries" or "qrels" to how many there are, where the handlers do not count.
     """
 
     handlers: Sequence[Any]
@@ -165,7 +165,7 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
     Args:
         output: the folder with the ``manifest.json``.
         base_id: an id of ir_datasets with the documents of the training set, which then is BASE; by default BASE is
-            what the manifest says.
+            that of the manifest.
 
     Raises:
         InputError: no manifest, an unknown base id or one with other documents, or ids that are taken.

@@ -78,7 +78,7 @@ class FolderQueries(BaseQueries):
 
 
 class FolderQrels(BaseQrels):
-    """The judgements of a ``qrels/SPLIT.tsv``, plain or ``.gz``; ``definitions`` says what the grades mean."""
+    """The judgements of a ``qrels/SPLIT.tsv``, plain or ``.gz``; ``definitions`` are the meanings of the grades."""
 
     def __init__(self, path: Path, definitions: dict[int, str] | None = None) -> None:
         self._path, self._definitions = path, definitions or {}

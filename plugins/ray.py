@@ -35,7 +35,7 @@ _ATTEMPTS = 3
 # Tasks given to an actor at a time: one that it does, one that waits. Ray's object store holds no more results.
 _UNDER_WAY = 2
 
-# Seconds without news after which a message says what is waited for.
+# Seconds without news after which progress is logged.
 _PATIENCE = 60.0
 
 # What ``ready`` answers to, beside tasks.

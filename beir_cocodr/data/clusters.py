@@ -62,8 +62,8 @@ def cluster_queries(
     The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries goes to
     the nearest centroid of a cluster that is large enough, and a warning names them.
 
-    Published code has faiss choose random queries as first centroids, which leave groups merged that k-means++ tells
-    apart, and runs on a random 256 queries a centroid, as ``max_points_per_centroid=256`` does here.
+    Published code has faiss choose random queries as first centroids, which leave groups merged that k-means++
+    separates, and runs on a random 256 queries a centroid, as ``max_points_per_centroid=256`` does here.
 
     Args:
         embeddings: (Q, d) float32.

@@ -205,7 +205,7 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
         dataset: a BEIR folder, a lone corpus file, ``irds:ID``, ``apidocs/DOMAIN`` or a BEIR short name; the first that
             fits, in this order.
         split: the split of the judgements.
-        labels: "required" refuses a collection without queries or without the split; "optional" takes what is there;
+        labels: with "required" it is an error if queries or the split are missing; "optional" takes what is there;
             "none" does not look at queries and judgements.
 
     Raises:

@@ -26,7 +26,7 @@ class Defect:
     """One defect of a collection.
 
     Attributes:
-        severity: ``"error"`` is what loading refuses, ``"warning"`` what it accepts and counts.
+        severity: ``"error"`` is what stops loading, ``"warning"`` what it accepts and counts.
         kind: the category, the same words as the keys of ``Collection.counts``.
         file: the file it stands in, or ``irds:ID``.
         line: line in that file from 1 (the record's number for ir_datasets), None if it is the whole file.

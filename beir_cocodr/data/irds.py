@@ -50,7 +50,7 @@ class IrdsSource:
 
     @property
     def split(self) -> str | None:
-        """The split whose judgements are read; the id itself where its name does not tell one."""
+        """The split whose judgements are read; the id itself where its name has none."""
         return (self._own_split or self.dataset_id) if self._has_qrels else None
 
     @property
@@ -66,7 +66,7 @@ class IrdsSource:
         return f"irds:{self.dataset_id}" if self._has_qrels else None
 
     def key(self) -> tuple[str, ...] | None:
-        # What ir_datasets ships is hash-checked, so its id and version say what the documents are. Splits share them,
+        # What ir_datasets ships is hash-checked, so its id and version identify the documents. Splits share them,
         # and an id that somebody else composed may have them from a shipped one.
         handler = self._dataset.docs_handler()
         for identifier in (_host().docs_parent_id(self.dataset_id), _namespace(handler)):

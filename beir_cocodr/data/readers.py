@@ -293,7 +293,7 @@ _GRADE_HEADERS = {"score", "relevance", "rel", "label", "grade"}
 def read_judgements(path: Path, report: Report) -> Iterator[Judgement]:
     """Stream the judgements of a qrels file, plain or ``.gz``, as (line, query id, document id, grade).
 
-    Two layouts, told apart by the first line: BEIR's three columns (query, document, grade; a header line such as
+    Two layouts, distinguished by the first line: BEIR's three columns (query, document, grade; a header line such as
     ``query-id corpus-id score`` is recognised by its last cell) and TREC's four (query, iteration, document, grade). A
     line with tabs is cut at its tabs, another at white space. A grade is an integer: ``1.0`` is an error, as tools
     disagree on what to make of it.

@@ -37,7 +37,7 @@ class Source(Protocol):
     def key(self) -> tuple[str, ...] | None:
         """What identifies the documents: a converted corpus is used again only under the same key.
 
-        None where nothing outside the documents tells whether they have changed.
+        None where nothing outside the documents shows whether they have changed.
         """
 
     def missing(self, report: Report, labels: Labels) -> None:
@@ -59,7 +59,7 @@ class FileSource:
 
     Attributes:
         name: as the user gave it.
-        corpus: the corpus file; where it does not exist, `missing` says so.
+        corpus: the corpus file; where it does not exist, `missing` reports it.
         folder: the BEIR folder, None for a lone corpus file.
         wanted_split: the split asked for.
     """

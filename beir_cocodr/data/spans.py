@@ -85,7 +85,7 @@ def draw_pair(spans: Sequence[str], rng: np.random.Generator) -> tuple[str, str]
 def has_two_spans(texts: Sequence[str], tokenizer: Any, span_tokens: int = 30) -> np.ndarray:
     """(N,) bool: which texts have more than ``span_tokens`` tokens, and so at least two spans.
 
-    With 0 it tells which texts have any token, and so a span at all.
+    With 0: which texts have any token, and so a span at all.
     """
     tokens = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     return np.fromiter((len(ids) > span_tokens for ids in tokens), bool, len(texts))
@@ -191,7 +191,7 @@ def window(document: SpannedText, rng: np.random.Generator) -> tuple[str]:
 
 
 def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
-    """One window two times: only dropout tells the two apart (SimCSE)."""
+    """One window two times: only dropout makes the two differ (SimCSE)."""
     (text,) = window(document, rng)
     return text, text
 

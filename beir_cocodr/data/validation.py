@@ -22,7 +22,7 @@ __all__ = ["Defect", "summarize", "validate"]
 def validate(dataset: str | Path, split: str = "test", *, labels: Labels | None = None) -> list[Defect]:
     """Report every defect of a collection, with file, line and id.
 
-    Errors are exactly what `load_collection` refuses with the same arguments: both read through the same readers.
+    Errors are exactly what stops `load_collection` with the same arguments: both read through the same readers.
     Warnings are what it accepts; next to those it counts, they name queries whose text is a document's, and every query
     is looked at, judged or not. Of the corpus, 32 bytes a document are kept.
 

@@ -78,7 +78,7 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     """A BEIR folder made of the documentation of installed packages, read with ``ast``.
 
     A query is the summary line of a public function or class (methods are functions), its one relevant passage is the
-    rest of that text. Titles are empty: the name of the object often says the summary again (``solve_banded``: "Solve
+    rest of that text. Titles are empty: the name of the object often repeats the summary (``solve_banded``: "Solve
     the equation ... banded matrix") and would turn the task into matching names. Texts that exist only in compiled code
     (numpy's ufuncs) are not found; what is found but left out is counted by reason. The corpus holds every passage;
     queries are split 70 to 30 into train and test by a seeded hash of the document id, so that a pair is in the same

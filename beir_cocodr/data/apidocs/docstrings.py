@@ -134,7 +134,7 @@ def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
 # (place, object, (attribute, text)), scipy.special's (object, text), torch's (object, text).
 _ADDERS = frozenset({"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"})
 
-# torch hangs these texts through a helper; the file says which class they belong to only when it runs.
+# torch hangs these texts through a helper; which class they belong to is known only when the file runs.
 _HELPER_CLASSES = {"_tensor_docs": "Tensor", "_storage_docs": "Storage", "_size_docs": "Size"}
 
 _DEPRECATED = frozenset({"deprecated", "deprecate", "_deprecated"})
@@ -161,7 +161,7 @@ class Docstring:
 
 @dataclass
 class ModuleSource:
-    """What one file says about itself.
+    """What one file states about itself.
 
     Attributes:
         name: dotted name of the module.

@@ -93,7 +93,7 @@ class _Package:
         return sorted(name for name in names if not name.startswith("_"))
 
     def star_names(self, source: ModuleSource, seen: frozenset[str]) -> set[str]:
-        """Names that ``from source import *`` binds, as far as source files tell."""
+        """Names that ``from source import *`` binds, as far as source files show."""
         if source.exports is not None:
             return set(source.exports)
         names = {name for name in (*source.definitions, *source.imports) if not name.startswith("_")}
@@ -139,7 +139,7 @@ class _Package:
         head, _, rest = docstring.name.partition(".")
         public = self.aliases.get((docstring.module, head))
         if public is None and docstring.placed:
-            # Where C code documents itself, the private module only says where it is built.
+            # Where C code documents itself, the private module is only where it is built.
             public = ".".join([*(part for part in docstring.module.split(".") if part[:1] != "_"), head])
         elif public is None:
             public = f"{docstring.module}.{head}"
@@ -189,7 +189,7 @@ _RULE = re.compile(r"^\s*([-=~^*#])\1{2,}\s*$")
 _PLACEHOLDER = re.compile(r"^\s*(%\(\w+\)s|\$?\{\w*\})\s*$")
 _TARGET = re.compile(r"^\s*\.\. (?:_[^:]+:|\|)")
 
-# The object itself is deprecated: said first, or by a directive before the first section.
+# The object itself is deprecated: in the first word, or by a directive before the first section.
 _DEPRECATED = re.compile(r"\A\W*deprecated\b|^\.\. deprecated::", re.IGNORECASE | re.MULTILINE)
 _SECTION_RULE = re.compile(r"^-{3,}\s*$", re.MULTILINE)
 _CALL = re.compile(r"\s*[A-Za-z_][\w.]*\s*\(")
@@ -218,7 +218,7 @@ def split_docstring(text: str) -> tuple[str, str] | str:
     Returns:
         (query, passage), or the reason for leaving the text out: ``deprecated``, ``no summary``, ``short summary``
         (under 3 words), ``long summary`` (over 40 words), ``short passage`` (under 20 words), ``summary in passage``
-        (the passage says the summary again, word for word), ``not Unicode`` (half a surrogate pair, which UTF-8 cannot
+        (the passage repeats it word for word), ``not Unicode`` (half a surrogate pair, which UTF-8 cannot
         hold).
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
