@@ -203,35 +203,29 @@ class _Evaluated:
             rows, ids = self._shared_documents(part), self._shared_queries(part)
             documents |= False if rows is None else rows
             queries |= ids or set()
-            shared.append(self._shared(part, stages, rows, ids))
-        stages = [record.stage for record in records]
-        root = (records[0].base if records else None) or encoder
-        complete = all(part.known for part in shared)
-        counts = int(documents.sum()), len(queries)
-        return ContaminationStatement(
-            stages=stages,
-            root=root,
+            same_labels = bool(self.collection.qrels) and part.qrels_sha256 == self.provenance.qrels_sha256
+            shared.append(
+                SharedCollection(
+                    **vars(part),
+                    stages=stages,
+                    documents_shared=None if rows is None else int(rows.sum()),
+                    queries_shared=None if ids is None else len(ids),
+                    same_labels=same_labels,
+                )
+            )
+        statement = ContaminationStatement(
+            stages=[record.stage for record in records],
+            root=(records[0].base if records else None) or encoder,
             collections=shared,
-            documents_seen=counts[0],
-            queries_seen=counts[1],
+            documents_seen=int(documents.sum()),
+            queries_seen=len(queries),
             document_ids=self.collection.documents.ids(np.flatnonzero(documents)[:LISTED]),
             query_ids=[query for query in self.collection.queries if query in queries],
             labels_seen=any(part.same_labels for part in shared),
-            complete=complete,
-            sentences=self._sentences(stages, root, shared, counts, complete),
+            complete=all(part.known for part in shared),
+            sentences=[],
         )
-
-    def _shared(
-        self, part: CollectionProvenance, stages: list[str], rows: npt.NDArray[np.bool_] | None, ids: set[str] | None
-    ) -> SharedCollection:
-        same_labels = part.qrels_sha256 == self.provenance.qrels_sha256
-        return SharedCollection(
-            **vars(part),
-            stages=stages,
-            documents_shared=None if rows is None else int(rows.sum()),
-            queries_shared=None if ids is None else len(ids),
-            same_labels=bool(self.collection.qrels) and same_labels,
-        )
+        return replace(statement, sentences=self._sentences(statement))
 
     def _shared_documents(self, part: CollectionProvenance) -> npt.NDArray[np.bool_] | None:
         """(N,) which evaluated documents a training collection has; None where that is unknown."""
@@ -257,28 +251,25 @@ class _Evaluated:
         texts = {text.strip() for text in found.queries.values()}
         return {query for query, text in queries.items() if text.strip() in texts}
 
-    def _sentences(
-        self, stages: list[str], root: str, shared: list[SharedCollection], counts: tuple[int, int], complete: bool
-    ) -> list[str]:
-        if root == "bm25":
+    def _sentences(self, found: ContaminationStatement) -> list[str]:
+        if found.root == "bm25":
             return ["BM25 is not trained."]
-        if not stages:
-            return [f"There is no training.json beside {root}: nothing is known of what it has seen."]
-        size, asked = len(self.collection.documents), len(self.collection.queries)
-        least = "" if complete else "at least "
-        sentences = [
-            f"Trained by {', '.join(stages)} from {root}, of which nothing is known.",
-            f"Training was given {least}{counts[0]:,} of the {size:,} evaluated documents and "
-            f"{least}{counts[1]:,} of the {asked:,} evaluated queries.",
+        if not found.stages:
+            return [f"There is no training.json beside {found.root}: nothing is known of what it has seen."]
+        least = "" if found.complete else "at least "
+        documents, queries = len(self.collection.documents), len(self.collection.queries)
+        labels = ["Training was given the very labels that judge it here."] if found.labels_seen else []
+        unknown = [part.dataset for part in found.collections if not part.known]
+        return [
+            f"Trained by {', '.join(found.stages)} from {found.root}, of which nothing is known.",
+            f"Training was given {least}{found.documents_seen:,} of the {documents:,} evaluated documents and "
+            f"{least}{found.queries_seen:,} of the {queries:,} evaluated queries.",
+            *labels,
+            *(
+                f"What {name} shares with this collection is unknown: it is not here as it was then."
+                for name in unknown
+            ),
         ]
-        if any(part.same_labels for part in shared):
-            sentences.append("Training was given the very labels that judge it here.")
-        sentences += [
-            f"What {part.dataset} shares with this collection is unknown: it is not here as it was then."
-            for part in shared
-            if not part.known
-        ]
-        return sentences
 
 
 def _training_collection(part: CollectionProvenance) -> Collection | None:
