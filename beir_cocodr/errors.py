@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class InputError(ValueError):
@@ -35,3 +35,16 @@ def check_choice(options: object, **choices: Iterable[object]) -> None:
         if getattr(options, name) not in known:
             listed = ", ".join(map(str, known))
             raise InputError(f"unknown {name} {getattr(options, name)!r}; there are {listed}")
+
+
+def check_names(kind: str, names: Sequence[str]) -> None:
+    """Check what ``--KIND`` named.
+
+    Raises:
+        InputError: nothing, or one thing twice.
+    """
+    if not names:
+        raise InputError(f"no {kind}; name at least one with --{kind}")
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise InputError(f"{kind} {name!r} is named twice")

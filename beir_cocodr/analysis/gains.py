@@ -28,11 +28,7 @@ class ModelScores:
     per_query: dict[str, dict[str, Path]]
 
     def of(self, model: str) -> dict[str, float]:
-        """The scores of a model, by its label or by the name it was loaded by.
-
-        Raises:
-            InputError: it is in no file.
-        """
+        """The scores of a model, see :meth:`label`."""
         return self.scores[self.label(model)]
 
     def label(self, model: str) -> str:
@@ -63,7 +59,10 @@ def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
     labels: dict[str, str] = {}
     per_query: dict[str, dict[str, Path]] = {}
     for file in files:
-        report = _read(file)
+        try:
+            report = EvaluationRecord.read(file)
+        except InputError as error:
+            raise InputError(f"{file} cannot be read, or is no results.json of evaluate: {error}") from error
         dataset = next((name for name in datasets if _same(name, report.dataset)), None)
         if dataset is None:
             raise InputError(
@@ -72,8 +71,7 @@ def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
             )
         for label, record in report.models.items():
             if measure not in record.measures:
-                only = ", ".join(record.measures)
-                raise InputError(f"{file} has no {measure} of {label!r}, only {only}")
+                raise InputError(f"{file} has no {measure} of {label!r}, only {', '.join(record.measures)}")
             if dataset in scores.setdefault(label, {}):
                 raise InputError(f"{file}: {label!r} on {dataset!r} is in an earlier file too")
             scores[label][dataset] = record.measures[measure]
@@ -82,18 +80,8 @@ def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
     return ModelScores(measure, scores, labels, per_query)
 
 
-def _read(file: Path) -> EvaluationRecord:
-    try:
-        return EvaluationRecord.read(file)
-    except InputError as error:
-        raise InputError(f"{file} cannot be read, or is no results.json of evaluate: {error}") from error
-
-
 def _same(name: str, other: str) -> bool:
-    if name == other:
-        return True
-    first, second = Path(name), Path(other)
-    return first.exists() and second.exists() and first.resolve() == second.resolve()
+    return name == other or (Path(name).exists() and Path(other).exists() and Path(name).samefile(other))
 
 
 class Gains:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
@@ -30,6 +31,9 @@ C = TypeVar("C", bound="Coefficients")
 
 #: Values by query id.
 Values = Mapping[str, float]
+
+#: The same, None or NaN where a query has none.
+SomeValues = Mapping[str, float | None]
 
 #: Two points always lie on a line: a correlation means something from three on.
 _FEWEST_QUERIES = 3
@@ -64,9 +68,10 @@ class Correlation(Coefficients):
     predictor: str
     queries: int
 
-    def named(self, kind: Callable[..., C], **names: object) -> C:
-        """The same coefficients as a record that names in another way what is correlated, and over what."""
-        return kind(**{field.name: getattr(self, field.name) for field in fields(Coefficients)}, **names)
+    def named(self, kind: Callable[..., C], predictor: str, queries: str) -> C:
+        """The same as another record, which has other names for ``predictor`` and ``queries``."""
+        coefficients = {field.name: getattr(self, field.name) for field in fields(Coefficients)}
+        return kind(**coefficients, **{predictor: self.predictor, queries: self.queries})
 
 
 @dataclass(frozen=True)
@@ -129,10 +134,9 @@ def qpp(
 
     Args:
         dataset, split: the collection; its corpus gives the term statistics.
-        model: whose quality is predicted; evaluated here if ``per_query`` is not given.
-        output: folder for what the evaluation writes, if there is one.
+        model: whose quality is predicted; evaluated here, into ``output``, if ``per_query`` is not given.
         per_query: the quality of every query, or a NAME.per_query.tsv of ours that has it.
-        measure: one measure of quality that ir-measures knows.
+        measure: one measure of quality.
         extra: further predictors, such as ones that a model gives, name to values by query id. A query without a value,
             or with one that is not finite, is left out of that predictor's correlation.
         policy: of the evaluation, for documents whose id is the query's.
@@ -145,10 +149,12 @@ def qpp(
         MRL, section 6 and Table 6.
     """
     extra = dict(extra or {})
-    taken = [name for name in extra if name in PREDICTORS]
-    if taken:
+    if taken := [name for name in extra if name in PREDICTORS]:
         raise InputError(f"a predictor is called {taken[0]!r} already; give yours another name")
-    measure = _one_measure(measure)
+    measures = parse_measures(measure)
+    if len(measures) > 1:
+        raise InputError(f"one measure at a time is predicted, not {measure!r}")
+    measure = str(measures[0])
     if per_query is None:
         evaluated = evaluate(dataset, [model], output, measure, split, policy, search=search)
         per_query = output / str(evaluated.models[model].per_query)
@@ -186,37 +192,29 @@ def qpp(
     return Prediction(record, values, quality)
 
 
-def correlations(values: Mapping[str, Values], quality: Values) -> list[Correlation]:
+def correlations(values: Mapping[str, SomeValues], quality: SomeValues) -> list[Correlation]:
     """Pearson's r and Kendall's tau-b of every predictor with the quality of queries, one row a predictor."""
-    used = {
-        name: [query for query in quality if math.isfinite(found.get(query, math.nan))]
-        for name, found in values.items()
-    }
-    found = [
-        _correlate([values[name][query] for query in queries], [quality[query] for query in queries])
-        for name, queries in used.items()
-    ]
+    y = np.array([value for value in quality.values() if value is not None], np.float64)
+    known = [query for query, value in quality.items() if value is not None]
+    used, found = [], []
+    for predicted in values.values():
+        x = np.array([predicted.get(query) for query in known], np.float64)  # NaN for None
+        finite = np.isfinite(x)
+        used.append(int(finite.sum()))
+        found.append(_correlate(x[finite], y[finite]))
     corrected = [holm([row[column] for row in found]) for column in (1, 3)]
     return [
-        Correlation(r, r_p, r_holm, tau, tau_p, tau_holm, len(quality) - len(used[name]), name, len(used[name]))
-        for name, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(used, found, *corrected, strict=True)
+        Correlation(r, r_p, r_holm, tau, tau_p, tau_holm, len(y) - count, name, count)
+        for name, count, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(values, used, found, *corrected, strict=True)
     ]
 
 
-def _correlate(values: list[float], quality: list[float]) -> tuple[float | None, ...]:
+def _correlate(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> tuple[float | None, ...]:
     """r with its p, tau with its p."""
-    x, y = np.array(values, np.float64), np.array(quality, np.float64)
     if len(x) < _FEWEST_QUERIES or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None, None, None, None
     r, tau = stats.pearsonr(x, y), stats.kendalltau(x, y)
     return float(r.statistic), float(r.pvalue), float(tau.statistic), float(tau.pvalue)
-
-
-def _one_measure(text: str) -> str:
-    measures = parse_measures(text)
-    if len(measures) > 1:
-        raise InputError(f"one measure at a time is predicted, not {text!r}")
-    return str(measures[0])
 
 
 def _check(quality: Values, extra: Mapping[str, Values], queries: Mapping[str, str], dataset: str) -> None:

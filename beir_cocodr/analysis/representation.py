@@ -14,7 +14,7 @@ from beir_cocodr.analysis.gains import Gains, read_scores
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.analysis.spans import SpanChange, SpanMeasures, SpanPairs, SpanRecord, measure_spans, sample_span_pairs
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_names
 from beir_cocodr.losses.coco import COCOLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
@@ -32,7 +32,6 @@ class CorpusRecord:
         too_short: documents drawn too, but without two spans.
         left_over: documents in no batch.
         loss_of_chance: of a model without distinctions.
-        models: name to its measures.
         change: of the second model to the first, None for one model.
     """
 
@@ -98,14 +97,12 @@ def representation(
 ) -> Representation:
     """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora.
 
-    The pairs are those that COCO contrasts: two spans of a document. They are cut by the first model's tokenizer, and
-    both models see the same texts, unmasked and without gradient. In memory are the spans of all samples, the
-    embeddings of one, and one model.
+    The first model's tokenizer cuts the spans, and both models see the same texts, unmasked and without gradient. In
+    memory are the spans of all samples, the embeddings of one, and one model.
 
     Args:
         datasets: as the command line names them; only their documents are read.
         models: one, or two: before and after.
-        options: see :class:`RepresentationOptions`.
         results: results.json files of `evaluate` with both models: then the reduction of the contrastive loss stands
             against the gain in ``measure``, as in Figure 5a.
         search: how models are loaded and encode.
@@ -143,18 +140,17 @@ class _Study:
         search, model = self.search, load_encoder(name, self.search.encoder)
         if isinstance(model, MRL):
             raise InputError(f"{name} is an MRL: its texts are distributions, without a place on a sphere")
-        loss = COCOLoss(model)
+        size, temperature = self.options.batch_size, self.options.temperature
         for dataset in datasets:
             if dataset not in self.pairs:
                 self._sample(dataset, model)
             log.info("%s on %s", name, dataset)
-            size, temperature = self.options.batch_size, self.options.temperature
             measured = measure_spans(model, self.pairs[dataset], size, temperature, search.batch_size, search.progress)
             self.found.setdefault(dataset, []).append(measured)
             self.corpora[dataset].models[name] = measured.record()
         self.models[name] = EncoderRecord(
             similarity=model.similarity_fn_name,
-            scale=loss.scale,
+            scale=COCOLoss(model).scale,
             dimensions=model.get_embedding_dimension(),
             text_format=model.text_format.as_dict(),
             weights_sha256=weights_sha256(model),
@@ -202,24 +198,16 @@ class _Study:
 
 def _correlated(changes: dict[str, SpanChange]) -> ReductionAgainstGain:
     """Pearson's r and Kendall's tau of the loss's reduction with the gain, over corpora that have both."""
-    gains = {name: change.gain for name, change in changes.items() if change.gain is not None}
-    reductions = {
-        name: change.contrastive_loss_reduction
-        for name, change in changes.items()
-        if change.contrastive_loss_reduction is not None
-    }
+    reductions = {name: change.contrastive_loss_reduction for name, change in changes.items()}
+    gains = {name: change.gain for name, change in changes.items()}
     [row] = correlations({"reduction of the contrastive loss": reductions}, gains)
-    return row.named(ReductionAgainstGain, of=row.predictor, datasets=row.queries)
+    return row.named(ReductionAgainstGain, "of", "datasets")
 
 
 def _check(datasets: Sequence[str], models: Sequence[str], results: Sequence[Path]) -> None:
-    for kind, names in (("dataset", datasets), ("model", models)):
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
-            raise InputError(f"{kind} {twice[0]!r} is named twice")
-    if not datasets:
-        raise InputError("no dataset; name at least one with --dataset")
-    if len(models) not in (1, 2):
+    check_names("dataset", datasets)
+    check_names("model", models)
+    if len(models) > 2:
         raise InputError(f"one model, or two for before and after, not {len(models)}")
     if results and len(models) == 1:
         raise InputError("a gain is between two models; give --model a second time, or no --results")

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from beir_cocodr.analysis.gains import ModelScores, read_scores
 from beir_cocodr.analysis.qpp import Coefficients, correlations
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_names
 from beir_cocodr.records import Report, versions
 
 log = logging.getLogger(__name__)
@@ -32,13 +32,12 @@ log = logging.getLogger(__name__)
 def weighted_jaccard(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> float:
     """Σ_k min(S_k, T_k) / Σ_k max(S_k, T_k) over relative frequencies: 1 for equals, 0 for nothing in common.
 
-    Counts are divided by their sum first. The paper writes "frequency" without its kind; but with
-    raw counts two collections of different size could not be alike (of 8.8 million passages against 5,183 abstracts
-    hardly anything is shared), and the paper's value for that pair is 0.23.
+    Counts are divided by their sum first. The paper writes "frequency" without its kind; but by raw counts 8.8 million
+    passages and 5,183 abstracts would share hardly anything, and the paper's value for that pair is 0.23.
 
     Args:
-        source, target: (K,) counts or shares of the same K things, not negative. The order does not matter, and
-            exchanging the two gives the same number to the last bit.
+        source, target: (K,) counts or shares of the same K things, in any order, not negative. Exchanging the two
+            gives the same number to the last bit.
 
     Raises:
         ValueError: the shapes differ, a count is negative, or one side has no counts at all.
@@ -59,7 +58,7 @@ def weighted_jaccard(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> floa
 
 _QUESTION_WORDS = ("what", "when", "who", "how", "where", "why", "which")
 
-# The paper's list ends in "small", which opens no question; "shall" is one letter away.
+# The paper's list ends in "small", which opens no question; "shall" is nearest by letters.
 _YES_NO_WORDS = frozenset("is was are were do does did have has had should can could would am shall".split())
 
 YES_NO, DECLARATIVE = "yes/no", "declarative"
@@ -71,13 +70,10 @@ _FIRST_WORD = re.compile(r"[^\W_]+")
 
 
 def query_type(query: str) -> str:
-    """One of :data:`QUERY_TYPES`.
+    """One of :data:`QUERY_TYPES`, by the first run of letters and digits, in any case.
 
-    The first word decides: the first run of letters and digits, in any case. So "What's new?" is "what", and a mark
-    before it does not count. The list decides and not grammar: "isn't it" and "may I" open with none of its words and
-    are declarative, as is everything in another language than English. Where the paper prints "small" among the words
-    that open a yes-no question, "shall" is meant here ("may" would be as good a guess by grammar, but not by letters),
-    and "small" opens none.
+    So "What's new?" is "what". The list decides and not grammar: "isn't it" and "may I" open with none of its words and
+    are declarative, as is everything in another language than English.
 
     Source: COCO-DR, appendix C.1; Ren et al., A Thorough Examination on Zero-shot Dense Retrieval, 2022.
     """
@@ -97,8 +93,6 @@ def query_type_counts(queries: Iterable[str]) -> dict[str, int]:
 #: Everything between two words: whatever is not a letter, a mark on a letter, a digit or an underscore.
 _BETWEEN_WORDS = r"[^\pL\pM\pN_]+"
 
-_CHUNK_ROWS = 4096
-
 #: Rows of counts that may wait for the next merge, beside as many as there are words already.
 _WAITING_ROWS = 1 << 20
 
@@ -107,9 +101,8 @@ _WAITING_ROWS = 1 << 20
 class Unigrams:
     """The words of a corpus with their collection frequencies.
 
-    A word is a run of letters, digits and underscores of title or text, in lower case. Nothing is stemmed and no word
-    is left out, since the paper names neither. Scripts that put no space between words are not cut into words: there
-    this means little.
+    A word is a run of letters, digits and underscores of title or text, in lower case. The paper names neither stemming
+    nor stop words, so there are none. Scripts without spaces between words are not cut: there this means little.
 
     Attributes:
         words: (V,) Arrow strings, each once.
@@ -122,7 +115,7 @@ class Unigrams:
     counts: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, documents: Documents, chunk_rows: int = _CHUNK_ROWS) -> Unigrams:
+    def of(cls, documents: Documents, chunk_rows: int = 4096) -> Unigrams:
         """Count the words of a corpus in one pass.
 
         Args:
@@ -142,13 +135,9 @@ class Unigrams:
         return cls(merged.column("word").combine_chunks(), merged.column("count").to_numpy())
 
     def aligned(self, other: Unigrams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Both counts over the words that both have, and two entries more: the words of one side alone.
+        """(C + 2,) counts here and there: of the C words that both have, and summed up, of the words of one side alone.
 
-        These are summed up: against a count of 0, the sum of minima and that of maxima do not depend on how they are
-        divided among words.
-
-        Returns:
-            (C + 2,) counts here, (C + 2,) counts there.
+        Against a count of 0, the sums of minima and maxima do not depend on how a count is divided among words.
         """
         places = pc.index_in(self.words, value_set=other.words).fill_null(-1).to_numpy(zero_copy_only=False)
         common = places >= 0
@@ -187,7 +176,6 @@ class CollectionRecord:
 
     Attributes:
         split: of the queries, None for all of them.
-        words, different_words: of the documents.
         query_types: type to its share of the queries, None where there are none.
     """
 
@@ -253,8 +241,7 @@ def shift(
 ) -> Shift:
     """Compare the unigrams of documents and the types of queries of targets with those of a source.
 
-    The source is read once, however many targets there are; of each corpus only its words and their counts are held,
-    and of the targets one after another.
+    In memory are the words and counts of the source and of one target.
 
     Args:
         source, targets: datasets as the command line names them; queries are optional.
@@ -263,7 +250,6 @@ def shift(
         source_split: the same for the source; by default train.
         results: results.json files of `evaluate` over targets: then every model's scores stand against the
             similarities, with correlations.
-        measure: of the results.
         baseline: a model in the results; scores are then differences to its own, as in Figure 2 (BM25 there).
 
     Raises:
@@ -271,11 +257,7 @@ def shift(
 
     Source: COCO-DR, section 3.2, appendices C and D.
     """
-    if not targets:
-        raise InputError("no target; name at least one with --target")
-    twice = [target for target in targets if targets.count(target) > 1]
-    if twice:
-        raise InputError(f"target {twice[0]!r} is named twice")
+    check_names("target", targets)
     scores = read_scores(results, targets, measure) if results else None
     if scores is not None and baseline is not None:
         scores = _differences(scores, baseline)
@@ -288,13 +270,16 @@ def shift(
     found = replace(found, document_jaccard=documents, query_type_jaccard=queries)
     if scores is None:
         return found
-    rows = {label: _correlated(values, own) for label, own in scores.scores.items()}
+    rows = {
+        label: [row.named(SimilarityCorrelation, "similarity", "targets") for row in correlations(values, own)]
+        for label, own in scores.scores.items()
+    }
     return replace(found, measure=measure, baseline=baseline, scores=scores.scores, correlations=rows)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """What is kept of a collection: its counts, and what the report has of it."""
+    """A collection's counts, and the record of it."""
 
     unigrams: Unigrams
     query_types: dict[str, int]
@@ -303,11 +288,16 @@ class _Side:
 
 def _side(dataset: str, split: str | None, default: str) -> _Side:
     collection = load_collection(dataset, split or default, labels="optional")
-    _log_split(collection, split, default)
+    queries = len(collection.queries)
+    if not queries:
+        log.info("%s has no queries: their types cannot be compared", collection.name)
+    elif collection.split is None and split is not None:
+        raise InputError(f"{collection.name} has no split {split!r}; choose one that it has, or none for all queries")
+    elif collection.split is None:
+        log.info("%s has no split %s: all its %d queries are counted", collection.name, default, queries)
     log.info("words of %s", dataset)
     unigrams = Unigrams.of(collection.documents)
     counts = query_type_counts(collection.queries.values())
-    queries = len(collection.queries)
     record = CollectionRecord(
         dataset=dataset,
         split=collection.split,
@@ -321,19 +311,6 @@ def _side(dataset: str, split: str | None, default: str) -> _Side:
     return _Side(unigrams, counts, record)
 
 
-def _log_split(collection: Collection, asked: str | None, default: str) -> None:
-    if not collection.queries:
-        log.info("%s has no queries: their types cannot be compared", collection.name)
-    elif collection.split is None:
-        if asked is not None:
-            raise InputError(
-                f"{collection.name} has no split {asked!r}; choose one that it has, or none for all queries"
-            )
-        log.info(
-            "%s has no split %s: all its %d queries are counted", collection.name, default, len(collection.queries)
-        )
-
-
 def _against(home: _Side, there: _Side) -> TargetRecord:
     documents = queries = None
     if len(home.unigrams.counts) and len(there.unigrams.counts):
@@ -345,29 +322,14 @@ def _against(home: _Side, there: _Side) -> TargetRecord:
     return TargetRecord(**vars(there.record), document_jaccard=documents, query_type_jaccard=queries)
 
 
-def _correlated(values: dict[str, dict[str, float | None]], scores: dict[str, float]) -> list[SimilarityCorrelation]:
-    """Pearson's r and Kendall's tau of both similarities with the scores, over targets that have both."""
-    finite = {
-        name: {target: math.nan if value is None else value for target, value in found.items()}
-        for name, found in values.items()
-    }
-    return [
-        row.named(SimilarityCorrelation, similarity=row.predictor, targets=row.queries)
-        for row in correlations(finite, scores)
-    ]
-
-
 def _differences(scores: ModelScores, baseline: str) -> ModelScores:
     """Every other model's scores less the baseline's on the same target."""
     base = scores.of(baseline)
-    differences = {}
-    for label, found in scores.scores.items():
-        if found is base:
-            continue
-        for target in found:
-            if target not in base:
-                raise InputError(f"the results have {label!r} on {target!r}, but not the baseline {baseline!r}")
-        differences[label] = {target: value - base[target] for target, value in found.items()}
+    others = {label: found for label, found in scores.scores.items() if found is not base}
+    for label, found in others.items():
+        for target in (target for target in found if target not in base):
+            raise InputError(f"the results have {label!r} on {target!r}, but not the baseline {baseline!r}")
+    differences = {label: {t: value - base[t] for t, value in found.items()} for label, found in others.items()}
     if not differences:
         raise InputError(f"the results have nothing but the baseline {baseline!r}")
     return replace(scores, scores=differences)

@@ -1,15 +1,14 @@
 """Whether training helped on the source queries that resemble a target, and on the target too.
 
-A sample of source queries is clustered; the training loss of every query is taken under both models, without gradient;
-and for each target there are the cluster nearest to its queries, and the source queries that the model takes for most
-alike.
+A sample of source queries is clustered, and each has its training loss under both models, without gradient. Each target
+has the cluster nearest to its queries, and the source queries nearest to some of its own.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,8 @@ from beir_cocodr.data.clusters import Clusters, cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_names
+from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import SearchOptions
@@ -65,9 +65,8 @@ def sample_triplets(
     Args:
         collection: with queries and qrels.
         text_format: of BM25.
-        size: the most queries; a collection that has fewer gives them all.
+        size: the most queries.
         negatives: n; of a query that has fewer, some are drawn repeatedly.
-        seed: of all draws.
 
     Raises:
         InputError: no query has a relevant document in the corpus.
@@ -86,8 +85,7 @@ def sample_triplets(
     drawn = {ids[i] for i in rng.choice(len(ids), min(size, len(ids)), replace=False).tolist()}
     queries = {query: text for query, text in collection.queries.items() if query in drawn}
     log.info("%s: %d of %d queries with a relevant document", collection.name, len(queries), len(ids))
-    qrels = {query: collection.qrels[query] for query in queries}
-    sampled = replace(collection, queries=queries, qrels=qrels)
+    sampled = replace(collection, queries=queries, qrels={query: collection.qrels[query] for query in queries})
     pools = bm25_negatives(sampled, text_format, seed=seed)
     triplets = [
         [rng.choice(positives[query]), *rng.choice(pools[query], negatives, len(pools[query]) < negatives)]
@@ -100,7 +98,7 @@ class SourceLosses(NamedTuple):
     """(Q,) losses, and the (Q, d) query embeddings, normalised where the model compares by cosine."""
 
     losses: npt.NDArray[np.float64]
-    embeddings: npt.NDArray[np.float32]
+    embeddings: Array
 
 
 def source_losses(
@@ -111,8 +109,6 @@ def source_losses(
     Args:
         model: an encoder; cosines are scaled by 20 as in training, dot products by 1.
         documents: the corpus of the triplets. The documents of 256 queries are in memory at a time.
-        triplets: the queries.
-        batch_size, progress: of encoding.
 
     Raises:
         InputError: a query's loss is NaN or infinite.
@@ -122,12 +118,12 @@ def source_losses(
     compared = COCOLoss(model)  # how this model's scores are made in training
     texts = list(triplets.queries.values())
     options = {"batch_size": batch_size, "convert_to_tensor": True, "show_progress_bar": progress}
-    queries = _plain(model.encode_queries(texts, **options))
+    queries = model.encode_queries(texts, **options).detach().float().cpu()
     losses = []
     for start in range(0, len(texts), _BLOCK):
         rows = triplets.rows[start : start + _BLOCK]  # (b, 1 + n)
-        taken = documents.take(rows.ravel())
-        encoded = _plain(model.encode_corpus(taken, **options)).view(*rows.shape, -1)  # (b, 1 + n, d)
+        encoded = model.encode_corpus(documents.take(rows.ravel()), **options).detach().float().cpu()
+        encoded = encoded.view(*rows.shape, -1)  # (b, 1 + n, d)
         losses.append(_losses(queries[start : start + _BLOCK], encoded, compared.scale, compared.normalize))
     found = torch.cat(losses).numpy()
     if not np.isfinite(found).all():
@@ -146,23 +142,15 @@ def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -
     return losses.view(size, negatives).mean(dim=1)
 
 
-def _plain(encoded: Tensor) -> Tensor:
-    return encoded.detach().float().cpu()
-
-
 def cluster_similarities(
-    source: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], target: npt.NDArray[np.float32], k: int
+    source: Array, labels: npt.NDArray[np.int64], target: Array, k: int
 ) -> npt.NDArray[np.float64]:
-    """The mean dot product of a cluster's queries with a target's, over all pairs, for every cluster.
+    """(k,) mean dot products of a cluster's queries with a target's, over all pairs; −inf for an empty cluster.
 
     Args:
         source: (Q, d) query embeddings.
         labels: (Q,) their clusters, in 0..k-1.
         target: (T, d) query embeddings, T at least 1.
-        k: clusters.
-
-    Returns:
-        (k,) float64, −inf for a cluster without queries.
 
     Source: COCO-DR, section 5.5 ("based on average dot product").
     """
@@ -175,14 +163,7 @@ def cluster_similarities(
 
 
 def nearest_queries(target: Array, source: Array, count: int = 1) -> list[tuple[int, float]]:
-    """The source queries of the largest dot product with one target query.
-
-    Args:
-        target, source: (d,) and (Q, d) embeddings.
-        count: how many; ties go to the earlier one.
-
-    Returns:
-        Row and similarity of each, the nearest first.
+    """Row and dot product of the (Q, d) source queries nearest to a (d,) target query, ties to the earlier one.
 
     Source: COCO-DR, Table 4.
     """
@@ -225,7 +206,7 @@ class Case:
 
 @dataclass(frozen=True)
 class TargetRecord:
-    """A target with the source cluster nearest to it."""
+    """A target with the source cluster nearest to it: its number, size and losses, as in :class:`ClusterRecord`."""
 
     cluster: int
     queries: int
@@ -252,8 +233,7 @@ class SourceClusters(Report):
     Attributes:
         sampled: source queries.
         nearest_improved: targets whose nearest cluster has a lower loss after than before.
-        reduction_against_gain: None without results.
-        measure: of the gains, None without results.
+        reduction_against_gain, measure: None without results.
     """
 
     sampled: int
@@ -294,13 +274,10 @@ def source_clusters(
         source, source_split: labelled, what the models were trained on.
         targets, split: collections with queries: those of the split, or all where there is no such split.
         before, after: two encoders with one similarity, such as without and with iDRO.
-        options: see :class:`SourceClusterOptions`.
         results: results.json files of `evaluate` with both models, over targets (for the gains of Figure 5c and Table
             4) and over the source (for those of source queries in Table 4).
-        measure: of the results.
-        queries: ids of target queries to show with their nearest source queries, as in Table 4. By default those of the
-            largest gains and losses where there are results, else some evenly spaced.
-        search: how models are loaded and encode.
+        queries: ids of target queries to show as in Table 4. By default those of the largest gains and losses where
+            there are results, else some evenly spaced.
 
     Raises:
         InputError: what has to be corrected in collections, models, results or ids.
@@ -308,7 +285,9 @@ def source_clusters(
     Source: COCO-DR, section 5.5, Figure 5c and Table 4.
     """
     options = options or SourceClusterOptions()
-    _check(list(targets), before, after)
+    check_names("target", targets)
+    if before == after:
+        raise InputError(f"before and after are the same model, {before!r}")
     gains = Gains(read_scores(results, [source, *targets], measure) if results else None, before, after)
     texts = {name: _queries(name, split) for name in targets}
     _check_queries(texts, queries)
@@ -337,18 +316,11 @@ def source_clusters(
             normalize_embeddings=similarity == "cosine",
         )
         alike = cluster_similarities(embeddings, clusters.labels, vectors, len(clusters.sizes))
-        nearest = rows[int(alike.argmax())]
+        nearest = asdict(rows[int(alike.argmax())])
+        del nearest["central_queries"]
         shown = _shown(own, gains.by_query(name), queries, options.cases)
-        found[name] = TargetRecord(
-            cluster=nearest.cluster,
-            queries=nearest.queries,
-            loss_before=nearest.loss_before,
-            loss_after=nearest.loss_after,
-            reduction=nearest.reduction,
-            similarity=float(alike[nearest.cluster]),
-            gain=gains.of(name),
-            cases=study.cases(name, own, vectors, shown, gains, options.nearest),
-        )
+        cases = study.cases(name, own, vectors, shown, gains, options.nearest)
+        found[name] = TargetRecord(**nearest, similarity=float(alike.max()), gain=gains.of(name), cases=cases)
     return SourceClusters(
         sampled=len(triplets.queries),
         targets=found,
@@ -383,25 +355,19 @@ class _Study:
         before, after = float(self.before[members].mean()), float(self.after[members].mean())
         distances = ((self.embeddings[members] - self.clusters.centroids[k]) ** 2).sum(axis=1)
         texts = list(self.queries.values())
-        central = members[np.argsort(distances, kind="stable")[:_SHOWN]]
-        shown = [texts[i] for i in central.tolist()]
+        shown = [texts[i] for i in members[np.argsort(distances, kind="stable")[:_SHOWN]]]
         return ClusterRecord(k, len(members), before, after, before - after, shown)
 
     def cases(
         self, target: str, texts: dict[str, str], vectors: Array, shown: Sequence[str], gains: Gains, count: int
     ) -> list[Case]:
         rows = {query: row for row, query in enumerate(texts)}
-        ids, of_target, of_source = list(self.queries), gains.by_query(target), gains.by_query(self.source)
+        of_target, of_source = gains.by_query(target), gains.by_query(self.source)
+        own, reductions = list(self.queries.items()), (self.before - self.after).tolist()
         cases = []
         for query in shown:
             nearest = [
-                NearQuery(
-                    ids[row],
-                    self.queries[ids[row]],
-                    similarity,
-                    float(self.before[row] - self.after[row]),
-                    of_source.get(ids[row]),
-                )
+                NearQuery(*own[row], similarity, reductions[row], of_source.get(own[row][0]))
                 for row, similarity in nearest_queries(vectors[rows[query]], self.embeddings, count)
             ]
             cases.append(Case(query, texts[query], nearest, of_target.get(query)))
@@ -414,25 +380,14 @@ def _shown(texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequenc
         return [query for query in chosen if query in texts]
     if gains:
         return sorted(gains, key=lambda query: -abs(gains[query]))[:count]
-    places = np.linspace(0, len(texts) - 1, min(count, len(texts)))
-    return [list(texts)[int(place)] for place in places]
+    return spaced(texts, count)
 
 
 def _correlated(targets: dict[str, TargetRecord]) -> ReductionAgainstGain:
-    gains = {name: record.gain for name, record in targets.items() if record.gain is not None}
     reductions = {name: record.reduction for name, record in targets.items()}
+    gains = {name: record.gain for name, record in targets.items()}
     [row] = correlations({"reduction of the nearest cluster's loss": reductions}, gains)
-    return row.named(ReductionAgainstGain, of=row.predictor, targets=row.queries)
-
-
-def _check(targets: list[str], before: str, after: str) -> None:
-    if not targets:
-        raise InputError("no target; name at least one with --target")
-    twice = [target for target in targets if targets.count(target) > 1]
-    if twice:
-        raise InputError(f"target {twice[0]!r} is named twice")
-    if before == after:
-        raise InputError(f"before and after are the same model, {before!r}")
+    return row.named(ReductionAgainstGain, "of", "targets")
 
 
 def _queries(dataset: str, split: str) -> dict[str, str]:

@@ -57,7 +57,7 @@ def sample_span_pairs(
         documents: the corpus; only what is drawn is read.
         tokenizer: counts the tokens of spans.
         text_format: joins titles and texts.
-        size: the most documents; a corpus that has fewer gives them all.
+        size: the most documents.
         seed: of the documents and of the spans. The spans of a document depend on nothing but the seed and its row.
         span_tokens, flush_probability: see :func:`~beir_cocodr.data.spans.split_spans`; the defaults are those of
             pre-training.
@@ -77,10 +77,9 @@ def sample_span_pairs(
         block = documents.take(rows)
         texts = [text_format.document(document) for document in block]
         tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        places = tokens["offset_mapping"]
-        for row, document, text, offsets in zip(rows.tolist(), block, texts, places, strict=True):
+        for row, document, text, offsets in zip(rows.tolist(), block, texts, tokens["offset_mapping"], strict=True):
             if len(ids) == size:
-                break
+                return SpanPairs(ids, first, second, too_short)
             if len(offsets) <= span_tokens:  # what is longer has two spans
                 too_short += 1
                 continue
@@ -90,8 +89,6 @@ def sample_span_pairs(
             ids.append(document["_id"])
             first.append(pair[0])
             second.append(pair[1])
-        if len(ids) == size:
-            break
     if len(ids) < 2:
         raise InputError(
             f"{len(ids)} of {len(documents)} documents have more than {span_tokens} tokens, and so two "
@@ -148,10 +145,6 @@ def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) 
         exponents = torch.where(later, -temperature * distances, -torch.inf)
         parts.append(exponents.flatten().logsumexp(dim=0))
     return float(torch.stack(parts).logsumexp(dim=0)) - math.log(rows * (rows - 1) / 2)
-
-
-#: Documents that a message names.
-_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -263,7 +256,7 @@ def _encode(model: Any, texts: list[str], ids: list[str], batch_size: int, progr
     vectors: Tensor = encoded.detach().float().cpu()
     wrong = torch.nonzero(~vectors.isfinite().all(dim=1)).flatten().tolist()
     if wrong:
-        named = ", ".join(repr(ids[row]) for row in wrong[:_NAMED])
+        named = ", ".join(repr(ids[row]) for row in wrong[:5])
         raise InputError(
             f"NaN or infinite embeddings of spans of {len(wrong)} documents, such as {named}: look at their "
             "texts, and encode in float32 if the model runs in half precision"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_names
 from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
@@ -72,8 +72,7 @@ def compare_models(
         measures: with labels; the first one decides.
         labels: False does without the labels that there are, True insists on them; by default they are used where the
             split has some.
-        policy: for documents whose id is the query's, see
-            :func:`~beir_cocodr.evaluation.runs.identical_ids`.
+        policy: for documents whose id is the query's, see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         queries: look at only that many queries of the collection, evenly spaced.
         samples, seed: of crops and of generated queries.
         wanted: how many pairs to ask labels for.
@@ -96,15 +95,16 @@ def compare_models(
     models = list(models)
     if len(models) < 2:
         raise InputError(f"a comparison needs two models, not {len(models)}; name another")
-    if len(set(models)) < len(models):
-        raise InputError(f"a model is named twice: {', '.join(models)}")
+    check_names("model", models)
     if against is not None and against not in models:
         raise InputError(f"{against} is none of the models {', '.join(models)}")
     if wanted < 0:
         raise InputError(f"wanted is {wanted}: ask for labels of no pair or more")
     parse_measures(measures)
     policy = identical_ids(dataset, policy)
-    collection = _collection(dataset, split, labels)
+    collection = load_collection(dataset, split, labels="required" if labels else "optional")
+    if labels is None and not collection.qrels:
+        log.warning("%s has no judgements of split %r: the verdict is an estimate without labels", dataset, split)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if output is None else output_folder(output)
         labelled = bool(collection.qrels) and labels is not False
@@ -136,15 +136,6 @@ def compare_models(
     return record
 
 
-def _collection(dataset: str, split: str, labels: bool | None) -> Collection:
-    if labels:
-        return load_collection(dataset, split)
-    collection = load_collection(dataset, split, labels="optional")
-    if labels is None and not collection.qrels:
-        log.warning("%s has no judgements of split %r: the verdict is an estimate without labels", dataset, split)
-    return collection
-
-
 def _candidates(
     ranking: list[str],
     against: str | None,
@@ -172,20 +163,18 @@ def compare_labelled(
     queries: int | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> tuple[Findings, dict[str, Results]]:
-    """Evaluate all models, test all against all, and rank them by the first measure.
+    """Evaluate all models, or score all TREC run files, test all against all, and rank them by the first measure.
 
     Args:
-        models: model names, or TREC run files; not both.
         collection: with labels.
         folder: for results.json, runs and per-query scores.
-        measures: names that ir-measures knows.
         policy, queries, search: see :func:`~beir_cocodr.evaluation.evaluate.evaluate`.
 
     Returns:
         What was found, and each model's results.
 
     Raises:
-        InputError: what has to be corrected in models or measures; runs of different query sets.
+        InputError: what has to be corrected in models or measures; runs of different query sets; runs and models.
     """
     files = [model for model in models if Path(model).is_file()]
     if files and len(files) < len(models):
@@ -202,14 +191,12 @@ def compare_labelled(
         results = {name: ranked_run(run) if run.stat().st_size else {} for name, run in runs.items()}
     measure = record.measures[0]
     value = {model: record.models[model].measures[measure] for model in models}
-    ranking = sorted(models, key=lambda model: -value[model])
-    tests = [test for test in record.comparisons if test.measure == measure]
-    open_pairs = indistinguishable(ranking[0], tests)
-    reason = f"{ranking[0]} has the highest {measure}, {value[ranking[0]]:.4f}"
+    best, *_ = ranking = sorted(models, key=lambda model: -value[model])
+    open_pairs = indistinguishable(best, [test for test in record.comparisons if test.measure == measure])
+    reason = f"{best} has the highest {measure}, {value[best]:.4f}"
     reason += f", but cannot be told from {', '.join(open_pairs)}." if open_pairs else ", significantly."
-    best = Best(ranking[0], reason, open_pairs)
-    found = Findings(ranking=ranking, best=best, measure=measure, evaluation=record, pairs=record.comparisons)
-    return found, results
+    chosen = Best(best, reason, open_pairs)
+    return Findings(ranking=ranking, best=chosen, measure=measure, evaluation=record, pairs=record.comparisons), results
 
 
 def _judge_runs(
@@ -235,7 +222,7 @@ def _judge_runs(
 
 
 def _same_queries(results: dict[str, Results], collection: Collection) -> None:
-    """Refuse runs of which one answers judged queries that another does not."""
+    """Check that no run answers judged queries that another does not."""
     answered = {file: results[file].keys() & collection.qrels.keys() for file in results}
     for file, queries in answered.items():
         if not queries:

@@ -6,14 +6,14 @@ import itertools
 import logging
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_names
 from beir_cocodr.evaluation.measures import (
     DEFAULT_MEASURES,
     Measures,
@@ -79,16 +79,13 @@ def evaluate(
         >>> sorted(file.name for file in Path("judged").glob("bm25*"))
         ['bm25.per_query.tsv', 'bm25.run']
     """
-    labels = dict(models) if isinstance(models, Mapping) else {model: model for model in models}
-    if not labels:
-        raise InputError("no model to evaluate; name at least one with --model")
-    if len(labels) < len(models):
-        raise InputError(f"a model is named twice: {', '.join(models)}")
+    check_names("model", list(models))
+    labels = models if isinstance(models, Mapping) else {model: model for model in models}
     wanted = parse_measures(measures)
     top_k = _depth(top_k, depth(wanted))
     policy = identical_ids(dataset, policy)
     collection = load_collection(dataset, split)
-    judged = _judged(collection, queries)
+    judged = {query: collection.qrels[query] for query in spaced(collection.qrels, queries)}
     names = file_names(labels)
     output_folder(output)
     results: dict[str, ModelResult] = {}
@@ -152,17 +149,15 @@ def _depth(top_k: int | None, needed: int) -> int:
     return top_k
 
 
-def _judged(collection: Collection, most: int | None) -> dict[str, dict[str, int]]:
-    """The qrels of all queries, or of ``most`` of them, evenly spaced."""
-    ids = list(collection.qrels)
-    if most is not None and most < len(ids):
-        ids = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, most)]
-    return {query: collection.qrels[query] for query in ids}
+def spaced(queries: Iterable[str], most: int | None) -> list[str]:
+    """All queries, or ``most`` of them, evenly spaced."""
+    ids = list(queries)
+    return ids if most is None or most >= len(ids) else [ids[int(i)] for i in np.linspace(0, len(ids) - 1, most)]
 
 
 @dataclass(frozen=True)
 class _Searched:
-    """What a model found, what its retriever says of itself, and how long it took."""
+    """What a model found, what describes its retriever, and how long it took."""
 
     results: Results
     retrieval: Json
@@ -190,10 +185,9 @@ def _search(
             start = time.perf_counter()
             retriever.prepare()
             ready = time.perf_counter()
-            ranking = retriever.search(queries, top_k + drop)
-            results = ranking.results(collection.documents, drop_identical_ids=drop, depth=top_k)
+            results = retriever.search(queries, top_k + drop).results(collection.documents, drop, top_k)
             searched = time.perf_counter() - ready
-            yield (label, _Searched(results, retriever.describe(), round(ready - start, 3), round(searched, 3)))
+            yield label, _Searched(results, retriever.describe(), round(ready - start, 3), round(searched, 3))
 
 
 def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarray]) -> None:

@@ -17,9 +17,6 @@ DEFAULT_MEASURES = "nDCG@10 R@100"
 
 Measures = Sequence[ir_measures.Measure]
 
-#: Depth of a run for measures without a cutoff.
-_DEPTH_WITHOUT_CUTOFF = 1000
-
 
 def parse_measures(text: str) -> list[ir_measures.Measure]:
     """Measures from their names, separated by white space or commas.
@@ -46,8 +43,8 @@ def parse_measures(text: str) -> list[ir_measures.Measure]:
 
 
 def depth(measures: Measures) -> int:
-    """How many documents a run needs for these measures."""
-    return max(int(measure.params.get("cutoff", _DEPTH_WITHOUT_CUTOFF)) for measure in measures)
+    """How many documents a run needs for these measures: 1,000 where one has no cutoff."""
+    return max(int(measure.params.get("cutoff", 1000)) for measure in measures)
 
 
 def score_queries(
@@ -120,11 +117,8 @@ def interval(values: np.ndarray, seed: int = 42) -> Interval | None:
 
 def _test(family: str, measure: str, a: str, b: str, first: np.ndarray, second: np.ndarray, seed: int) -> PairedTest:
     difference = second - first
-    t_p: float | None = None
-    randomization_p: float | None = None
-    if not difference.any():
-        t_p = randomization_p = 1.0
-    elif len(difference) > 1:
+    t_p = randomization_p = None if difference.any() else 1.0
+    if difference.any() and len(difference) > 1:
         # A difference that is the same for every query has no variance: the t statistic is infinite.
         t_p = 0.0 if np.ptp(difference) == 0 else float(stats.ttest_rel(second, first).pvalue)
         randomization_p = float(

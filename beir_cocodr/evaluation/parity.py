@@ -66,9 +66,8 @@ class Scoring:
 
     def values(self, qrels: Qrels) -> dict[str, float]:
         """Each query's part, for those that the mean is taken over."""
-        scores = {
-            metric.query_id: float(metric.value) for metric in ir_measures.iter_calc([self.measure], qrels, self.run)
-        }
+        found = ir_measures.iter_calc([self.measure], qrels, self.run)
+        scores = {metric.query_id: float(metric.value) for metric in found}
         return {query: scores[query] * self._factor(qrels[query]) for query in self.queries}
 
     def _factor(self, grades: dict[str, int]) -> float:
@@ -80,7 +79,7 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Step:
-    """One habit of a tool: what it is called, why it matters, whom it concerns, and the scoring after it."""
+    """One habit of a tool: its name, why it matters, which queries it concerns, and the scoring after it."""
 
     cause: str
     reason: str
@@ -163,17 +162,8 @@ class ParityRecord(Record):
 
 
 def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float, tolerance: float) -> Difference:
-    """Account for a tool's number, starting from ir-measures'.
-
-    Args:
-        tool: whose number it is.
-        measure: what was measured.
-        qrels, run: what was given to the tool.
-        value: the tool's number.
-        tolerance: what may remain.
-    """
-    judged_run = {query: found for query, found in run.items() if query in qrels}
-    scoring = Scoring(judged_run, tuple(qrels), measure.measure)
+    """Account for the value that a tool gave for a run, starting from ir-measures'; ``tolerance`` may remain."""
+    scoring = Scoring({q: found for q, found in run.items() if q in qrels}, tuple(qrels), measure.measure)
     parts = scoring.values(qrels)
     start = now = _mean(parts)
     causes = []
@@ -190,17 +180,13 @@ def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: f
             reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
             causes.append(Cause("rounding", reason, len(parts), 0, now, rounded, rounded - now))
             now = rounded
-    explained = abs(value - now) <= tolerance
-    return Difference(tool, "ir_measures", value - start, causes, value - now, explained)
+    return Difference(tool, "ir_measures", value - start, causes, value - now, abs(value - now) <= tolerance)
 
 
 def _beir(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[Step]:
     identical = [query for query, found in scoring.run.items() if query in found]
     if identical:
-        without = {
-            query: {document: score for document, score in found.items() if document != query}
-            for query, found in scoring.run.items()
-        }
+        without = {q: {d: score for d, score in found.items() if d != q} for q, found in scoring.run.items()}
         scoring = replace(scoring, run=without)
         reason = (
             "BEIR's evaluate removes the document whose id is the query's (ignore_identical_ids), from the "
@@ -270,7 +256,7 @@ def reference_order(measure: Measure) -> Order:
 def ranked_documents(found: dict[str, float], order: Order) -> list[str]:
     """Document ids, best score first."""
     if order == "trec_eval":
-        scores = dict(zip(found, np.array(list(found.values()), dtype=np.float32).tolist(), strict=True))
+        scores = dict(zip(found, _float32(found), strict=True))
         return sorted(found, key=lambda document: (scores[document], document), reverse=True)
     documents = sorted(found) if order == "msmarco" else list(found)
     return sorted(documents, key=found.__getitem__, reverse=True)
@@ -290,11 +276,11 @@ TOLERANCE = 1e-6
 
 
 def parity(run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES) -> ParityRecord:
-    """Score a TREC run with three tools and say why their numbers differ.
+    """Score a TREC run with three tools and explain why their numbers differ.
 
     The reference is ir-measures: its mean is over all judged queries, with 0 for those without results. Each habit of
-    another tool that concerns this run is applied to the reference in turn and the mean computed again; what the last
-    mean and the tool's own number still differ by is reported as remaining.
+    another tool that concerns this run is applied to it in turn; by how much the tool's own number differs from the
+    last mean is reported as remaining.
 
     Args:
         run: a TREC run file.
@@ -302,8 +288,7 @@ def parity(run: str | Path, dataset: str, split: str = "test", measures: str = P
         measures: names of ir-measures that BEIR has as well, and ``R_cap@k``.
 
     Raises:
-        InputError: a run or collection that cannot be read, no query in common, or a measure that the tools do not
-            share.
+        InputError: a run or collection that cannot be read, no query in common, or a measure that is not shared.
     """
     wanted = parse_parity_measures(measures)
     found = read_trec_run(Path(run))
@@ -340,21 +325,19 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
     if negative := sum(grade < 0 for grades in joined.qrels.values() for grade in grades.values()):
         # With a negative grade pytrec_eval, on which all three tools stand, may never return.
         counts["grades below 0, read as 0, which means not relevant as well"] = negative
-    return {
-        query: {document: max(grade, 0) for document, grade in grades.items()} for query, grades in joined.qrels.items()
-    }, counts
+    return {q: {d: max(grade, 0) for d, grade in grades.items()} for q, grades in joined.qrels.items()}, counts
 
 
 def _row(
     measure: ParityMeasure, reference: dict[str, float], others: dict[Tool, dict[str, float]], qrels: Qrels, run: Run
 ) -> MeasureParity:
-    names: dict[Tool, str] = {"beir": measure.beir_name, "pytrec_eval": measure.pytrec_name}
-    tools = {"ir_measures": ToolValue(str(measure.measure), reference[measure.name])}
-    differences = []
-    for tool, values in others.items():
-        value = values[measure.name]
-        tools[tool] = ToolValue(names[tool], value)
-        differences.append(explain(tool, measure, qrels, run, value, TOLERANCE))
+    values: dict[Tool, float] = {tool: found[measure.name] for tool, found in others.items()}
+    tools = {
+        "ir_measures": ToolValue(str(measure.measure), reference[measure.name]),
+        "beir": ToolValue(measure.beir_name, values["beir"]),
+        "pytrec_eval": ToolValue(measure.pytrec_name, values["pytrec_eval"]),
+    }
+    differences = [explain(tool, measure, qrels, run, value, TOLERANCE) for tool, value in values.items()]
     return MeasureParity(measure.name, tools, differences)
 
 
@@ -373,28 +356,20 @@ def _counts(qrels: Qrels, run: Run) -> dict[str, int]:
 
 
 def _float32(found: dict[str, float]) -> list[float]:
-    scores: list[float] = np.array(list(found.values()), dtype=np.float32).tolist()
-    return scores
+    return np.array(list(found.values()), dtype=np.float32).tolist()  # type: ignore[no-any-return]
 
 
 def _notes(measures: Sequence[ParityMeasure], queries: dict[str, int], run: Run) -> Iterator[str]:
     custom = [measure.beir_name for measure in measures if measure.beir_custom]
     capped = [measure.beir_name for measure in measures if measure.capped]
-    if queries["not_judged"]:
-        yield (
-            f"{queries['not_judged']} queries of the run are not judged: no tool counts them"
-            + _fails(custom, "KeyError")
-        )
-    if without := queries["judged_without_relevant_documents"]:
-        yield (
-            f"{without} judged queries have no relevant document: every tool scores them 0"
-            + _fails(capped, "ZeroDivisionError")
-        )
-    if queries["with_lines_out_of_order"]:
-        yield (
-            f"{queries['with_lines_out_of_order']} queries have lines that do not descend by score: every "
-            "tool sorts by score, and none looks at the ranks"
-        )
+    if count := queries["not_judged"]:
+        fails = _fails(custom, "KeyError")
+        yield f"{count} queries of the run are not judged: no tool counts them{fails}"
+    if count := queries["judged_without_relevant_documents"]:
+        fails = _fails(capped, "ZeroDivisionError")
+        yield f"{count} judged queries have no relevant document: every tool scores them 0{fails}"
+    if count := queries["with_lines_out_of_order"]:
+        yield f"{count} queries have lines that do not descend by score: tools sort by score, none looks at the ranks"
     longest = max(map(len, run.values()))
     if short := [measure.name for measure in measures if (measure.cutoff or 0) > longest]:
         yield f"no query has more than {longest} documents, {', '.join(short)} would look at more"

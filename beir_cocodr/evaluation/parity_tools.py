@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import ir_measures
+import pytrec_eval
+from ir_measures import Measure
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import Run
 
-if TYPE_CHECKING:
-    from ir_measures import Measure
+Qrels = dict[str, dict[str, int]]
 
 #: BEIR has no measure without a cutoff; this is the largest of its default ones.
 BEIR_DEPTH = 1000
@@ -49,8 +51,7 @@ class ParityMeasure:
 
     @property
     def cutoff(self) -> int | None:
-        cutoff: int | None = self.measure.params.get("cutoff")
-        return cutoff
+        return self.measure.params.get("cutoff")  # type: ignore[no-any-return]
 
     @property
     def beir_cutoff(self) -> int:
@@ -80,13 +81,10 @@ def parse_parity_measures(text: str) -> list[ParityMeasure]:
     names = text.replace(",", " ").split()
     if not names:
         raise InputError(f"no measure named; the default is '{PARITY_MEASURES}'")
-    found = [_parse(name) for name in names]
-    return list({measure.name: measure for measure in found}.values())
+    return list({measure.name: measure for measure in map(_parse, names)}.values())
 
 
 def _parse(name: str) -> ParityMeasure:
-    import ir_measures
-
     capped = re.fullmatch(r"R_cap@([1-9]\d*)", name)
     try:
         measure = ir_measures.parse_measure(f"R@{capped.group(1)}" if capped else name)
@@ -103,21 +101,14 @@ def _parse(name: str) -> ParityMeasure:
     return ParityMeasure(measure, capped is not None)
 
 
-Qrels = dict[str, dict[str, int]]
-
-
 def ir_measures_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:
     """``ir_measures.calc_aggregate``: the mean over all judged queries."""
-    import ir_measures
-
     values = ir_measures.calc_aggregate([measure.measure for measure in measures], qrels, run)
     return {measure.name: float(values[measure.measure]) for measure in measures}
 
 
 def pytrec_eval_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:
     """``pytrec_eval.RelevanceEvaluator``, and the mean over the queries that it returns."""
-    import pytrec_eval
-
     names = {measure.pytrec_name for measure in measures}
     scores = pytrec_eval.RelevanceEvaluator(qrels, names).evaluate(run)
     means = {name: sum(query[name] for query in scores.values()) / len(scores) for name in names}

@@ -140,25 +140,21 @@ def annotation_candidates(
         count: the most pairs.
 
     Returns:
-        the heaviest first, without texts.
+        The heaviest first, without texts.
     """
     rows: list[tuple[float, AnnotationCandidate]] = []
     for query in dict.fromkeys([*first, *second]):
-        ranks = [
+        a, b = (
             {document: rank for rank, (document, _) in enumerate(found.get(query, [])[:DEPTH], 1)}
             for found in (first, second)
+        )
+        pairs = [
+            AnnotationCandidate(query, d, abs(_discount(a.get(d)) - _discount(b.get(d))), a.get(d), b.get(d))
+            for d in {**a, **b}
+            if d not in (judged or {}).get(query, {})
         ]
-        known = (judged or {}).get(query, {})
-        weights = {
-            document: abs(_discount(ranks[0].get(document)) - _discount(ranks[1].get(document)))
-            for document in {**ranks[0], **ranks[1]}
-            if document not in known
-        }
-        total = sum(weights.values())
-        for document, weight in weights.items():
-            if weight > 0:
-                places = ranks[0].get(document), ranks[1].get(document)
-                rows.append((total, AnnotationCandidate(query, document, weight, *places)))
+        total = sum(pair.weight for pair in pairs)
+        rows += [(total, pair) for pair in pairs if pair.weight > 0]
     # Sums are rounded, as their last bits depend on the order of their terms.
     rows.sort(key=lambda row: (-row[1].weight, -round(row[0], 12), row[1].query_id, row[1].document_id))
     return [pair for _, pair in rows[:count]]
@@ -170,12 +166,11 @@ def with_texts(
     """The pairs with the query and the beginning of the document, for whoever labels them."""
     rows = documents.rows([pair.document_id for pair in pairs])
     texts = {int(row): documents.take([int(row)])[0] for row in np.unique(rows) if row >= 0}
-    found = []
-    for pair, row in zip(pairs, rows.tolist(), strict=True):
-        document = texts.get(row, {"title": "", "text": ""})
-        text = f"{document['title']} {document['text']}".strip()[:_TEXT]
-        found.append(replace(pair, query=queries.get(pair.query_id, ""), document=text))
-    return found
+    beginnings = {row: f"{found['title']} {found['text']}".strip()[:_TEXT] for row, found in texts.items()}
+    return [
+        replace(pair, query=queries.get(pair.query_id, ""), document=beginnings.get(row, ""))
+        for pair, row in zip(pairs, rows.tolist(), strict=True)
+    ]
 
 
 def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) -> None:

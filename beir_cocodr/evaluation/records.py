@@ -5,8 +5,10 @@ Tests and estimates are of model ``b`` against model ``a``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from beir_cocodr.records import ContaminationStatement, Json, Record
 
@@ -19,6 +21,8 @@ LEVEL = 0.05
 
 #: Ends of an interval.
 Interval = tuple[float, float]
+
+T = TypeVar("T", "PairedTest", "Estimate")
 
 
 @dataclass(frozen=True)
@@ -59,20 +63,7 @@ class PairedTest:
 
     def turned(self) -> PairedTest:
         """The test of a against b."""
-        return replace(
-            self,
-            a=self.b,
-            b=self.a,
-            difference=-self.difference,
-            interval=turned_interval(self.interval),
-            wins=self.losses,
-            losses=self.wins,
-        )
-
-
-def turned_interval(interval: Interval | None) -> Interval | None:
-    """The interval of a − b, from that of b − a."""
-    return None if interval is None else (-interval[1], -interval[0])
+        return _turned(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,16 +171,20 @@ class Estimate:
 
     def turned(self) -> Estimate:
         """The estimate of a against b."""
-        return replace(
-            self,
-            a=self.b,
-            b=self.a,
-            difference=None if self.difference is None else -self.difference,
-            interval=turned_interval(self.interval),
-            effect=-self.effect,
-            wins=self.losses,
-            losses=self.wins,
-        )
+        return _turned(replace(self, effect=-self.effect))
+
+
+def _turned(found: T) -> T:
+    """The same of a against b."""
+    return replace(
+        found,
+        a=found.b,
+        b=found.a,
+        difference=None if found.difference is None else -found.difference,
+        interval=None if found.interval is None else (-found.interval[1], -found.interval[0]),
+        wins=found.losses,
+        losses=found.wins,
+    )
 
 
 @dataclass(frozen=True)
@@ -257,14 +252,14 @@ class Calibration(Record):
 
     def statement(self, family: str, corpus_sha256: str | None = None) -> str:
         """How far to trust a verdict, for a person."""
-        found = self.trust.get(family, {})
-        right, wrong, silent = (found.get(name, 0) for name in ("right", "wrong", "cannot tell"))
-        claimed, rightly_silent = found.get("claimed", 0), found.get("silent", 0)
+        counts = Counter(self.trust.get(family))
+        right, decided = counts["right"], counts["right"] + counts["wrong"]
+        claimed, alike = counts["claimed"], counts["claimed"] + counts["silent"]
         text = (
             f"For {family}, on {len(self.collections)} labelled collections, each judged by a rule fitted "
-            f"to the others, the verdict was right in {right} of {right + wrong} pairs that it decided and "
-            f"labels can tell apart, and left {silent} such pairs open; of {claimed + rightly_silent} pairs "
-            f"that labels cannot tell apart it decided {claimed} ({self.date})."
+            f"to the others, the verdict was right in {right} of {decided} pairs that it decided and labels can tell "
+            f"apart, and left {counts['cannot tell']} such pairs open; of {alike} pairs that labels cannot tell apart "
+            f"it decided {claimed} ({self.date})."
         )
         if corpus_sha256 in self.corpora:
             text += " This collection is one of them, so the verdict here is no independent test."

@@ -59,15 +59,9 @@ def file_names(labels: Iterable[str]) -> dict[str, str]:
 #: Query id to {document id: score}, in the order of the file.
 Run = dict[str, dict[str, float]]
 
-_COLUMNS = "query Q0 document rank score tag"
-
 
 def read_trec_run(path: Path) -> Run:
-    """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``. Ranks are not looked at.
-
-    Returns:
-        Queries and each query's documents in the order of the file, on which tools rely that do not say how they order
-        equal scores.
+    """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``, in the order of the file; ranks do not count.
 
     Raises:
         InputError: no such file, a line without six columns, a score that is no finite number, a document that a query
@@ -89,22 +83,17 @@ def _hits(path: Path) -> Iterator[tuple[str, str, str, float]]:
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a TREC run such as evaluate and search write")
     for number, line in numbered_lines(path, _malformed):
-        columns = line.split()
+        place, columns = f"{path}:{number}", line.split()
         if len(columns) != 6:
-            raise InputError(f"{path}:{number}: {len(columns)} columns; a TREC run has six, {_COLUMNS}")
+            raise InputError(f"{place}: {len(columns)} columns; a TREC run has six, query Q0 document rank score tag")
         query, _, document, _, text, _ = columns
-        place = f"{path}:{number}"
-        yield place, query, document, _score(text, place)
-
-
-def _score(text: str, place: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise InputError(f"{place}: the score {text!r} is not a finite number; search again, or correct it")
-    return score
+        try:
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise InputError(f"{place}: the score {text!r} is not a finite number; search again, or correct it")
+        yield place, query, document, score
 
 
 def _malformed(defect: Defect) -> None:
@@ -116,7 +105,7 @@ def ranked_run(path: Path) -> Results:
     """Each query's documents by descending score, ties by descending document id as in trec_eval.
 
     Raises:
-        InputError: see :func:`~beir_cocodr.evaluation.runs.read_trec_run`.
+        InputError: see :func:`read_trec_run`.
     """
     return {
         query: sorted(found.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)

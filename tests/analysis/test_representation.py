@@ -289,7 +289,7 @@ def test_bad_input(beir_folder, tiny_bert, tiny_cosine, tmp_path):
         assert "\n" not in str(error.value)
 
     refused("no dataset", [], model)
-    refused("not 0", data, [])
+    refused("no model", data, [])
     refused("not 3", data, [*model, str(tiny_cosine), "x"])
     refused("model .*twice", data, model * 2)
     refused("dataset .*twice", data * 2, model)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
 from beir_cocodr.provenance import TrainingRecord, training_lineage
 from beir_cocodr.records import CollectionProvenance, Json
-from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.ranking import Ranking, Retriever
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 if TYPE_CHECKING:
@@ -263,38 +263,23 @@ def gather_evidence(
     held_out = HeldOutRetrievers(whole, crops.documents, crops.queries.rows, places["held-out"])
     real = bool(queries)
     asked = dict(queries) if real else generated.queries
-    scores: dict[str, dict[str, npt.NDArray[np.float64]]] = {"crops": {}, "generated": {}}
-    lists: dict[str, Rows] = {}
-    rankings: dict[str, Ranking] = {}
-    described: dict[str, Json] = {}
+    found = Evidence({}, {}, {}, {}, asked, real, crops.queries, generated, {}, contamination)
     for name, retriever in made.items():
         log.info("searching with %s", name)
         retriever.prepare()
-        rankings[name] = _search(retriever, asked, LIST_DEPTH + drop_identical_ids)
-        lists[name] = _kept(rankings[name], documents, drop_identical_ids)
-        scores["generated"][name] = generated.score(_search(retriever, generated.queries, DEPTH).rows)
+        found.rankings[name] = _search(retriever, asked, LIST_DEPTH + drop_identical_ids)
+        found.lists[name] = _kept(found.rankings[name], documents, drop_identical_ids)
+        found.generated[name] = generated.score(_search(retriever, generated.queries, DEPTH).rows)
         changed = held_out.get(name)
-        scores["crops"][name] = crops.queries.score(_search(changed, crops.queries.queries, DEPTH).rows)
-        described[name] = retriever.describe()
-    return Evidence(
-        scores["crops"],
-        scores["generated"],
-        lists,
-        rankings,
-        asked,
-        real,
-        crops.queries,
-        generated,
-        described,
-        contamination,
-    )
+        found.crops[name] = crops.queries.score(_search(changed, crops.queries.queries, DEPTH).rows)
+        found.retrieval[name] = retriever.describe()
+    return found
 
 
-def _search(retriever: Any, queries: dict[str, str], top_k: int) -> Ranking:
+def _search(retriever: Retriever, queries: dict[str, str], top_k: int) -> Ranking:
     if not queries:
         return Ranking([], np.zeros((0, top_k), np.float32), np.full((0, top_k), -1, np.int64))
-    ranking: Ranking = retriever.search(queries, top_k)
-    return ranking
+    return retriever.search(queries, top_k)
 
 
 def _kept(ranking: Ranking, documents: Documents, drop: bool) -> Rows:

@@ -10,12 +10,12 @@ import logging
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.label_free.estimates import CROPS, WITH_FUSION, estimate_pair, kind
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, gather_evidence
 from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, MODES, TRAINING, ablation_families, overall
@@ -99,43 +99,32 @@ def decide(
 
     Args:
         estimates: of b against a.
-        a, b: model names.
-        calibration: of the rule.
-        corpus_sha256: content hash of the corpus, for what is said of how far to trust the verdict.
+        corpus_sha256: content hash of the corpus, for the statement on how far to trust the verdict.
     """
     alike, values = kind(a) == kind(b), features(estimates, a, b)
     family = SAME_KIND if alike else DIFFERENT_KINDS
+    pair = partial(PairVerdict, a=a, b=b, family=family, features=values, estimates=list(estimates))
     if calibration is not None:
         p, threshold = probability(values, calibration.weights), calibration.threshold
-        return PairVerdict(
-            a=a,
-            b=b,
-            family=family,
+        return pair(
             verdict="better" if p >= threshold else "worse" if p <= 1 - threshold else "cannot tell",
             probability=p,
             rule="calibrated",
             score=2 * p - 1,
             reason=f"P(b is better) = {p:.2f}; {threshold:.2f} is needed for a verdict",
             trust=calibration.statement(family, corpus_sha256),
-            features=values,
-            estimates=list(estimates),
         )
     signs = [found.sign for found in estimates if alike or found.estimator in _FAIR]
     for_b, for_a = signs.count(1), signs.count(-1)
     decided = max(for_a, for_b) >= _VOTES_NEEDED and min(for_a, for_b) == 0
-    return PairVerdict(
-        a=a,
-        b=b,
-        family=family,
+    return pair(
         verdict="cannot tell" if not decided else "better" if for_b else "worse",
         probability=None,
         rule="vote",
         score=(for_b - for_a) / max(1, len(signs)),
-        reason=f"{for_b} of {len(signs)} estimators speak for b, {for_a} for a; {_VOTES_NEEDED} and none "
-        "against are needed",
+        reason=f"{for_b} of {len(signs)} estimators speak for b, {for_a} for a; {_VOTES_NEEDED} and none against "
+        "are needed",
         trust=NOT_CALIBRATED,
-        features=values,
-        estimates=list(estimates),
     )
 
 
@@ -143,7 +132,6 @@ def choose(models: Sequence[str], scores: Mapping[tuple[str, str], float]) -> li
     """Models from best to worst by their mean score against all others; ties keep the order given.
 
     Args:
-        models: their names.
         scores: of every pair (a, b) once: how far the verdict speaks for b.
     """
     total = dict.fromkeys(models, 0.0)
@@ -168,10 +156,9 @@ def compare_label_free(
     calibration: Calibration | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> tuple[Findings, dict[str, Results]]:
-    """Estimate how models differ, and say of each pair whether b is better than a.
+    """Estimate how models differ, and judge of each pair whether b is better than a.
 
     Args:
-        models: model names.
         collection: with or without queries; its labels are not looked at.
         folder: gets NAME.run for real queries.
         drop_identical_ids: leave documents whose id is the query's out of lists.
@@ -194,7 +181,9 @@ def compare_label_free(
     if samples < 1:
         raise InputError(f"samples is {samples}: ask for at least one pseudo-query")
     calibration = calibration or load_calibration()
-    asked = _spaced(collection.queries, MOST_QUERIES if queries is None else queries)
+    asked = {q: collection.queries[q] for q in spaced(collection.queries, MOST_QUERIES if queries is None else queries)}
+    if len(asked) < len(collection.queries):
+        log.info("%d of %d queries are searched for, evenly spaced", len(asked), len(collection.queries))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-") as place:
         evidence = gather_evidence(
             collection.documents, asked, models, Path(place), samples, seed, drop_identical_ids, search
@@ -206,9 +195,8 @@ def compare_label_free(
     ranking = choose(models, {(pair.a, pair.b): pair.score for pair in pairs})
     results: dict[str, Results] = {}
     for name, file_name in file_names(models).items() if evidence.real else ():
-        found = evidence.rankings[name].results(collection.documents, drop_identical_ids, LIST_DEPTH)
-        write_run(folder / f"{file_name}.run", found, file_name)
-        results[name] = found
+        results[name] = evidence.rankings[name].results(collection.documents, drop_identical_ids, LIST_DEPTH)
+        write_run(folder / f"{file_name}.run", results[name], file_name)
     findings = Findings(
         ranking=ranking,
         best=_best(ranking[0], pairs, calibration),
@@ -224,20 +212,9 @@ def compare_label_free(
 
 def _best(best: str, pairs: list[PairVerdict], calibration: Calibration | None) -> Best:
     open_pairs = indistinguishable(best, pairs)
-    reason = f"{best} has the best estimates"
-    reason += f", but cannot be told from {', '.join(open_pairs)}." if open_pairs else "."
-    if calibration is None:
-        reason += " The rule has not been calibrated."
-    return Best(best, reason, open_pairs)
-
-
-def _spaced(queries: dict[str, str], most: int) -> dict[str, str]:
-    """All queries, or ``most`` of them, evenly spaced."""
-    ids = list(queries)
-    if most < len(ids):
-        log.info("%d of %d queries are searched for, evenly spaced", most, len(ids))
-        ids = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, most)]
-    return {query: queries[query] for query in ids}
+    but = f", but cannot be told from {', '.join(open_pairs)}" if open_pairs else ""
+    rule = "" if calibration else " The rule has not been calibrated."
+    return Best(best, f"{best} has the best estimates{but}.{rule}", open_pairs)
 
 
 _USES = dict(zip(MODES, ("alone", "with feedback", "fused"), strict=True))
