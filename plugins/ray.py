@@ -14,13 +14,14 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.store_run import StoreRun
 from beir_cocodr.evaluation.store_run import search as search_and_write
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import Json
@@ -227,7 +228,7 @@ def search(
     device: str | None = None,
     threads: int | None = None,
     **options: Any,
-) -> Json:
+) -> StoreRun:
     """:func:`beir_cocodr.evaluation.store_run.search` on a cluster, exactly, with its arguments and errors.
 
     ``address`` and ``actors`` are as for :func:`encode`, ``device`` is that of all actors, and the options are
@@ -238,7 +239,7 @@ def search(
         report = search_and_write(
             store, dataset, output, top_k, processes=size, device=device, threads=count, share=pool.share_out, **options
         )
-        return {**report, "ray": _describe(size, pool)}
+        return replace(report, ray=_describe(size, pool))
 
 
 @contextmanager

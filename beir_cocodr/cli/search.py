@@ -63,7 +63,7 @@ def encode(
     print(
         f"{output}: {report['documents']} documents of {report['dimensions']} dimensions in "
         f"{report['shards']} shards, {size(report['bytes'])}; {report['documents_encoded']} encoded "
-        f"now, in {report['encoding_seconds']:.1f} seconds{_describe_ray(report)}"
+        f"now, in {report['encoding_seconds']:.1f} seconds{_describe_ray(report.get('ray'))}"
     )
 
 
@@ -103,16 +103,15 @@ def search(
         work = load_plugin("ray search")
         report = work(store, dataset, output, top_k, ray, processes, device, threads, **own)
     if as_json:
-        print_json(report)
+        print_json(report.to_json())
         return
     print(
-        f"{output}: {report['queries']} queries, {top_k} documents each of {report['store']['documents']}; "
-        f"searched in {report['search_seconds']:.2f} seconds{_describe_ray(report)}"
+        f"{output}: {report.queries} queries, {top_k} documents each of {report.store['documents']}; "
+        f"searched in {report.search_seconds:.2f} seconds{_describe_ray(report.ray)}"
     )
 
 
-def _describe_ray(report: Json) -> str:
-    used = report.get("ray")
+def _describe_ray(used: object) -> str:
     if not isinstance(used, dict):
         return ""
     nodes = len(used["tasks_by_node"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
@@ -14,7 +15,7 @@ from beir_cocodr.io import output_folder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.records import versions
+from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.faiss.transform import Kind
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.ranking import Ranking
@@ -25,6 +26,31 @@ _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt",
 
 # Hits whose ids are looked up at a time.
 _HITS = 1 << 20
+
+
+@dataclass(frozen=True)
+class StoreRun:
+    """What was searched with what, counts, and seconds; ``ray`` where a cluster searched."""
+
+    store: Json
+    dataset: str
+    split: str
+    queries: int
+    truncated_queries: float
+    top_k: int
+    identical_ids: str
+    index: str | None
+    run: str
+    devices: list[str]
+    threads: int
+    search_seconds: float
+    seconds: float
+    versions: dict[str, str]
+    ray: Json | None = None
+
+    def to_json(self) -> Json:
+        """The fields, without ``ray`` if there was no cluster."""
+        return {name: value for name, value in asdict(self).items() if name != "ray" or value is not None}
 
 
 def search(
@@ -41,7 +67,7 @@ def search(
     batch_size: int = 64,
     index: str | None = None,
     share: ShareOut = share_out,
-) -> dict[str, Any]:
+) -> StoreRun:
     """Search a store and write a TREC run, exactly unless an index is asked for.
 
     Args:
@@ -50,8 +76,7 @@ def search(
             judgements all its queries are taken.
         output: the run file.
         top_k: documents a query.
-        policy: for documents whose id is the query's, see
-            :func:`~beir_cocodr.evaluation.runs.identical_ids`.
+        policy: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         model: where the encoder is now; by default where it was when it made the store.
         processes, device, threads: see :func:`~beir_cocodr.retrieval.store.search.search_store`; GPUs in turn by
             default.
@@ -59,9 +84,6 @@ def search(
         index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`; searched in this
             process. None searches exactly.
         share: as for ``search_store``.
-
-    Returns:
-        what was searched with what, counts, and seconds.
 
     Raises:
         InputError: no complete store, a corpus or a model that is not the store's, no queries, or ``top_k`` below 1.
@@ -84,22 +106,22 @@ def search(
         searched = time.perf_counter()
     name = opened.record.model.name or model or "store"
     write_run(output, _results(opened, ranking, drop, top_k), file_names([name])[name])
-    return {
-        "store": opened.describe(),
-        "dataset": dataset,
-        "split": split,
-        "queries": len(ids),
-        "truncated_queries": encoder.truncated_share(texts, "query"),
-        "top_k": top_k,
-        "identical_ids": policy,
-        "index": index,
-        "run": str(output),
-        "devices": devices,
-        "threads": count,
-        "search_seconds": round(searched - searching, 3),
-        "seconds": round(time.perf_counter() - started, 3),
-        "versions": versions(),
-    }
+    return StoreRun(
+        store=opened.describe(),
+        dataset=dataset,
+        split=split,
+        queries=len(ids),
+        truncated_queries=encoder.truncated_share(texts, "query"),
+        top_k=top_k,
+        identical_ids=policy,
+        index=index,
+        run=str(output),
+        devices=devices,
+        threads=count,
+        search_seconds=round(searched - searching, 3),
+        seconds=round(time.perf_counter() - started, 3),
+        versions=versions(),
+    )
 
 
 def _check(output: Path, top_k: int, index: str | None) -> None:
@@ -127,9 +149,7 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
     """The encoder that made a store, with the store's own text format.
 
     Args:
-        store: whose documents it encoded.
         model: where it is now; by default where it was then.
-        device: to load it on.
 
     Raises:
         InputError: it cannot be found, or is another one.
@@ -140,9 +160,8 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
     source = model or (path if path is not None and Path(path).is_dir() else str(name))
     encoder = load_encoder(source, EncoderOptions(device=device))
     own, stored = encoder.text_format.as_dict(), store.record.identity
-    differing: dict[str, Any] = {part: stored[part] for part in _FORMAT if stored[part] != own[part]}
-    if differing:
-        encoder = load_encoder(source, EncoderOptions(device=device, **differing))
+    if differing := {part: stored[part] for part in _FORMAT if stored[part] != own[part]}:
+        encoder = load_encoder(source, EncoderOptions(device=device, **differing))  # type: ignore[arg-type]
     store.record.check_encoder(fingerprint(encoder), source, store.folder)
     return encoder
 

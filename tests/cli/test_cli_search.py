@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,12 +125,14 @@ def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, tmp_path,
 
     asked: list[str | None] = []
 
-    def search(*arguments: object, **settings: object) -> dict[str, object]:
+    def search(*arguments: object, **settings: object) -> SimpleNamespace:
         asked.append(arguments[4])
-        return {}
+        return SimpleNamespace(to_json=dict)
 
     monkeypatch.setattr(cli_search, "load_plugin", {"ray search": search}.__getitem__)
-    monkeypatch.setattr(store_run, "search", lambda *arguments, **settings: asked.append(None) or {})
+    monkeypatch.setattr(
+        store_run, "search", lambda *arguments, **settings: asked.append(None) or SimpleNamespace(to_json=dict)
+    )
     given = ["search", "--store", "s", "--dataset", "d", "--output", tmp_path / "r"]
     status, _, _ = run(capsys, *given, *words, *([] if "--json" in words else ["--json"]))
     assert (status, asked) == (0, [address])

@@ -101,9 +101,9 @@ def test_two_nodes_write_what_one_process_does(address, folder, tiny_bert, whole
     search(whole, str(folder), tmp_path / "one.run", 20, threads=1)
     found = plugin.search(whole, str(folder), tmp_path / "two.run", 20, address, threads=1)
     assert (tmp_path / "two.run").read_bytes() == (tmp_path / "one.run").read_bytes()
-    assert len((tmp_path / "one.run").read_text().splitlines()) == 20 * found["queries"]
-    assert found["ray"]["died"] == 0
-    assert sum(found["ray"]["tasks_by_node"].values()) == 8
+    assert len((tmp_path / "one.run").read_text().splitlines()) == 20 * found.queries
+    assert found.ray["died"] == 0
+    assert sum(found.ray["tasks_by_node"].values()) == 8
     assert not ray.is_initialized()
     assert not left_over()
 

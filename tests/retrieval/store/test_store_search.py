@@ -87,7 +87,7 @@ def test_the_run_is_that_of_evaluate(request, folder, tmp_path, name, policy):
     report = search(tmp_path / "store", str(folder), tmp_path / "ours.run", 20, policy=policy, threads=1)
     evaluate(str(folder), [str(model)], tmp_path / "e", policy=policy, top_k=20, measures="R@20")
     assert_same(tmp_path / "ours.run", next((tmp_path / "e").glob("*.run")))
-    assert (report["queries"], report["identical_ids"], report["top_k"]) == (16, policy, 20)
+    assert (report.queries, report.identical_ids, report.top_k) == (16, policy, 20)
     assert {len(found) for found in read(tmp_path / "ours.run").values()} == {20}
 
 
@@ -117,7 +117,7 @@ def test_three_processes_write_the_bytes_of_one(folder, store, tmp_path):
     search(store, str(folder), tmp_path / "one.run", 50, threads=1)
     report = search(store, str(folder), tmp_path / "three.run", 50, processes=3, device="cpu", threads=1)
     assert (tmp_path / "three.run").read_bytes() == (tmp_path / "one.run").read_bytes()
-    assert report["devices"] == ["cpu"] * 3
+    assert report.devices == ["cpu"] * 3
 
 
 def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_path):
@@ -134,7 +134,7 @@ def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_pat
         search=SearchOptions(EncoderOptions(**options)),
     )
     assert_same(tmp_path / "ours.run", next((tmp_path / "e").glob("*.run")))
-    assert report["truncated_queries"] > 0.5
+    assert report.truncated_queries > 0.5
 
 
 def test_queries_of_another_model_are_refused_and_a_moved_one_is_not(folder, store, tiny_bert, tiny_mlm, tmp_path):
