@@ -49,11 +49,10 @@ class QueryTerms:
 class TermStatistics:
     """Document and collection frequencies and postings of a corpus, by the analysis of our BM25.
 
-    The texts and their tokens are streamed; the postings are held in memory, 8 bytes each, 16 while they are put
-    together.
+    The postings are held in memory, 8 bytes each, 16 while they are put together.
 
     Args:
-        documents: the corpus.
+        documents: the corpus; it is streamed.
         text_format: joins titles and texts; prompts and lengths play no part.
         analyzer: "english" or "none", see :class:`BM25`.
         chunk_size: documents tokenised at a time; the result does not depend on it.
@@ -77,8 +76,7 @@ class TermStatistics:
         chunk_size: int = 10_000,
     ) -> None:
         text_format = text_format or TextFormat()
-        # BM25's own tokeniser, with a vocabulary of its own: whatever BM25 comes to do with a text, these statistics do
-        # too.
+        # BM25's own tokeniser: whatever BM25 comes to do with a text, these statistics do too.
         self._tokenizer: Any = BM25(documents, text_format, analyzer)._tokenizer
         parts = []
         for chunk in documents.chunks(chunk_size):
@@ -98,30 +96,23 @@ class TermStatistics:
     def terms(self, query: str) -> QueryTerms:
         """The terms of a query."""
         [known] = self._tokenize([query], learn=False)
-        words = [word for word in self._tokenizer.splitter(query.lower()) if word not in self._stop_words]
+        stop_words = self._tokenizer.stopwords or ()
+        words = [word for word in self._tokenizer.splitter(query.lower()) if word not in stop_words]
         return QueryTerms(np.asarray(known, np.int64), len(words) - len(known))
 
     def frequencies(self, column: int) -> npt.NDArray[np.int32]:
         """(df,) term frequencies of one term over its postings."""
         start, end = self.postings.indptr[column : column + 2]
-        found: npt.NDArray[np.int32] = self.postings.data[start:end]
-        return found
+        return self.postings.data[start:end]  # type: ignore[no-any-return]
 
     @property
     def _vocabulary(self) -> dict[str, int]:
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab_dict()
-        return vocabulary
-
-    @property
-    def _stop_words(self) -> frozenset[str]:
-        return frozenset(self._tokenizer.stopwords or ())
+        return self._tokenizer.get_vocab_dict()  # type: ignore[no-any-return]
 
     def _tokenize(self, texts: list[str], learn: bool) -> list[list[int]]:
         # Without allow_empty the host gives a text without words a term of its own, "".
-        ids: list[list[int]] = self._tokenizer.tokenize(
-            texts, update_vocab=learn, show_progress=False, allow_empty=False
-        )
-        return ids
+        options = {"update_vocab": learn, "show_progress": False, "allow_empty": False}
+        return self._tokenizer.tokenize(texts, **options)  # type: ignore[no-any-return]
 
 
 def _counts(ids: list[list[int]], width: int) -> sparse.csr_array:
@@ -158,8 +149,7 @@ def max_scq(statistics: TermStatistics, terms: Columns) -> float:
 def max_var(statistics: TermStatistics, terms: Columns) -> float:
     """MaxVAR: the largest standard deviation over postings of w = (1 + ln tf) · ln(1 + N / df).
 
-    The deviation is the population's (a division by df), 0 for a term of one document. Where the paper's brackets end
-    in w makes no difference to it.
+    The deviation is the population's (a division by df), 0 for a term of one document.
 
     Source: Zhao, Scholer and Tsegay, 2008, section 3.2.
     """
@@ -187,8 +177,7 @@ def scs(statistics: TermStatistics, terms: Columns) -> float:
 def max_pmi(statistics: TermStatistics, terms: Columns) -> float:
     """MaxPMI: the largest log2(p(a, b) / (p(a) p(b))) over pairs of different terms, p over documents.
 
-    A pair that no document holds has a PMI of −∞ and never is the largest; where no document holds two of the query's
-    terms, and for a query of one term, MaxPMI is not defined.
+    Not defined where no document holds two of the query's terms.
 
     Source: Hauff, 2010; PMI of Church and Hanks, Word Association Norms, Mutual Information, and Lexicography, 1990.
     """
@@ -216,22 +205,14 @@ PREDICTORS: Mapping[str, Callable[[TermStatistics, Columns], float]] = {
 
 
 def _weight(statistics: TermStatistics, terms: Columns) -> npt.NDArray[np.float64]:
-    weight: npt.NDArray[np.float64] = np.log(1 + statistics.documents / statistics.df[terms])
-    return weight
+    """ln(1 + N / df)."""
+    return np.log(1 + statistics.documents / statistics.df[terms])
 
 
 def variance_predictors(
     model: str, dataset: str, split: str = "test", encoder: EncoderOptions = EncoderOptions()
 ) -> dict[str, dict[str, float]]:
-    """‖σ_q²‖₂ and Σ log σ_q² of every query, for a saved MRL; nothing for other models.
-
-    Args:
-        model: as the command line names it.
-        dataset, split: whose queries.
-        encoder: how the model is loaded.
-
-    Returns:
-        Predictor to query id to value.
+    """‖σ_q²‖₂ and Σ log σ_q² by query id, for the folder of an MRL; nothing for other models.
 
     Source: MRL, section 4.4 and Table 6.
     """

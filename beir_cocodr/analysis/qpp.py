@@ -35,9 +35,6 @@ Values = Mapping[str, float]
 #: The same, None or NaN where a query has none.
 SomeValues = Mapping[str, float | None]
 
-#: Two points always lie on a line: a correlation means something from three on.
-_FEWEST_QUERIES = 3
-
 #: What only the rounding of sums sets apart is a tie to Kendall's tau.
 _DECIMALS = 12
 
@@ -81,7 +78,6 @@ class QPP(Report):
     Attributes:
         mean: of the quality.
         documents, terms: of the corpus; ``analyzer`` found the terms.
-        predictors: one row each.
         predictors_left_out: name to reason.
         values: the file with the values of all queries.
     """
@@ -137,8 +133,8 @@ def qpp(
         model: whose quality is predicted; evaluated here, into ``output``, if ``per_query`` is not given.
         per_query: the quality of every query, or a NAME.per_query.tsv of ours that has it.
         measure: one measure of quality.
-        extra: further predictors, such as ones that a model gives, name to values by query id. A query without a value,
-            or with one that is not finite, is left out of that predictor's correlation.
+        extra: further predictors, name to values by query id. A query without a finite value is left out of that
+            predictor's correlation.
         policy: of the evaluation, for documents whose id is the query's.
         search: of the evaluation; its analyzer and title separator are those of the term statistics, too.
 
@@ -211,7 +207,7 @@ def correlations(values: Mapping[str, SomeValues], quality: SomeValues) -> list[
 
 def _correlate(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> tuple[float | None, ...]:
     """r with its p, tau with its p."""
-    if len(x) < _FEWEST_QUERIES or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None, None, None, None
     r, tau = stats.pearsonr(x, y), stats.kendalltau(x, y)
     return float(r.statistic), float(r.pvalue), float(tau.statistic), float(tau.pvalue)

@@ -157,13 +157,11 @@ class _Study:
         )
 
     def _sample(self, dataset: str, model: Any) -> None:
-        documents = load_collection(dataset, labels="none").documents
-        options = self.options
-        pairs = sample_span_pairs(
-            documents, model.tokenizer, model.text_format, options.sample, options.seed, options.span_tokens
-        )
+        documents, given = load_collection(dataset, labels="none").documents, self.options
+        sizes = given.sample, given.seed, given.span_tokens
+        pairs = sample_span_pairs(documents, model.tokenizer, model.text_format, *sizes)
         used = len(pairs.ids)
-        size = min(options.batch_size, used)
+        size = min(given.batch_size, used)
         log.info("%s: %d documents sampled, %d too short for two spans", dataset, used, pairs.too_short)
         self.pairs[dataset] = pairs
         self.corpora[dataset] = CorpusRecord(
@@ -179,14 +177,13 @@ class _Study:
 
     def report(self, gains: dict[str, float], measure: str) -> Representation:
         comparable = len({(model.similarity, model.scale) for model in self.models.values()}) == 1
-        corpora, changes = self.corpora, {}
-        if len(self.models) == 2:
-            for dataset, (before, after) in self.found.items():
-                change = after.change(before, comparable)
-                changes[dataset] = replace(change, gain=gains.get(dataset))
-            corpora = {name: replace(corpus, change=changes[name]) for name, corpus in corpora.items()}
+        changes = {
+            dataset: replace(after.change(before, comparable), gain=gains.get(dataset))
+            for dataset, (before, *rest) in self.found.items()
+            for after in rest
+        }
         return Representation(
-            datasets=corpora,
+            datasets={name: replace(corpus, change=changes.get(name)) for name, corpus in self.corpora.items()},
             models=self.models,
             **asdict(self.options),
             losses_comparable=comparable,

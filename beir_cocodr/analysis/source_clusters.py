@@ -37,9 +37,6 @@ log = logging.getLogger(__name__)
 
 Array = npt.NDArray[np.float32]
 
-#: Central queries of a cluster that are shown.
-_SHOWN = 3
-
 #: Queries whose documents are encoded at a time.
 _BLOCK = 256
 
@@ -290,7 +287,8 @@ def source_clusters(
         raise InputError(f"before and after are the same model, {before!r}")
     gains = Gains(read_scores(results, [source, *targets], measure) if results else None, before, after)
     texts = {name: _queries(name, split) for name in targets}
-    _check_queries(texts, queries)
+    if strange := [query for query in queries if not any(query in own for own in texts.values())]:
+        raise InputError(f"query {strange[0]!r} is in none of the targets")
     collection = load_collection(source, source_split)
     first = load_encoder(before, search.encoder)
     triplets = sample_triplets(collection, first.text_format, options.sample, options.negatives, options.seed)
@@ -355,7 +353,7 @@ class _Study:
         before, after = float(self.before[members].mean()), float(self.after[members].mean())
         distances = ((self.embeddings[members] - self.clusters.centroids[k]) ** 2).sum(axis=1)
         texts = list(self.queries.values())
-        shown = [texts[i] for i in members[np.argsort(distances, kind="stable")[:_SHOWN]]]
+        shown = [texts[i] for i in members[np.argsort(distances, kind="stable")[:3]]]
         return ClusterRecord(k, len(members), before, after, before - after, shown)
 
     def cases(
@@ -394,13 +392,6 @@ def _queries(dataset: str, split: str) -> dict[str, str]:
     collection = load_collection(dataset, split, labels="optional")
     if collection.split is None:
         log.info("%s has no split %s: all its %d queries count", dataset, split, len(collection.queries))
+    if not collection.queries:
+        raise InputError(f"{dataset} has no queries, so no source queries are near to it")
     return collection.queries
-
-
-def _check_queries(texts: dict[str, dict[str, str]], chosen: Sequence[str]) -> None:
-    for name, queries in texts.items():
-        if not queries:
-            raise InputError(f"{name} has no queries, so no source queries are near to it")
-    for query in chosen:
-        if not any(query in queries for queries in texts.values()):
-            raise InputError(f"query {query!r} is in none of the targets")

@@ -85,10 +85,10 @@ def sample_span_pairs(
                 continue
             rng = np.random.default_rng((seed, row))
             ranges = span_ranges(text, offsets, span_tokens, flush_probability, rng)
-            pair = span_pair(SpannedText(text, offsets, ranges, span_tokens), rng)
+            one, other = span_pair(SpannedText(text, offsets, ranges, span_tokens), rng)
             ids.append(document["_id"])
-            first.append(pair[0])
-            second.append(pair[1])
+            first.append(one)
+            second.append(other)
     if len(ids) < 2:
         raise InputError(
             f"{len(ids)} of {len(documents)} documents have more than {span_tokens} tokens, and so two "
@@ -192,21 +192,12 @@ class SpanMeasures:
     losses: npt.NDArray[np.float64]
 
     def record(self) -> SpanRecord:
-        return SpanRecord(
-            float(self.alignment.mean()),
-            interval(self.alignment),
-            self.uniformity,
-            float(self.losses.mean()),
-            interval(self.losses),
-        )
+        distances, losses = self.alignment, self.losses
+        alignment, loss = float(distances.mean()), float(losses.mean())
+        return SpanRecord(alignment, interval(distances), self.uniformity, loss, interval(losses))
 
     def change(self, before: SpanMeasures, comparable: bool) -> SpanChange:
-        """Differences to what another model gave on the same pairs, in the same batches.
-
-        Args:
-            before: of the other model.
-            comparable: whether both losses are on one scale; their differences are None otherwise.
-        """
+        """Differences to another model on the same pairs, in the same batches; of losses only if comparable."""
         closer, lower = self.alignment - before.alignment, self.losses - before.losses
         loss = float(before.losses.mean())
         return SpanChange(
@@ -231,10 +222,8 @@ def measure_spans(
 
     Args:
         model: an encoder; the contrastive loss has its similarity, with scale 20 for cosine and 1 for dot product.
-        pairs: the texts.
         batch_size: documents contrasted with each other; all of them where there are fewer.
         temperature: of uniformity.
-        encode_batch_size, progress: of encoding.
 
     Raises:
         InputError: an embedding is NaN or infinite; the message names its document.

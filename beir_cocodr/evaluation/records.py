@@ -74,7 +74,7 @@ class ModelResult:
         model: its name as for ``evaluate``, or a run file.
         measures, intervals: mean over queries of each measure, and its bootstrap 95% interval.
         queries_without_results: how many queries scored 0 for want of results.
-        retrieval: what the retriever says of itself; empty for a run file.
+        retrieval: description of the retriever; empty for a run file.
         index_seconds, search_seconds, seconds: 0 for a run file. What an earlier model has made, such as the same
             encoder's embeddings, costs nothing.
         run, per_query: files in the folder of results.json; a run file has no file of scores.
@@ -139,15 +139,12 @@ class Estimate:
 
     Attributes:
         estimator: one of :data:`~beir_cocodr.evaluation.label_free.estimates.ESTIMATORS`.
-        a, b: means; None without queries.
-        difference: mean of b − a.
+        a, b, difference: means of a, b and b − a; None without queries.
         interval: bootstrap 95% interval of the difference over queries.
         effect: difference over the standard deviation of the per-query differences (Cohen's d for pairs), within −2..2;
             0 where the estimator does not apply.
         wins, ties, losses: queries on which b is better, equal, worse.
-        queries: how many.
-        applies: whether it is evidence for this pair.
-        remark: why not, or "".
+        applies, remark: whether it is evidence for this pair, and why not, or "".
         sign: follows from the rest: 1 or −1 where the interval lies on one side of 0 and the estimator applies, else 0.
     """
 
@@ -235,12 +232,10 @@ class Calibration(Record):
     Attributes:
         weights: feature to weight.
         threshold: the least P for a verdict.
-        collections: names of the labelled collections.
-        corpora: content hashes of their documents.
+        collections, corpora: names of the labelled collections, and content hashes of their documents.
         trust: family of pairs to counts of pairs: ``right``, ``wrong``, ``cannot tell`` where labels tell a difference
             (paired t-test, p < 0.05), ``claimed``, ``silent`` where they tell none; each collection was judged by a
             rule fitted to the others.
-        date: of the measurement.
     """
 
     weights: dict[str, float]

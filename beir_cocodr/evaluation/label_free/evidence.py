@@ -58,11 +58,10 @@ class Contamination:
 def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contamination:
     """Read from the training.json of models, and of all their ancestors, what they know of a corpus.
 
-    A folder of generated queries is looked at where it was when it was trained on; that one is gone is said.
+    A folder of generated queries is looked at where it was when it was trained on; a warning names one that is gone.
 
     Args:
         models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
-        corpus_sha256: content hash of the corpus.
 
     Raises:
         InputError: a training.json or generated queries cannot be read.
@@ -115,7 +114,7 @@ class HeldOutRetrievers(Retrievers):
         whole: over the corpus as it was; its encoders and embeddings are used again.
         documents: the changed corpus, row by row the same documents.
         rows: (S,) rows that were changed.
-        folder: where Lucene's index is written, another than that of ``whole``.
+        folder: of Lucene's index, another than that of ``whole``.
     """
 
     def __init__(self, whole: Retrievers, documents: Documents, rows: npt.NDArray[np.int64], folder: Path) -> None:
@@ -137,21 +136,17 @@ class HeldOutRetrievers(Retrievers):
                 embeddings = ChangedEmbeddings(embeddings, self.rows, anew)
             return Dense(original.model, self.documents, self.folder, options.batch_size, options.progress, embeddings)
 
-        made: Dense = self._once(f"dense {name}", make)
-        return made
+        return self._once(f"dense {name}", make)  # type: ignore[no-any-return]
 
 
 Rows = npt.NDArray[np.int64]
 
-_RRF_CONSTANT = 60
-
 
 def overlap(found: Rows, reference: Rows, depth: int = 10) -> npt.NDArray[np.float64]:
-    """(Q,) share of the reference's best ``depth`` documents that are among the best ``depth`` found.
+    """(Q,) share of the reference's best ``depth`` documents that are among the best ``depth`` found, 0 of none.
 
     Args:
         found, reference: (Q, k) corpus rows, best first, -1 for no result.
-        depth: documents looked at; where the reference has fewer, the share is of those, and 0 of none.
     """
     shares = np.zeros(len(found))
     for i, (mine, theirs) in enumerate(zip(found[:, :depth], reference[:, :depth], strict=True)):
@@ -162,7 +157,7 @@ def overlap(found: Rows, reference: Rows, depth: int = 10) -> npt.NDArray[np.flo
 
 
 def reciprocal_rank_fusion(lists: Sequence[Rows], depth: int = 10) -> Rows:
-    """(Q, depth) rows by reciprocal rank fusion of (Q, k) lists, -1 for no result; ties to the smaller row.
+    """(Q, depth) rows by reciprocal rank fusion, 1 / (60 + rank), of (Q, k) lists; -1 for no result, smaller row first.
 
     Source: Cormack et al., 2009.
     """
@@ -173,7 +168,7 @@ def reciprocal_rank_fusion(lists: Sequence[Rows], depth: int = 10) -> Rows:
         candidates = np.unique(np.concatenate(ranked))
         scores = np.zeros(len(candidates))
         for rows in ranked:
-            scores[np.searchsorted(candidates, rows)] += 1 / (_RRF_CONSTANT + 1 + np.arange(len(rows)))
+            scores[np.searchsorted(candidates, rows)] += 1 / (61 + np.arange(len(rows)))
         # Rounded, as sums of the same ranks in another order differ in their last bits.
         best = np.argsort(-np.round(scores, 12), kind="stable")[:depth]
         fused[i, : len(best)] = candidates[best]
@@ -200,8 +195,8 @@ class Evidence:
         queries: the agreement queries, id to text.
         real: whether those are the collection's own queries, or the generated ones.
         crop_queries, generated_queries: what was searched for.
-        retrieval: model to what its retriever says of itself.
-        known: what models were trained on of this corpus.
+        retrieval: model to the description of its retriever.
+        contamination: what models were trained on of this corpus.
     """
 
     crops: dict[str, npt.NDArray[np.float64]]
@@ -243,10 +238,8 @@ def gather_evidence(
         queries: real ones, or none: then lists are compared on the generated ones.
         models: names that :class:`Retrievers` knows.
         folder: for embeddings, the changed corpus and term counts; the caller removes it.
-        samples: crops, and generated queries.
-        seed: of both.
+        samples, seed: of crops and of generated queries.
         drop_identical_ids: leave documents whose id is the query's out of lists.
-        search: how models are loaded and search.
 
     Raises:
         InputError: a model cannot be found, or the record of its training cannot be read.
@@ -255,7 +248,7 @@ def gather_evidence(
     for place in places.values():
         place.mkdir()
     whole = Retrievers(documents, places["whole"], search)
-    made = {name: whole.get(name) for name in dict.fromkeys([*models, BM25])}  # unknown names fail early
+    made = {name: whole.get(name) for name in [*models, BM25]}  # unknown names fail early
     contamination = find_contamination(models, documents.content_hash)
     trained_on = contamination.has if len(contamination.hashes) else None
     crops = hold_out_crops(documents, folder, samples, seed, trained_on)

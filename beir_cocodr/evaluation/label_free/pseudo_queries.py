@@ -4,6 +4,7 @@ of them, and queries generated without a model, for the documents that they were
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,7 @@ class PseudoQueries:
         """(S,) nDCG@10 from the (S, k) rows that a search found, best first, -1 for no result."""
         hits = found[:, :DEPTH] == self.rows[:, None]
         discounts = 1 / np.log2(2 + np.arange(hits.shape[1]))
-        scores: npt.NDArray[np.float64] = hits @ discounts
-        return scores
+        return hits @ discounts  # type: ignore[no-any-return]
 
     def describe(self, scores: npt.NDArray[np.float64]) -> PseudoQueryFigures:
         """For the record, with BM25's (S,) scores."""
@@ -100,15 +100,12 @@ def hold_out_crops(
 ) -> Crops:
     """Cut a span out of each of ``size`` random documents: the span must find the rest of its document.
 
-    The span is taken out of the index, so that no exact copy of the query is there to be found; what its document
-    repeats of its words still helps, and ``verbatim`` says how much. A span is a run of whole sentences of at most 16
-    words, or a part of a longer sentence; titles are left alone. Documents of fewer than two spans give none and are
-    counted.
+    What the document repeats of the span's words still helps; ``verbatim`` gives its share. A span is a run of whole
+    sentences of at most 16 words, or a part of a longer sentence; titles are left alone. Documents of fewer than two
+    spans give none and are counted.
 
     Args:
-        documents: the corpus.
         folder: where the changed corpus is written; the caller removes it.
-        size: crops wanted.
         seed: of documents and spans.
         trained_on: tells the crops that a model was trained on, which are left out and counted.
 
@@ -145,10 +142,8 @@ def _cut(text: str, rng: np.random.Generator) -> tuple[str, str] | None:
     """A span of a text, and the text without it; None where there are no two spans."""
     offsets: list[Range] = [match.span() for match in _UNIT.finditer(text)]
     ranges = span_ranges(text, offsets, CROP_WORDS)
-    if len(ranges) < 2:
-        return None
     long = [(first, last) for first, last in ranges if last - first >= _FEWEST]
-    if not long:
+    if len(ranges) < 2 or not long:
         return None
     first, last = long[int(rng.integers(len(long)))]
     start, end = offsets[first][0], offsets[last - 1][1]
@@ -157,11 +152,8 @@ def _cut(text: str, rng: np.random.Generator) -> tuple[str, str] | None:
 
 
 def _changed(documents: Documents, rests: dict[int, str]) -> Iterator[tuple[int, str, str, str]]:
-    row = 0
-    for chunk in documents.chunks(_CROP_CHUNK):
-        for document in chunk:
-            yield row, document["_id"], document["title"], rests.get(row, document["text"])
-            row += 1
+    for row, document in enumerate(itertools.chain.from_iterable(documents.chunks(_CROP_CHUNK))):
+        yield row, document["_id"], document["title"], rests.get(row, document["text"])
 
 
 _PASSAGE_WORDS = 144
@@ -175,12 +167,10 @@ def lexical_queries(
     """One query of :class:`LexicalGenerator` for each of ``size`` random documents.
 
     A query is the title, a sentence or some terms of a passage of its document, so nearly all of its words stand there:
-    it leaks, and models that match words do better on it than on real queries.
+    models that match words do better on it than on real queries.
 
     Args:
-        documents: the corpus; read once for document frequencies.
         folder: for what the generator keeps; the caller removes it.
-        size: queries wanted.
         seed: of documents, passages and queries.
         trained_on: tells the queries that a model was trained on, which are left out and counted.
     """

@@ -1,5 +1,5 @@
-"""The rule that turns label-free estimates into a verdict, what labelled collections have taught about it, and what
-follows from it: a comparison of models without labels, and which model of an adaptation to use.
+"""The rule that turns label-free estimates into a verdict, calibrated on labelled collections, and what follows from
+it: a comparison of models without labels, and which model of an adaptation to use.
 """
 
 from __future__ import annotations
@@ -163,10 +163,8 @@ def compare_label_free(
         folder: gets NAME.run for real queries.
         drop_identical_ids: leave documents whose id is the query's out of lists.
         queries: the most real queries, evenly spaced (1,000).
-        samples: held-out crops, and generated queries.
-        seed: of both.
+        samples, seed: of held-out crops and of generated queries.
         calibration: by default the packaged one.
-        search: how models are loaded and search.
 
     Returns:
         What was found, and each model's results for real queries.
@@ -226,9 +224,8 @@ LabelPairs = Mapping[tuple[str, str], PairVerdict]
 def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> Recommendation:
     """Name one model and the reasons, from estimates.
 
-    As with labels, training has to pay, and so has everything else. A trained encoder may be chosen in a use (alone,
-    with feedback, fused) only if the rule finds it better there than the base in the same use. Of these and the
-    untrained ones the best by estimates is taken that the rule finds better than the base alone, else the base.
+    As in :func:`~beir_cocodr.evaluation.recommendation.recommend`, with the rule's verdicts for those of tests. Of what
+    may be chosen, the best by estimates that the rule finds better than the base alone is taken, else the base.
 
     Args:
         comparison: of :func:`~beir_cocodr.evaluation.compare.compare_models` over the candidates without labels, the
@@ -296,25 +293,20 @@ def _describe_verdicts(
 def _describe_rule(pair: PairVerdict, calibration: Calibration | str | None) -> str:
     """What the verdict on a pair of models of one kind rests on."""
     if isinstance(calibration, Calibration):
-        threshold = calibration.threshold
-        return (
-            f"the chance that it is better is put at {pair.probability:.2f}, and it takes {threshold:.2f} "
-            f"to call it better, {1 - threshold:.2f} to call it worse"
-        )
+        better, worse = calibration.threshold, 1 - calibration.threshold
+        chance = f"the chance that it is better is put at {pair.probability:.2f}"
+        return f"{chance}, and it takes {better:.2f} to call it better, {worse:.2f} to call it worse"
     signs = [found.sign for found in pair.estimates]
-    return (
-        f"{signs.count(1)} of {len(signs)} estimates speak for it and {signs.count(-1)} against it, and it "
-        "takes two and none on the other side"
-    )
+    votes = f"{signs.count(1)} of {len(signs)} estimates speak for it and {signs.count(-1)} against it"
+    return f"{votes}, and it takes two and none on the other side"
 
 
 def _describe_estimate(estimate: Estimate) -> str:
     if estimate.difference is None:
         return f"not to be had ({estimate.remark})"
     span = ", 95% {:+.3f} to {:+.3f}".format(*estimate.interval) if estimate.interval else ""
-    meaning = {1: "speaks for it", -1: "speaks against it", 0: "speaks for neither"}[estimate.sign]
-    if not estimate.applies:
-        meaning = f"does not count: {estimate.remark}"
+    meaning = ("speaks for neither", "speaks for it", "speaks against it")[estimate.sign]
+    meaning = meaning if estimate.applies else f"does not count: {estimate.remark}"
     return f"{estimate.a:.3f} to {estimate.b:.3f} ({estimate.difference:+.3f}{span}), {meaning}"
 
 
@@ -330,17 +322,13 @@ def _choice(chosen: str, pairs: LabelPairs) -> str:
 def _describe_samples(comparison: ComparisonRecord) -> str:
     """That no pseudo-query was trained on."""
     known = sum(made.counts.get(TRAINED_ON, 0) for made in comparison.pseudo_queries.values())
-    return (
-        f"Crops and generated queries were drawn anew with the seed {comparison.seed}, which no training "
-        f"used; {known} that a model was trained on were left out."
-    )
+    drawn = f"Crops and generated queries were drawn anew with the seed {comparison.seed}, which no training used"
+    return f"{drawn}; {known} that a model was trained on were left out."
 
 
 def _describe_candidates(wanted: AnnotationCandidates, labels: Mapping[str, str]) -> str:
     between = f"{labels[wanted.a]} and {labels[wanted.b]}"
     if not wanted.pairs:
         return f"There is nothing to label that would tell {between} apart: {wanted.remark}."
-    return (
-        f"Labels would tell more: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those that tell most "
-        f"between {between}."
-    )
+    pairs = f"the {len(wanted.pairs)} pairs in {LABELS_FILE}"
+    return f"Labels would tell more: {pairs} are those that tell most between {between}."
