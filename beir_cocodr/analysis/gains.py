@@ -16,7 +16,6 @@ class ModelScores:
     """One measure of models on collections.
 
     Attributes:
-        measure: its name.
         scores: label of a model -> collection as the caller named it -> value.
         labels: name that a model was loaded by -> its label.
         per_query: label -> collection -> the file with its per-query scores, whether it is there or not.
@@ -26,10 +25,6 @@ class ModelScores:
     scores: dict[str, dict[str, float]]
     labels: dict[str, str]
     per_query: dict[str, dict[str, Path]]
-
-    def of(self, model: str) -> dict[str, float]:
-        """The scores of a model, see :meth:`label`."""
-        return self.scores[self.label(model)]
 
     def label(self, model: str) -> str:
         """The label of a model, given that or the name it was loaded by.
@@ -47,7 +42,6 @@ def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
     """Read results.json files, one or more a collection.
 
     Args:
-        files: what `evaluate` wrote.
         datasets: the collections; each file has to be of one of them. A folder may be named in another way.
         measure: as it stands in the files, such as nDCG@10.
 

@@ -113,13 +113,15 @@ def representation(
 
     Source: COCO-DR, section 5.4, Figure 5 and appendix H.
     """
-    options = options or RepresentationOptions()
-    _check(datasets, models, results)
-    gains: dict[str, float] = {}
-    if results:
-        found = Gains(read_scores(results, datasets, measure), *models)
-        gains = {name: gain for name in datasets if (gain := found.of(name)) is not None}
-    study = _Study(options, search)
+    check_names("dataset", datasets)
+    check_names("model", models)
+    if len(models) > 2:
+        raise InputError(f"one model, or two for before and after, not {len(models)}")
+    if results and len(models) == 1:
+        raise InputError("a gain is between two models; give --model a second time, or no --results")
+    found = Gains(read_scores(results, datasets, measure) if results else None, models[0], models[-1])
+    gains = {name: gain for name in datasets if (gain := found.of(name)) is not None}
+    study = _Study(options or RepresentationOptions(), search)
     for model in models:
         study.measure(model, datasets)
     return study.report(gains, measure)
@@ -199,12 +201,3 @@ def _correlated(changes: dict[str, SpanChange]) -> ReductionAgainstGain:
     gains = {name: change.gain for name, change in changes.items()}
     [row] = correlations({"reduction of the contrastive loss": reductions}, gains)
     return row.named(ReductionAgainstGain, "of", "datasets")
-
-
-def _check(datasets: Sequence[str], models: Sequence[str], results: Sequence[Path]) -> None:
-    check_names("dataset", datasets)
-    check_names("model", models)
-    if len(models) > 2:
-        raise InputError(f"one model, or two for before and after, not {len(models)}")
-    if results and len(models) == 1:
-        raise InputError("a gain is between two models; give --model a second time, or no --results")

@@ -147,8 +147,7 @@ class Unigrams:
 
 
 def _count(texts: Any) -> Any:
-    words = pc.list_flatten(pc.split_pattern_regex(pc.utf8_lower(texts), pattern=_BETWEEN_WORDS))
-    found = pc.value_counts(words)
+    found = pc.value_counts(pc.list_flatten(pc.split_pattern_regex(pc.utf8_lower(texts), pattern=_BETWEEN_WORDS)))
     return _table(found.field("values"), found.field("counts"))
 
 
@@ -245,8 +244,8 @@ def shift(
 
     Args:
         source, targets: datasets as the command line names them; queries are optional.
-        split: of the targets' queries: the judged queries of that split. By default test, and all queries where there
-            is no such split, which is logged; a split that was asked for has to be there.
+        split: of the targets' judged queries. By default test, or all queries where there is no such split, which is
+            logged; a split that was asked for has to be there.
         source_split: the same for the source; by default train.
         results: results.json files of `evaluate` over targets: then every model's scores stand against the
             similarities, with correlations.
@@ -313,7 +312,7 @@ def _side(dataset: str, split: str | None, default: str) -> _Side:
 
 def _against(home: _Side, there: _Side) -> TargetRecord:
     documents = queries = None
-    if len(home.unigrams.counts) and len(there.unigrams.counts):
+    if home.record.words and there.record.words:
         documents = weighted_jaccard(*home.unigrams.aligned(there.unigrams))
     else:
         log.warning("%s: one side has no words, so no similarity of documents", there.record.dataset)
@@ -324,7 +323,7 @@ def _against(home: _Side, there: _Side) -> TargetRecord:
 
 def _differences(scores: ModelScores, baseline: str) -> ModelScores:
     """Every other model's scores less the baseline's on the same target."""
-    base = scores.of(baseline)
+    base = scores.scores[scores.label(baseline)]
     others = {label: found for label, found in scores.scores.items() if found is not base}
     for label, found in others.items():
         for target in (target for target in found if target not in base):

@@ -59,10 +59,9 @@ def compare_models(
 ) -> ComparisonRecord:
     """Compare two or more models: "better", "worse" or "cannot tell" for each pair, b against a.
 
-    With labels: paired tests, bootstrap intervals, wins, ties and losses. "better" and "worse" need a two-tailed paired
-    t-test with p < 0.05 after Holm's correction over all pairs.
-    Without: estimates from held-out crops, generated queries and agreement with BM25 and with the fusion, by a rule
-    that was calibrated on labelled collections, or says that it was not.
+    With labels "better" and "worse" need a two-tailed paired t-test with p < 0.05 after Holm's correction over all
+    pairs. Without, a rule that was calibrated on labelled collections judges by held-out crops, generated queries, and
+    agreement with BM25 and with the fusion.
 
     Args:
         models: model names, or, with labels, TREC run files.
@@ -77,10 +76,6 @@ def compare_models(
         samples, seed: of crops and of generated queries.
         wanted: how many pairs to ask labels for.
         against: ask for those that tell this model from the best of the others, not the two best models.
-        search: how models are loaded and search.
-
-    Returns:
-        What comparison.json holds.
 
     Raises:
         InputError: fewer than two models, one named twice, or what has to be corrected in the collection, the models,
@@ -145,7 +140,7 @@ def _candidates(
     labelled: bool,
 ) -> AnnotationCandidates:
     """Pairs to label: between the two best models, or between ``against`` and the best of the others."""
-    a = ranking[0] if against is None else against
+    a = against or ranking[0]
     b = next(model for model in ranking if model != a)
     if not results:
         return AnnotationCandidates(a, b, [], "the collection has no queries: write some first")
@@ -177,15 +172,13 @@ def compare_labelled(
         InputError: what has to be corrected in models or measures; runs of different query sets; runs and models.
     """
     files = [model for model in models if Path(model).is_file()]
-    if files and len(files) < len(models):
-        other = next(model for model in models if model not in files)
-        raise InputError(f"{files[0]} is a run file and {other} is not; compare run files or models")
+    if files and (others := [model for model in models if model not in files]):
+        raise InputError(f"{files[0]} is a run file and {others[0]} is not; compare run files or models")
     if files:
         record, results = _judge_runs(files, collection, measures)
     else:
-        assert collection.split is not None
-        name, split = collection.name, collection.split
-        record = evaluate(name, models, folder, measures, split, policy, queries=queries, search=search)
+        split = str(collection.split)
+        record = evaluate(collection.name, models, folder, measures, split, policy, queries=queries, search=search)
         runs = {name: folder / record.models[name].run for name in models}
         # A model that finds nothing for any query has an empty run.
         results = {name: ranked_run(run) if run.stat().st_size else {} for name, run in runs.items()}
@@ -207,9 +200,9 @@ def _judge_runs(
     _same_queries(results, collection)
     figures, scores = {}, {}
     for file, found in results.items():
-        figure, scores[file] = score_run(file, file, found, collection.qrels, wanted)
+        figures[file], scores[file] = score_run(file, file, found, collection.qrels, wanted)
         listed = {name: np.round(values, 6).tolist() for name, values in scores[file].items()}
-        figures[file] = replace(figure, scores=listed)
+        figures[file] = replace(figures[file], scores=listed)
     record = EvaluationRecord(
         dataset=collection.name,
         split=collection.split,

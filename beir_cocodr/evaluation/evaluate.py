@@ -60,10 +60,6 @@ def evaluate(
         top_k: documents a query; by default what the measures need.
         families: questions, each by the (a, b) labels to test for it; by default all against all.
         queries: evaluate only that many queries, evenly spaced (stated in the results).
-        search: how models are loaded and search.
-
-    Returns:
-        What was written to results.json.
 
     Raises:
         InputError: what has to be corrected in the collection, the models or the measures.
@@ -82,7 +78,12 @@ def evaluate(
     check_names("model", list(models))
     labels = models if isinstance(models, Mapping) else {model: model for model in models}
     wanted = parse_measures(measures)
-    top_k = _depth(top_k, depth(wanted))
+    needed = depth(wanted)
+    top_k = needed if top_k is None else top_k
+    if top_k < 1:
+        raise InputError(f"top_k is {top_k}: ask for at least one document")
+    if top_k < needed:
+        log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
     policy = identical_ids(dataset, policy)
     collection = load_collection(dataset, split)
     judged = {query: collection.qrels[query] for query in spaced(collection.qrels, queries)}
@@ -136,17 +137,6 @@ def score_run(
         versions=versions(),
     )
     return figures, scores
-
-
-def _depth(top_k: int | None, needed: int) -> int:
-    """Documents a query: as many as the measures need, unless the caller says otherwise."""
-    if top_k is None:
-        return needed
-    if top_k < 1:
-        raise InputError(f"top_k is {top_k}: ask for at least one document")
-    if top_k < needed:
-        log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
-    return top_k
 
 
 def spaced(queries: Iterable[str], most: int | None) -> list[str]:
@@ -212,10 +202,7 @@ def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]
         raise InputError(f"{path} has no {', '.join(lacking)}, only {', '.join(names[1:]) or 'nothing'}")
     columns = [names.index(measure) for measure in measures]
     scores: dict[str, list[float]] = {}
-    for number, line in enumerate(lines, 2):
-        cells = line.split("\t")
-        if not line:
-            continue
+    for number, cells in ((number, line.split("\t")) for number, line in enumerate(lines, 2) if line):
         if len(cells) != len(names):
             raise InputError(f"{path}:{number}: {len(cells)} columns, not {len(names)}")
         if cells[0] in scores:

@@ -68,8 +68,6 @@ def score_queries(
 #: Bootstrap samples of an interval (percentile), and sign flips of a randomisation test.
 RESAMPLES = 10_000
 
-_BATCH_ELEMENTS = 10_000_000
-
 
 def compare(
     scores: dict[str, dict[str, np.ndarray]], families: Mapping[str, Sequence[tuple[str, str]]], seed: int = 42
@@ -79,7 +77,6 @@ def compare(
     Args:
         scores: model to measure to (Q,) per-query scores, all in one order of queries.
         families: name of a question to the pairs that answer it; Holm's correction is over these.
-        seed: of the resampling.
     """
     compared = []
     for measure in next(iter(scores.values()), {}):
@@ -109,10 +106,9 @@ def interval(values: np.ndarray, seed: int = 42) -> Interval | None:
     """Bootstrap 95% interval of a mean over queries, (Q,); None for a single query."""
     if len(values) < 2:
         return None
-    found = stats.bootstrap(
-        (values,), np.mean, n_resamples=RESAMPLES, method="percentile", batch=_batch(values), rng=seed
-    ).confidence_interval
-    return float(found.low), float(found.high)
+    size = _batch(values)
+    found = stats.bootstrap((values,), np.mean, n_resamples=RESAMPLES, batch=size, method="percentile", rng=seed)
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
 def _test(family: str, measure: str, a: str, b: str, first: np.ndarray, second: np.ndarray, seed: int) -> PairedTest:
@@ -148,4 +144,4 @@ def _test(family: str, measure: str, a: str, b: str, first: np.ndarray, second: 
 
 
 def _batch(values: np.ndarray) -> int:
-    return max(1, _BATCH_ELEMENTS // len(values))
+    return max(1, 10_000_000 // len(values))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import ir_measures
 import numpy as np
@@ -44,9 +44,6 @@ BEIR_DECIMALS = 5
 
 _CHANGE = 1e-12
 
-# Where a sum over queries, added up in another order, may fall on the other side of a rounding boundary.
-_SUMMATION = 1e-9
-
 
 @dataclass(frozen=True)
 class Scoring:
@@ -55,7 +52,6 @@ class Scoring:
     Attributes:
         run: query id to {document id: score}, of judged queries only.
         queries: those that the mean is taken over.
-        measure: of ir-measures.
         capped: divide recall by at most the cutoff.
     """
 
@@ -89,12 +85,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Cause:
-    """What one habit changes.
+    """What one habit changes: the mean before and after it, and their difference.
 
     Attributes:
-        cause, reason: for a person.
         queries, queries_changed: how many it concerns, and whose part in the mean it changes.
-        before, after, effect: the mean before and after it, and their difference.
     """
 
     cause: str
@@ -110,9 +104,7 @@ class Cause:
 class Difference:
     """A tool's number less the reference's: effects of causes and what remains add up to ``difference``.
 
-    Attributes:
-        tool, against: whose numbers.
-        explained: whether what remains is within the tolerance.
+    It is explained if what remains is within the tolerance.
     """
 
     tool: str
@@ -142,13 +134,7 @@ class MeasureParity:
 
 @dataclass(frozen=True)
 class ParityRecord(Record):
-    """parity.json: one run by three tools.
-
-    Attributes:
-        queries: counts by kind.
-        notes: what else has to be known.
-        explained: whether nothing remains.
-    """
+    """parity.json: one run by three tools; ``queries`` are counts by kind, ``explained`` is whether nothing remains."""
 
     run: str
     dataset: str
@@ -189,9 +175,9 @@ def _beir(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[St
         without = {q: {d: score for d, score in found.items() if d != q} for q, found in scoring.run.items()}
         scoring = replace(scoring, run=without)
         reason = (
-            "BEIR's evaluate removes the document whose id is the query's (ignore_identical_ids), from the "
-            "results it is given and so also for the metrics computed after it"
+            "BEIR's evaluate removes the document whose id is the query's (ignore_identical_ids), from the results "
         )
+        reason += "it is given and so also for the metrics computed after it"
         yield Step("identical ids", reason, identical, scoring)
     if measure.beir_custom:
         for step in _reordered(scoring, "file", f"BEIR's {measure.beir_name}"):
@@ -267,7 +253,8 @@ def _mean(parts: dict[str, float]) -> float:
 
 
 def _rounded(mean: float, value: float) -> float:
-    candidates = (round(mean + shift, BEIR_DECIMALS) for shift in (0.0, -_SUMMATION, _SUMMATION))
+    # A sum over queries, added up in another order, may fall on the other side of a rounding boundary.
+    candidates = (round(mean + shift, BEIR_DECIMALS) for shift in (0.0, -1e-9, 1e-9))
     return min(candidates, key=lambda candidate: abs(candidate - value))
 
 
@@ -290,17 +277,21 @@ def parity(run: str | Path, dataset: str, split: str = "test", measures: str = P
     Raises:
         InputError: a run or collection that cannot be read, no query in common, or a measure that is not shared.
     """
-    wanted = parse_parity_measures(measures)
-    found = read_trec_run(Path(run))
+    wanted, found = parse_parity_measures(measures), read_trec_run(Path(run))
     qrels, counts = _judgements(dataset, split)
-    if not set(found) & set(qrels):
+    if not found.keys() & qrels.keys():
         raise InputError(f"none of the queries of {run} is judged in {dataset} ({split}); check the split")
     reference = ir_measures_values(wanted, qrels, found)
-    others: dict[Tool, dict[str, float]] = {
-        "beir": beir_values(wanted, qrels, found),
-        "pytrec_eval": pytrec_eval_values(wanted, qrels, found),
-    }
-    rows = [_row(measure, reference, others, qrels, found) for measure in wanted]
+    beir, trec = beir_values(wanted, qrels, found), pytrec_eval_values(wanted, qrels, found)
+    rows = []
+    for measure in wanted:
+        tools = {
+            "ir_measures": ToolValue(str(measure.measure), reference[measure.name]),
+            "beir": ToolValue(measure.beir_name, beir[measure.name]),
+            "pytrec_eval": ToolValue(measure.pytrec_name, trec[measure.name]),
+        }
+        differences = [explain(tool, measure, qrels, found, tools[tool].value, TOLERANCE) for tool in get_args(Tool)]
+        rows.append(MeasureParity(measure.name, tools, differences))
     queries = _counts(qrels, found)
     return ParityRecord(
         run=str(run),
@@ -326,19 +317,6 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
         # With a negative grade pytrec_eval, on which all three tools stand, may never return.
         counts["grades below 0, read as 0, which means not relevant as well"] = negative
     return {q: {d: max(grade, 0) for d, grade in grades.items()} for q, grades in joined.qrels.items()}, counts
-
-
-def _row(
-    measure: ParityMeasure, reference: dict[str, float], others: dict[Tool, dict[str, float]], qrels: Qrels, run: Run
-) -> MeasureParity:
-    values: dict[Tool, float] = {tool: found[measure.name] for tool, found in others.items()}
-    tools = {
-        "ir_measures": ToolValue(str(measure.measure), reference[measure.name]),
-        "beir": ToolValue(measure.beir_name, values["beir"]),
-        "pytrec_eval": ToolValue(measure.pytrec_name, values["pytrec_eval"]),
-    }
-    differences = [explain(tool, measure, qrels, run, value, TOLERANCE) for tool, value in values.items()]
-    return MeasureParity(measure.name, tools, differences)
 
 
 def _counts(qrels: Qrels, run: Run) -> dict[str, int]:

@@ -35,12 +35,7 @@ _CUSTOM = {"MRR": "mrr", "Accuracy": "accuracy", "R_cap": "r_cap"}
 
 @dataclass(frozen=True)
 class ParityMeasure:
-    """A measure that the tools have in common.
-
-    Attributes:
-        measure: the object of ir-measures; for ``R_cap`` the recall that it caps.
-        capped: whether recall is divided by at most the cutoff, which only BEIR does.
-    """
+    """A measure that the tools have in common, or R_cap: recall divided by at most the cutoff, which only BEIR has."""
 
     measure: Measure
     capped: bool = False

@@ -59,21 +59,16 @@ def recommend(results: EvaluationRecord) -> Recommendation:
     after Holm's correction over the comparisons that answer the same question. Of these and the untrained ones the best
     in the first measure is taken, if it is significantly better than the base alone, else the base.
 
-    Args:
-        results: of :func:`~beir_cocodr.evaluation.evaluate.evaluate` over the ablation's labels and families.
+    The results are those of :func:`~beir_cocodr.evaluation.evaluate.evaluate` over :func:`ablation_families`.
     """
     measure = results.measures[0]
     value = {label: found.measures[measure] for label, found in results.models.items()}
     tests = {(t.family, t.a, t.b): t for t in results.comparisons if t.measure == measure}
     encoders = [label for label in value if label.startswith(f"{BASE} + ") and ", " not in label]
-    allowed = ["bm25", *(BASE + mode for mode in MODES)]
-    allowed += [
-        label + mode
-        for label in encoders
-        for mode in MODES
-        if tests[TRAINING, BASE + mode, label + mode].verdict == "better"
-    ]
-    winners = [label for label in allowed if label != BASE and tests[USE, BASE, label].verdict == "better"]
+    uses = [(BASE + mode, label + mode) for label in encoders for mode in MODES]
+    allowed = ["bm25", *(BASE + mode for mode in MODES if mode)]
+    allowed += [used for base, used in uses if tests[TRAINING, base, used].verdict == "better"]
+    winners = [label for label in allowed if tests[USE, BASE, label].verdict == "better"]
     chosen = max(winners, key=value.__getitem__, default=BASE)
     verdicts = {label: tests[TRAINING, BASE, label].verdict for label in encoders}
     reasons = [f"{label} against {BASE}: {_describe_test(tests[TRAINING, BASE, label])}." for label in encoders]
@@ -108,21 +103,17 @@ def _choice(chosen: str, value: dict[str, float], measure: str) -> str:
     if chosen == BASE:
         return f"Nothing is significantly better than {BASE} alone ({value[BASE]:.4f} {measure}), so keep it."
     training = "" if chosen.split(",")[0] in (BASE, "bm25") else ", and than the base used in the same way"
-    return (
-        f"Use {chosen}: {value[chosen]:.4f} {measure}, significantly better than {BASE} alone "
-        f"({value[BASE]:.4f}){training}."
-    )
+    better = f"significantly better than {BASE} alone ({value[BASE]:.4f})"
+    return f"Use {chosen}: {value[chosen]:.4f} {measure}, {better}{training}."
 
 
 #: Ranks that the measure sees.
 DEPTH = 10
 
-#: Where they are written.
+#: Where candidates are written.
 LABELS_FILE = "labels_wanted.tsv"
 
 COLUMNS = tuple(field.name for field in fields(AnnotationCandidate))
-
-_TEXT = 300
 
 
 def annotation_candidates(
@@ -166,7 +157,7 @@ def with_texts(
     """The pairs with the query and the beginning of the document, for whoever labels them."""
     rows = documents.rows([pair.document_id for pair in pairs])
     texts = {int(row): documents.take([int(row)])[0] for row in np.unique(rows) if row >= 0}
-    beginnings = {row: f"{found['title']} {found['text']}".strip()[:_TEXT] for row, found in texts.items()}
+    beginnings = {row: f"{found['title']} {found['text']}".strip()[:300] for row, found in texts.items()}
     return [
         replace(pair, query=queries.get(pair.query_id, ""), document=beginnings.get(row, ""))
         for pair, row in zip(pairs, rows.tolist(), strict=True)

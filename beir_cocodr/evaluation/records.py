@@ -111,9 +111,8 @@ class EvaluationRecord(Record):
     """results.json: models on a collection with labels.
 
     Attributes:
-        models: label to figures, in the order in which they were named.
-        comparisons: the paired tests.
         counts: what was counted on loading.
+        models: label to figures, in the order in which they were named.
     """
 
     dataset: str
@@ -186,7 +185,7 @@ def _turned(found: T) -> T:
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """The verdict on b against a by the label-free rule.
+    """The verdict on b against a by the label-free rule, from ``features`` and ``estimates``.
 
     Attributes:
         family: whether the two are models of one kind.
@@ -194,9 +193,7 @@ class PairVerdict:
         probability: P(b is better than a); None without a calibration.
         rule: "calibrated" or "vote".
         score: how far it speaks for b, −1..1.
-        reason: for a person.
         trust: how often such verdicts are right.
-        features, estimates: what it rests on.
     """
 
     a: str
@@ -227,10 +224,9 @@ class PairVerdict:
 
 @dataclass(frozen=True)
 class Calibration(Record):
-    """Weights and threshold of the label-free rule, and how often it was right.
+    """Weights of features and threshold of the label-free rule, and how often it was right.
 
     Attributes:
-        weights: feature to weight.
         threshold: the least P for a verdict.
         collections, corpora: names of the labelled collections, and content hashes of their documents.
         trust: family of pairs to counts of pairs: ``right``, ``wrong``, ``cannot tell`` where labels tell a difference
@@ -366,7 +362,6 @@ class ComparisonRecord(Findings, Record):
 
     Attributes:
         labels: whether labels judged.
-        queries: of the collection.
         labels_wanted: what to label next.
         seen: model to what is known of its training.
     """
@@ -393,12 +388,10 @@ class Recommendation:
         measure: that decided; None without labels.
         verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot tell".
         verdicts: trained encoder to the verdict against the base.
-        reasons: for a person.
         verdicts_by_use: without labels: trained encoder to use ("alone", "with feedback", "fused") to verdict, against
             the base in the same use.
-        ranking: without labels: labels, best estimates first.
-        calibrated: without labels: whether the rule is.
-        trust: without labels: how often such verdicts are right.
+        ranking, calibrated, trust: without labels: labels, best estimates first; whether the rule is calibrated; how
+            often its verdicts are right.
     """
 
     model: str
@@ -419,7 +412,6 @@ class AdaptationRecord(Record):
     Attributes:
         corpus, source, base, stages: what was adapted to what.
         models: name of a model's folder to where it is; the base too.
-        generated_queries: their folder.
         seconds: of each training.
         results: with labels: the ablation.
         candidates: without labels: label ("base + COCO, fused") to model name.

@@ -126,8 +126,7 @@ class HeldOutRetrievers(Retrievers):
         from beir_cocodr.retrieval.dense import Dense
         from beir_cocodr.retrieval.store.store import ChangedEmbeddings
 
-        original = self.whole._dense(name)
-        options = self.options
+        original, options = self.whole._dense(name), self.options
 
         def make() -> Dense:
             embeddings = original.embeddings
@@ -161,9 +160,8 @@ def reciprocal_rank_fusion(lists: Sequence[Rows], depth: int = 10) -> Rows:
 
     Source: Cormack et al., 2009.
     """
-    count = len(lists[0])
-    fused = np.full((count, depth), -1, np.int64)
-    for i in range(count):
+    fused = np.full((len(lists[0]), depth), -1, np.int64)
+    for i in range(len(fused)):
         ranked = [rows[i][rows[i] >= 0] for rows in lists]
         candidates = np.unique(np.concatenate(ranked))
         scores = np.zeros(len(candidates))
@@ -250,9 +248,8 @@ def gather_evidence(
     whole = Retrievers(documents, places["whole"], search)
     made = {name: whole.get(name) for name in [*models, BM25]}  # unknown names fail early
     contamination = find_contamination(models, documents.content_hash)
-    trained_on = contamination.has if len(contamination.hashes) else None
-    crops = hold_out_crops(documents, folder, samples, seed, trained_on)
-    generated = lexical_queries(documents, places["terms"], samples, seed, trained_on)
+    crops = hold_out_crops(documents, folder, samples, seed, contamination.has)
+    generated = lexical_queries(documents, places["terms"], samples, seed, contamination.has)
     held_out = HeldOutRetrievers(whole, crops.documents, crops.queries.rows, places["held-out"])
     real = bool(queries)
     asked = dict(queries) if real else generated.queries
@@ -281,7 +278,7 @@ def _kept(ranking: Ranking, documents: Documents, drop: bool) -> Rows:
         return ranking.rows[:, :LIST_DEPTH]
     kept = np.full((len(ranking.queries), LIST_DEPTH), -1, np.int64)
     own = documents.rows(ranking.queries)
-    for i, rows in enumerate(ranking.rows):
-        left = rows[(rows >= 0) & (rows != own[i])][:LIST_DEPTH]
-        kept[i, : len(left)] = left
+    for line, rows, row in zip(kept, ranking.rows, own, strict=True):
+        left = rows[(rows >= 0) & (rows != row)][:LIST_DEPTH]
+        line[: len(left)] = left
     return kept

@@ -23,6 +23,9 @@ from beir_cocodr.generation.lexical import LexicalGenerator
 #: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its rank).
 DEPTH = 10
 
+#: Tells texts that a model was trained on.
+Known = Callable[[str], bool]
+
 
 @dataclass(frozen=True)
 class PseudoQueries:
@@ -96,7 +99,7 @@ class Crops:
 
 
 def hold_out_crops(
-    documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Callable[[str], bool] | None = None
+    documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Known = lambda _: False
 ) -> Crops:
     """Cut a span out of each of ``size`` random documents: the span must find the rest of its document.
 
@@ -123,32 +126,36 @@ def hold_out_crops(
             if len(texts) == size:
                 break
             looked += 1
-            cut = _cut(document["text"], rng)
-            if cut is not None and trained_on is not None and trained_on(cut[0]):
+            crop, rest = _cut(document["text"], rng)
+            if crop and trained_on(crop):
                 known += 1
-            elif cut is not None:
-                texts.append(cut[0])
-                rests[row] = cut[1]
-                whole.append(TextFormat().document({"title": document["title"], "text": cut[1]}))
-    counts = {"documents_looked_at": looked, "documents_without_two_spans": looked - known - len(texts)}
-    counts |= {TRAINED_ON: known} if known else {}
+            elif crop:
+                texts.append(crop)
+                rests[row] = rest
+                whole.append(TextFormat().document({"title": document["title"], "text": rest}))
+    counts = _counts("documents_without_two_spans", looked, known, len(texts))
     queries = PseudoQueries(texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts)
     path = folder / "held_out.arrow"
     write_arrow(path, _changed(documents, rests))
     return Crops(queries, open_corpus(path).documents)
 
 
-def _cut(text: str, rng: np.random.Generator) -> tuple[str, str] | None:
-    """A span of a text, and the text without it; None where there are no two spans."""
+def _counts(without: str, looked: int, known: int, made: int) -> dict[str, int]:
+    counts = {"documents_looked_at": looked, without: looked - known - made}
+    return counts | {TRAINED_ON: known} if known else counts
+
+
+def _cut(text: str, rng: np.random.Generator) -> tuple[str, str]:
+    """A span of a text, and the text without it; both empty where there are no two spans."""
     offsets: list[Range] = [match.span() for match in _UNIT.finditer(text)]
     ranges = span_ranges(text, offsets, CROP_WORDS)
     long = [(first, last) for first, last in ranges if last - first >= _FEWEST]
     if len(ranges) < 2 or not long:
-        return None
+        return "", ""
     first, last = long[int(rng.integers(len(long)))]
     start, end = offsets[first][0], offsets[last - 1][1]
     crop, rest = text[start:end], f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
-    return (crop, rest) if words(crop) and words(rest) else None
+    return (crop, rest) if words(crop) and words(rest) else ("", "")
 
 
 def _changed(documents: Documents, rests: dict[int, str]) -> Iterator[tuple[int, str, str, str]]:
@@ -156,13 +163,11 @@ def _changed(documents: Documents, rests: dict[int, str]) -> Iterator[tuple[int,
         yield row, document["_id"], document["title"], rests.get(row, document["text"])
 
 
-_PASSAGE_WORDS = 144
-
 _CHUNK = 256
 
 
 def lexical_queries(
-    documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Callable[[str], bool] | None = None
+    documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Known = lambda _: False
 ) -> PseudoQueries:
     """One query of :class:`LexicalGenerator` for each of ``size`` random documents.
 
@@ -176,7 +181,7 @@ def lexical_queries(
     """
     rng = np.random.default_rng(seed)
     text_format = TextFormat()
-    reader = PassageReader(documents, text_format, word_counter().count, _PASSAGE_WORDS, "en")
+    reader = PassageReader(documents, text_format, word_counter().count, 144, "en")
     generator = LexicalGenerator(documents, text_format, per_passage=1, seed=seed)
     generator.prepare(folder)
     order = rng.permutation(len(documents))[: _LOOKS * size]
@@ -190,14 +195,13 @@ def lexical_queries(
         looked += len(taken)
         passages = _one_a_document(reader.read(taken.tolist())[0], rng)
         for passage, made in zip(passages, generator.generate(passages, 0).queries, strict=True):
-            if made and trained_on is not None and trained_on(made[0].text):
+            if made and trained_on(made[0].text):
                 known += 1
             elif made and made[0].text.strip():
                 texts.append(made[0].text)
                 rows.append(passage.row)
     found = [text_format.document(document) for document in documents.take(rows)]
-    counts = {"documents_looked_at": looked, "documents_without_query": looked - known - len(texts)}
-    counts |= {TRAINED_ON: known} if known else {}
+    counts = _counts("documents_without_query", looked, known, len(texts))
     return PseudoQueries(texts, np.array(rows, np.int64), verbatim_share(texts, found), counts)
 
 
