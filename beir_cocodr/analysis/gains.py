@@ -27,11 +27,7 @@ class ModelScores:
     per_query: dict[str, dict[str, Path]]
 
     def label(self, model: str) -> str:
-        """The label of a model, given that or the name it was loaded by.
-
-        Raises:
-            InputError: it is in no file.
-        """
+        """The label of a model, given that or the name it was loaded by; ``InputError`` where it is in no file."""
         label = model if model in self.scores else self.labels.get(model)
         if label is None:
             raise InputError(f"no results file has {model!r}; they have {', '.join(self.scores)}")
@@ -101,11 +97,7 @@ class Gains:
         return None if first is None or second is None else second - first
 
     def by_query(self, dataset: str) -> dict[str, float]:
-        """The gain of every query that both models are evaluated on, from the per-query files.
-
-        Raises:
-            InputError: such a file cannot be read.
-        """
+        """The gain of every query that both models are evaluated on, from the files that `evaluate` wrote."""
         if self.scores is None or self.of(dataset) is None:
             return {}
         files = [self.scores.per_query[label][dataset] for label in self.labels]

@@ -31,8 +31,7 @@ class SpanPairs:
     """Two different spans of each of n documents.
 
     Attributes:
-        ids: (n,) of the documents, in the order in which they were drawn.
-        first, second: (n,) texts.
+        ids: (n,) of the documents, in the order in which they were drawn, with (n,) texts each.
         too_short: documents that were drawn too, but have no two spans.
     """
 
@@ -100,13 +99,8 @@ def sample_span_pairs(
 def alignment(first: Tensor, second: Tensor) -> Tensor:
     """‖f(x) − f(x⁺)‖² of every pair, on the unit sphere: 0 for the same direction, 4 for opposite ones.
 
-    Its mean over pairs is ℓ_align, the smaller the better aligned.
-
-    Args:
-        first, second: (n, d) embeddings of any length; row i of both is a positive pair.
-
-    Returns:
-        (n,) float64.
+    Rows i of two (n, d) tensors of any length are a pair. The (n,) float64 distances have the mean ℓ_align, the smaller
+    the better aligned.
 
     Source: COCO-DR, appendix H; Wang and Isola, Understanding Contrastive Representation Learning through Alignment and
     Uniformity on the Hypersphere, 2020 (α = 2).

@@ -330,7 +330,7 @@ class Findings:
         samples, seed: without labels: of the pseudo-queries.
         pseudo_queries: without labels: "held-out crops", "generated queries", and those of the "agreement".
         calibration: without labels: of the rule, or why there is none.
-        retrieval: without labels: model to what its retriever says of itself.
+        retrieval: without labels: model to the description of its retriever.
         pairs: all pairs, b against a: paired tests with labels, else the rule's verdicts.
     """
 

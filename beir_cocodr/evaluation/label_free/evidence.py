@@ -112,8 +112,7 @@ class HeldOutRetrievers(Retrievers):
 
     Args:
         whole: over the corpus as it was; its encoders and embeddings are used again.
-        documents: the changed corpus, row by row the same documents.
-        rows: (S,) rows that were changed.
+        documents: the changed corpus, in which (S,) ``rows`` differ.
         folder: of Lucene's index, another than that of ``whole``.
     """
 
@@ -142,11 +141,7 @@ Rows = npt.NDArray[np.int64]
 
 
 def overlap(found: Rows, reference: Rows, depth: int = 10) -> npt.NDArray[np.float64]:
-    """(Q,) share of the reference's best ``depth`` documents that are among the best ``depth`` found, 0 of none.
-
-    Args:
-        found, reference: (Q, k) corpus rows, best first, -1 for no result.
-    """
+    """(Q,) share of the best ``depth`` documents of the (Q, k) reference rows that are among those found; 0 of none."""
     shares = np.zeros(len(found))
     for i, (mine, theirs) in enumerate(zip(found[:, :depth], reference[:, :depth], strict=True)):
         wanted = theirs[theirs >= 0]

@@ -50,11 +50,7 @@ NOT_CALIBRATED = (
 
 
 def load_calibration(path: Path = CALIBRATION_FILE) -> Calibration | None:
-    """The calibration in a file; None where the file says that there is none yet.
-
-    Raises:
-        InputError: the file is missing or not one of ours.
-    """
+    """The calibration in a file, None where it has none yet; ``InputError`` if it is missing or not one of ours."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict) and not content.get("calibrated", True):
@@ -95,11 +91,8 @@ def decide(
 
     With a calibration: "better" from P(b is better) ≥ threshold, "worse" from P ≤ 1 − threshold, else "cannot tell".
     Without one each estimator votes for the model that its interval is in favour of; two votes and none against them
-    decide. Between models of different kinds only held-out crops and agreement with the fusion vote.
-
-    Args:
-        estimates: of b against a.
-        corpus_sha256: content hash of the corpus, for the statement on how far to trust the verdict.
+    decide. Between models of different kinds only held-out crops and agreement with the fusion vote. The statement on
+    how far to trust a verdict depends on whether the corpus was one of the calibration.
     """
     alike, values = kind(a) == kind(b), features(estimates, a, b)
     family = SAME_KIND if alike else DIFFERENT_KINDS
@@ -129,11 +122,7 @@ def decide(
 
 
 def choose(models: Sequence[str], scores: Mapping[tuple[str, str], float]) -> list[str]:
-    """Models from best to worst by their mean score against all others; ties keep the order given.
-
-    Args:
-        scores: of every pair (a, b) once: how far the verdict speaks for b.
-    """
+    """Models, best first, by their mean score; ``scores`` has of each pair (a, b) how far the verdict speaks for b."""
     total = dict.fromkeys(models, 0.0)
     for (a, b), score in scores.items():
         total[b] += score
