@@ -134,7 +134,7 @@ class HeldOutRetrievers(Retrievers):
                 embeddings = ChangedEmbeddings(embeddings, self.rows, anew)
             return Dense(original.model, self.documents, self.folder, options.batch_size, options.progress, embeddings)
 
-        return self._once(f"dense {name}", make)  # type: ignore[no-any-return]
+        return self._once(f"dense {name}", make)
 
 
 Rows = npt.NDArray[np.int64]
