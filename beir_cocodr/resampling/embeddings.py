@@ -21,10 +21,18 @@ from beir_cocodr.io import cache_folder, draft_folder, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.records import Json
 from beir_cocodr.resampling.manifest import EncoderRecord
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+log = logging.getLogger(__name__)
+
+# Part of every key: raise it when encoding changes what comes out.
+_FORMAT = "1"
+
+_NAMED = 5
 
 
 class QueryEncoder:
@@ -35,8 +43,6 @@ class QueryEncoder:
 
     Args:
         name: the encoder, as everywhere: an alias, a hub name or a folder.
-        batch_size: queries encoded at a time.
-        progress: show a bar on stderr.
         options: how it is loaded, texts encoded at a time, and whether bars are shown.
 
     Raises:
@@ -57,10 +63,10 @@ class QueryEncoder:
     def fingerprint(self) -> str:
         """A hash of everything that an embedding depends on: weights, modules, tokenizer and text format."""
         tokenizer: Any = self.model.tokenizer
-        content = {
+        content: Json = {
             "class": type(self.model).__name__,
             "weights": self._weights,
-            "modules": [[type(module).__name__, _config(module)] for module in self.model],
+            "modules": [[type(module).__name__, getattr(module, "get_config_dict", dict)()] for module in self.model],
             "vocabulary": sorted(tokenizer.get_vocab().items()),
             "lower_case": getattr(tokenizer, "do_lower_case", None),
             "text_format": self.model.text_format.as_dict(),
@@ -88,25 +94,14 @@ class QueryEncoder:
         return weights_sha256(self.model)
 
     def _encoded(self, texts: list[str], progress: bool) -> npt.NDArray[np.float32]:
-        options: dict[str, Any] = {"batch_size": self.batch_size, "show_progress_bar": progress}
         if isinstance(self.model, MRL):
-            vectors, _ = self.model.encode_distribution(texts, "query", **options)
+            vectors, _ = self.model.encode_distribution(texts, "query", self.batch_size, show_progress_bar=progress)
         else:
-            vectors = self.model.encode_queries(texts, convert_to_tensor=True, **options)
+            vectors = self.model.encode_queries(
+                texts, self.batch_size, show_progress_bar=progress, convert_to_tensor=True
+            )
         unit: npt.NDArray[np.float32] = F.normalize(vectors.detach().to(torch.float32).cpu(), dim=-1).numpy()
         return unit
-
-
-def _config(module: Any) -> Any:
-    return module.get_config_dict() if hasattr(module, "get_config_dict") else {}
-
-
-log = logging.getLogger(__name__)
-
-# Part of every key: raise it when encoding changes what comes out.
-_FORMAT = "1"
-
-_NAMED = 5
 
 
 def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> EmbeddingStore:
@@ -115,15 +110,15 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
     The key is a hash of the encoder (weights, modules, tokenizer, text format) and of the texts, so that a changed
     model or collection never gets the vectors of another.
 
-    Args:
-        encoder: see :class:`QueryEncoder`.
-        queries: query id to text, at least one.
-
     Raises:
         InputError: the store in the cache has another number of queries or dimensions than it must, or lacks a shard;
             NaN or infinite embeddings; a cache that cannot be written.
     """
-    folder = cache_folder("query_embeddings") / _key(encoder, queries)
+    digest = hashlib.sha256(f"{_FORMAT}\n{encoder.fingerprint}\n".encode())
+    for text in map(str.encode, queries.values()):
+        # The length tells where a text ends: no two lists of queries give the same bytes.
+        digest.update(b"%d\n" % len(text) + text)
+    folder = cache_folder("query_embeddings") / digest.hexdigest()[:32]
     if not folder.exists():
         _encode(encoder, queries, folder)
     found = EmbeddingStore.found(folder)
@@ -137,15 +132,6 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
     if len(found) != len(queries):
         raise InputError(f"{folder} holds {len(found)} embeddings for {len(queries)} queries: delete that folder")
     return found
-
-
-def _key(encoder: QueryEncoder, queries: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(f"{_FORMAT}\n{encoder.fingerprint}\n".encode())
-    for text in queries.values():
-        raw = text.encode()
-        # The length says where a text ends: no two lists of queries give the same bytes.
-        digest.update(b"%d\n" % len(raw) + raw)
-    return digest.hexdigest()[:32]
 
 
 def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> None:

@@ -121,9 +121,7 @@ class LabelOverlap:
     Attributes:
         grade: passages of the test query count from this grade on.
         minimum: so many of them must be relevant to a training query.
-        overlapping: test queries for which that holds.
-        queries: all test queries.
-        share: overlapping of all test queries, in 0..1.
+        overlapping, queries, share: test queries for which that holds, all of them, and their quotient.
     """
 
     grade: int
@@ -198,12 +196,8 @@ class Manifest(Record):
     Attributes:
         method: "restrain" or "resttest".
         base: name in ids of ir_datasets.
-        encoder: whose embeddings were compared.
-        parameters: what the choice depended on.
         same_corpus: whether training and test set have the same documents.
-        train, test: what was resampled.
-        sets: what was made of it.
-        overlap: of training and test queries, before and after.
+        train, test: what was resampled, and ``sets`` what was made of it.
     """
 
     method: str
@@ -285,9 +279,9 @@ def short_size(size: int) -> str:
 def remember(output: Path) -> None:
     """Note an output of `resample` below the cache root, so that its ids can be registered later."""
     folder = str(output.resolve())
-    name = text_sha256(folder)[:16]
+    note = cache_root() / "resampled" / f"{text_sha256(folder)[:16]}.json"
     try:
-        write_text(cache_root() / "resampled" / f"{name}.json", json.dumps({"folder": folder}) + "\n")
+        write_text(note, json.dumps({"folder": folder}) + "\n")
     except OSError as error:
         log.warning("%s is not noted in the cache (%s); register_resampled finds it by its path", output, error)
 

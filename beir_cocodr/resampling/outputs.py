@@ -60,32 +60,25 @@ class Inputs:
 def embed_inputs(
     pair: TrainTest, splits: tuple[str, str], encoder: str, options: SearchOptions = SearchOptions()
 ) -> Inputs:
-    """Embed the queries of both sets.
-
-    Args:
-        pair: the sets.
-        splits: of training and test set, as they were asked for.
-        encoder, options: as for :class:`QueryEncoder`.
+    """Embed the queries of both sets, whose splits were asked for by ``splits``, by a :class:`QueryEncoder`.
 
     Raises:
         InputError: there is no such encoder, or its embeddings cannot be used.
     """
     model = QueryEncoder(encoder, options)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-    origins = [origin(part.name, split) for part, split in zip((pair.train, pair.test), splits, strict=True)]
-    return Inputs(pair, origins[0], origins[1], model.describe(), train, test)
+    origins = origin(pair.train.name, splits[0]), origin(pair.test.name, splits[1])
+    return Inputs(pair, *origins, model.describe(), train, test)
 
 
 @dataclass(frozen=True)
 class ResampledSet:
-    """One training set and the test queries that evaluate what is trained on it.
+    """One training set and the test queries that evaluate what is trained on it: a :class:`SetRecord` to be.
 
     Attributes:
         folder: where it goes below the output.
         label: its part of an ir_datasets id, such as ``size-45k``.
-        regime: "interpolation" or "extrapolation".
         train, test: (n,) and (t,) rows of queries, ascending.
-        size, k, bucket: for the manifest, see :class:`SetRecord`.
     """
 
     folder: str
@@ -114,14 +107,8 @@ def write_resampled(
 
     Args:
         output: the folder; must not be there, or be empty.
-        inputs: what was resampled.
-        method: "restrain" or "resttest".
-        parameters: what the choice depended on.
-        sets: what was chosen.
-        base: name in ids of ir_datasets; default: that of the training set.
-
-    Returns:
-        The manifest.
+        inputs, sets: what was resampled, and what was chosen.
+        method, parameters, base: see :class:`Manifest`; by default the name of the training set is the base.
 
     Raises:
         InputError: the output is taken or cannot be written.
@@ -129,7 +116,9 @@ def write_resampled(
     base = base or inputs.train_origin.base
     pair = inputs.pair
     with draft_folder(output) as draft:
-        corpora = _Corpora.place(draft, inputs)
+        corpus = test_corpus = _placed(draft / "corpus.jsonl", pair.train, inputs.train_origin)
+        if not pair.same_corpus:
+            test_corpus = _placed(draft / "test-corpus.jsonl", pair.test, inputs.test_origin)
         manifest = Manifest(
             method=method,
             base=base,
@@ -139,7 +128,7 @@ def write_resampled(
             train=SourceRecord.of(pair.train, inputs.train_origin.ir_datasets_id),
             test=SourceRecord.of(pair.test, inputs.test_origin.ir_datasets_id),
             sets=[
-                _write_set(draft, corpora, inputs, found, set_id(method, base, found.label, found.regime))
+                _write_set(draft, corpus, test_corpus, pair, found, set_id(method, base, found.label, found.regime))
                 for found in sets
             ],
             overlap=_overlaps(inputs, sets),
@@ -151,52 +140,33 @@ def write_resampled(
     return manifest
 
 
-@dataclass(frozen=True)
-class _Corpora:
-    """The corpus files that folders link to."""
-
-    train: Path
-    test: Path
-
-    @classmethod
-    def place(cls, draft: Path, inputs: Inputs) -> _Corpora:
-        train = _placed(draft / "corpus.jsonl", inputs.pair.train, inputs.train_origin)
-        if inputs.pair.same_corpus:
-            return cls(train, train)
-        return cls(train, _placed(draft / "test-corpus.jsonl", inputs.pair.test, inputs.test_origin))
-
-
 def _placed(path: Path, collection: Collection, where: Origin) -> Path:
+    """The corpus file that folders link to."""
     if where.corpus is not None:
         return where.corpus
     write_corpus(path, collection.documents)
     return path
 
 
-def _write_set(draft: Path, corpora: _Corpora, inputs: Inputs, found: ResampledSet, id: str) -> SetRecord:
-    pair, folder = inputs.pair, draft / found.folder
+def _write_set(
+    draft: Path, corpus: Path, test_corpus: Path, pair: TrainTest, found: ResampledSet, id: str
+) -> SetRecord:
+    folder = draft / found.folder
     train, test = _queries(pair.train, found.train), _queries(pair.test, found.test)
     train_qrels = {query: pair.train.qrels[query] for query in train}
     test_qrels = {query: pair.test.qrels[query] for query in test}
     if pair.same_corpus:
-        splits = {"train": train_qrels, "test": test_qrels}
-        write_beir_folder(folder, corpora.train, train | test, splits, draft)
         test_folder = found.folder
+        write_beir_folder(folder, corpus, train | test, {"train": train_qrels, "test": test_qrels}, draft)
     else:
         test_folder = f"{found.folder}/test"
-        write_beir_folder(folder, corpora.train, train, {"train": train_qrels}, draft)
-        write_beir_folder(draft / test_folder, corpora.test, test, {"test": test_qrels}, draft)
-    return SetRecord(
-        id=id,
-        folder=found.folder,
-        label=found.label,
-        regime=found.regime,
-        train=_split(found.folder, "train", train, train_qrels),
-        test=_split(test_folder, "test", test, test_qrels),
-        size=found.size,
-        k=found.k,
-        bucket=found.bucket,
-    )
+        write_beir_folder(folder, corpus, train, {"train": train_qrels}, draft)
+        write_beir_folder(draft / test_folder, test_corpus, test, {"test": test_qrels}, draft)
+    splits = {
+        "train": _split(found.folder, "train", train, train_qrels),
+        "test": _split(test_folder, "test", test, test_qrels),
+    }
+    return SetRecord(id=id, **vars(found) | splits)
 
 
 def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]) -> SplitRecord:
@@ -210,8 +180,7 @@ def _queries(collection: Collection, rows: Rows) -> dict[str, str]:
 
 
 def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> Overlaps:
-    pair = inputs.pair
-    train_ids, test_ids = list(pair.train.queries), list(pair.test.queries)
+    train_ids, test_ids = list(inputs.pair.train.queries), list(inputs.pair.test.queries)
     vectors = inputs.test.load().numpy()
     before = nearest(inputs.train, vectors, 1).scores[:, 0]
     # Both regimes of a bucket train on the same queries: their neighbours are looked for once.
@@ -222,9 +191,9 @@ def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> Overlaps:
         if key not in known:
             known[key] = nearest(inputs.train.select(found.train), vectors, 1).scores[:, 0]
         after[found.folder] = overlap_summary(
-            pair,
+            inputs.pair,
             {train_ids[row] for row in found.train.tolist()},
             {test_ids[row] for row in found.test.tolist()},
             known[key][found.test],
         )
-    return Overlaps(overlap_summary(pair, set(train_ids), set(test_ids), before), after)
+    return Overlaps(overlap_summary(inputs.pair, set(train_ids), set(test_ids), before), after)

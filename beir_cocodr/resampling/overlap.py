@@ -10,7 +10,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Collection as Container
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,22 +45,14 @@ _BLOCK = 64
 
 @dataclass(frozen=True)
 class TrainTest:
-    """A training set and a test set, usually two splits of one collection.
-
-    Attributes:
-        train, test: the loaded collections, with judged queries each.
-    """
+    """A training set and a test set with judged queries each, usually two splits of one collection."""
 
     train: Collection
     test: Collection
 
     @classmethod
     def load(cls, train: str, test: str, train_split: str = "train", test_split: str = "test") -> TrainTest:
-        """Load both; a warning is logged where their corpora differ.
-
-        Args:
-            train, test: datasets as the command line names them.
-            train_split, test_split: splits of their judgements.
+        """Load datasets as the command line names them; a warning is logged where their corpora differ.
 
         Raises:
             InputError: either cannot be loaded with its queries and judgements.
@@ -83,7 +75,7 @@ class TrainTest:
     @cached_property
     def words(self) -> tuple[WordSets, WordSets]:
         """The word sets of training and test queries."""
-        train, test = word_sets(list(self.train.queries.values()), list(self.test.queries.values()))
+        train, test = word_sets(self.train.queries.values(), self.test.queries.values())
         return train, test
 
     def check_usable(self) -> None:
@@ -99,9 +91,7 @@ class TrainTest:
                 f"{len(queries)} of {self.train.name}; training queries are chosen among, so give the larger "
                 "set as --train"
             )
-        if not self.same_corpus:
-            return
-        for query, text in tests.items():
+        for query, text in tests.items() if self.same_corpus else ():
             if queries.get(query, text) != text:
                 raise InputError(
                     f"the id {query!r} has one text in {self.train.name} and another in {self.test.name}: "
@@ -133,11 +123,7 @@ class QueryDuplicates:
 def duplicate_queries(
     train: Mapping[str, str], test: Mapping[str, str], train_words: WordSets, test_words: WordSets
 ) -> QueryDuplicates:
-    """Find test queries that stand in the training set as well.
-
-    Args:
-        train, test: query id to text.
-        train_words, test_words: their word sets, from `word_sets`, rows in the same order.
+    """Find test queries that stand in the training set as well, by id to text, and by the rows of `word_sets`.
 
     Source: after Zhan et al., 2022, Table 4, whose duplicates differ in stop words and in the order of words.
     """
@@ -148,13 +134,10 @@ def duplicate_queries(
         by_words[_words(train_words, row)].append(query)
     exact, near = {}, {}
     for row, (query, text) in enumerate(test.items()):
-        same_text = by_text.get(_folded(text), [])
-        if same_text:
+        if same_text := by_text.get(_folded(text), []):
             exact[query] = same_text
-        words = _words(test_words, row)
-        apart = set(same_text)
-        same_words = [other for other in by_words.get(words, []) if other not in apart] if words else []
-        if same_words:
+        words, apart = _words(test_words, row), set(same_text)
+        if same_words := [other for other in by_words.get(words, []) if words and other not in apart]:
             near[query] = same_words
     return QueryDuplicates(exact, near)
 
@@ -169,7 +152,7 @@ def _words(matrix: WordSets, row: int) -> bytes:
     return found
 
 
-def word_sets(*groups: Sequence[str]) -> list[WordSets]:
+def word_sets(*groups: Iterable[str]) -> list[WordSets]:
     """Texts to sets of stems without English stop words.
 
     As in our BM25, but that single characters stay: queries that differ in a number are not the same.
@@ -183,27 +166,24 @@ def word_sets(*groups: Sequence[str]) -> list[WordSets]:
     tokenizer: Any = Tokenizer(splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english"))
     # Without allow_empty the host gives a text without words a word of its own, "".
     tokens = [
-        tokenizer.tokenize(list(texts), update_vocab=True, show_progress=False, allow_empty=False) if texts else []
-        for texts in groups
+        tokenizer.tokenize(texts, update_vocab=True, show_progress=False, allow_empty=False) if texts else []
+        for texts in map(list, groups)
     ]
-    width = len(tokenizer.get_vocab_dict())
-    return [_matrix(ids, width) for ids in tokens]
+    return [_matrix(ids, len(tokenizer.get_vocab_dict())) for ids in tokens]
 
 
 def _matrix(ids: list[list[int]], width: int) -> WordSets:
     words = [sorted(set(found)) for found in ids]
-    starts = np.concatenate([[0], np.cumsum([len(found) for found in words], dtype=np.int64)])
+    starts = np.cumsum([0, *map(len, words)], dtype=np.int64)
     columns = np.fromiter((word for found in words for word in found), np.int64, int(starts[-1]))
-    ones = np.ones(len(columns), np.int32)
-    return sparse.csr_array((ones, columns, starts), shape=(len(words), width))
+    return sparse.csr_array((np.ones(len(columns), np.int32), columns, starts), shape=(len(words), width))
 
 
 def nearest_by_words(train: WordSets, test: WordSets) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """The training query of highest Jaccard similarity for every test query; the first of equal ones.
 
     Args:
-        train: (N, V) sparse word sets.
-        test: (T, V) sparse word sets, of the same columns.
+        train, test: (N, V) and (T, V) sparse word sets.
 
     Returns:
         (T,) scores in 0..1 and (T,) rows; where no training query shares a word, 0 and -1.
@@ -257,10 +237,6 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels, minimum: int = 1) -> li
     return rows
 
 
-#: The rule that the paper states, "any of its passages", and that of its script, "more than one".
-MINIMA = (1, 2)
-
-
 def overlap_summary(
     pair: TrainTest, train: Container[str], test: Container[str], similarities: npt.NDArray[np.floating[Any]]
 ) -> OverlapSummary:
@@ -278,27 +254,21 @@ def overlap_summary(
         test_queries=len(test_qrels),
         label_overlap=label_overlaps(train_qrels, test_qrels),
         **pair.duplicates.among(train, test),
-        nearest_similarity=SimilaritySummary(**similarity_summary(similarities)),
+        nearest_similarity=similarity_summary(similarities),
     )
 
 
 def label_overlaps(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
     """Label overlap at every grade, by both rules."""
-    return [row for minimum in MINIMA for row in label_overlap(train_qrels, test_qrels, minimum)]
+    return [row for minimum in (1, 2) for row in label_overlap(train_qrels, test_qrels, minimum)]
 
 
-def similarity_summary(similarities: npt.NDArray[np.floating[Any]]) -> dict[str, float]:
+def similarity_summary(similarities: npt.NDArray[np.floating[Any]]) -> SimilaritySummary:
     """Mean, median and range; the last bits, which depend on the processor, are cut off."""
     found = np.asarray(similarities, np.float64)
-    return {
-        name: round(float(value), 5)
-        for name, value in (
-            ("mean", found.mean()),
-            ("median", np.median(found)),
-            ("least", found.min()),
-            ("most", found.max()),
-        )
-    }
+    return SimilaritySummary(
+        *(round(float(value), 5) for value in (found.mean(), np.median(found), found.min(), found.max()))
+    )
 
 
 _BIN = 0.05
@@ -403,7 +373,7 @@ def overlap(
     Args:
         train, test: datasets as the command line names them.
         train_split, test_split: splits of their judgements.
-        encoder: whose query embeddings say, by cosine, which training query is nearest; without one it is the Jaccard
+        encoder: its query embeddings decide by cosine which training query is nearest; without one it is the Jaccard
             similarity of stemmed words, stop words taken out.
         search: how queries are encoded.
 
@@ -414,15 +384,19 @@ def overlap(
     """
     pair = TrainTest.load(train, test, train_split, test_split)
     scores, rows, described = _nearest(pair, encoder, search)
+    exact, near = (
+        RepeatedQueries(len(pairs), len(pairs) / len(pair.test.queries), pairs)
+        for pairs in (pair.duplicates.exact, pair.duplicates.near)
+    )
     return Overlap(
         train=SideRecord(train, pair.train.split, len(pair.train.queries)),
         test=SideRecord(test, pair.test.split, len(pair.test.queries)),
         same_corpus=pair.same_corpus,
         label_overlap=label_overlaps(pair.train.qrels, pair.test.qrels),
-        exact_duplicates=_repeated(pair.duplicates.exact, pair),
-        near_duplicates=_repeated(pair.duplicates.near, pair),
+        exact_duplicates=exact,
+        near_duplicates=near,
         nearest=NearestQueries(
-            **similarity_summary(scores),
+            **vars(similarity_summary(scores)),
             similarity="words" if encoder is None else "cosine",
             encoder=described,
             histogram=_histogram(scores),
@@ -444,13 +418,9 @@ def _nearest(
     from beir_cocodr.resampling.similarity import nearest
 
     model = QueryEncoder(encoder, search)
-    train, tests = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-    found = nearest(train, tests.load().numpy(), 1)
+    test = query_embeddings(model, pair.test.queries).load().numpy()
+    found = nearest(query_embeddings(model, pair.train.queries), test, 1)
     return found.scores[:, 0].astype(np.float64), found.rows[:, 0], model.describe()
-
-
-def _repeated(pairs: Pairs, pair: TrainTest) -> RepeatedQueries:
-    return RepeatedQueries(len(pairs), len(pairs) / len(pair.test.queries), pairs)
 
 
 def _histogram(scores: npt.NDArray[np.float64]) -> Histogram:
@@ -464,10 +434,10 @@ def _histogram(scores: npt.NDArray[np.float64]) -> Histogram:
 def _nearest_queries(
     pair: TrainTest, scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
 ) -> list[NearestQuery]:
-    ids = list(pair.train.queries)
-    found = []
-    for (query, text), score, row in zip(pair.test.queries.items(), scores.tolist(), rows.tolist(), strict=True):
-        other = ids[row] if row >= 0 else None
-        other_text = None if other is None else pair.train.queries[other]
-        found.append(NearestQuery(query, text, other, other_text, round(score, 5)))
-    return found
+    # The last one is that of row -1.
+    train: list[tuple[str | None, str | None]] = [*pair.train.queries.items(), (None, None)]
+    return [
+        NearestQuery(query, text, other, other_text, round(score, 5))
+        for (query, text), score, row in zip(pair.test.queries.items(), scores.tolist(), rows.tolist(), strict=True)
+        for other, other_text in [train[row]]
+    ]

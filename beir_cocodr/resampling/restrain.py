@@ -20,6 +20,8 @@ from beir_cocodr.resampling.overlap import TrainTest
 from beir_cocodr.resampling.similarity import check_method, nearest_ranks
 from beir_cocodr.retrieval.store.store import Embeddings, Rows
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TrainingSets:
@@ -98,13 +100,15 @@ def restrain(
     if max(top, largest) > depth and unions[-1] < len(ranks):
         raise ValueError(f"lists of {depth} neighbours do not tell what is outside the {top} nearest")
     pool = np.flatnonzero(ranks >= top)
-    _check_pool(len(pool), int(unions[min(largest, depth)]), top, len(ranks))
+    if len(pool) < (needed := int(unions[min(largest, depth)])):
+        raise InputError(
+            f"{f'only {len(pool)}' if len(pool) else 'no'} training queries are left for extrapolation: "
+            f"{len(ranks) - len(pool)} of {len(ranks)} are among the {top} nearest of a test query, and the "
+            f"interpolation set has {needed}; lower --size, --k or --exclude-top, or use ReSTTest"
+        )
     order = np.random.default_rng(seed).permutation(pool)
-    sets = []
-    for size, k in chosen:
-        interpolation = np.flatnonzero(ranks < k)
-        extrapolation = np.sort(order[: len(interpolation)])
-        sets.append(TrainingSets(size, k, interpolation, extrapolation))
+    near = [np.flatnonzero(ranks < k) for _, k in chosen]
+    sets = (TrainingSets(*pair, rows, np.sort(order[: len(rows)])) for pair, rows in zip(chosen, near, strict=True))
     return ReSTrain(top, len(pool), tuple(sets))
 
 
@@ -147,19 +151,6 @@ def _k_for(size: int, unions: Rows) -> int:
     return k
 
 
-def _check_pool(pool: int, needed: int, top: int, queries: int) -> None:
-    if pool >= needed:
-        return
-    left = "no training queries are left" if pool == 0 else f"only {pool} training queries are left"
-    raise InputError(
-        f"{left} for extrapolation: {queries - pool} of {queries} are among the {top} nearest of a test "
-        f"query, and the interpolation set has {needed}; lower --size, --k or --exclude-top, or use ReSTTest"
-    )
-
-
-log = logging.getLogger(__name__)
-
-
 def ranks_for_targets(
     train: Embeddings,
     test: npt.NDArray[Any],
@@ -174,8 +165,7 @@ def ranks_for_targets(
     are made anew, twice as long.
 
     Args:
-        train: (N, d) embeddings of training queries.
-        test: (T, d) embeddings of test queries.
+        train, test: (N, d) and (T, d) embeddings of queries.
         sizes, ks, exclude_top: as for `restrain`.
         method: of the search, see `nearest`.
 
@@ -242,16 +232,13 @@ def resample_restrain(
     inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
     ranks, depth = ranks_for_targets(inputs.train, inputs.test.load().numpy(), sizes, ks, exclude_top, method)
     found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
-    for chosen in found.sets:
-        _log_sets(chosen, len(inputs.test))
     ks_found = [chosen.k for chosen in found.sets]
     parameters = RestrainParameters(list(sizes), ks_found, found.exclude_top, found.pool, seed, method)
-    several = len(found.sets) > 1
-    sets = [one for chosen in found.sets for one in _sets(chosen, several, len(inputs.test))]
+    sets = [one for chosen in found.sets for one in _sets(chosen, len(found.sets) > 1, len(inputs.test))]
     return write_resampled(output, inputs, "restrain", parameters, sets, base)
 
 
-def _log_sets(chosen: TrainingSets, tests: int) -> None:
+def _sets(chosen: TrainingSets, several: bool, tests: int) -> list[ResampledSet]:
     count = len(chosen.interpolation)
     if chosen.size is not None and chosen.k == 1 and count > chosen.size:
         log.warning(
@@ -262,23 +249,12 @@ def _log_sets(chosen: TrainingSets, tests: int) -> None:
         )
     else:
         log.info("k = %d: %d training queries", chosen.k, count)
-
-
-def _sets(chosen: TrainingSets, several: bool, tests: int) -> list[ResampledSet]:
     if chosen.size is None:
         folder = label = f"k-{chosen.k}"
     else:
         folder, label = f"size-{chosen.size}", f"size-{short_size(chosen.size)}"
-    regimes = {"interpolation": chosen.interpolation, "extrapolation": chosen.extrapolation}
+    place, test, target = f"{folder}/" if several else "", np.arange(tests), (chosen.size, chosen.k)
     return [
-        ResampledSet(
-            f"{folder}/{regime}" if several else regime,
-            label,
-            regime,
-            rows,
-            np.arange(tests),
-            size=chosen.size,
-            k=chosen.k,
-        )
-        for regime, rows in regimes.items()
+        ResampledSet(f"{place}interpolation", label, "interpolation", chosen.interpolation, test, *target),
+        ResampledSet(f"{place}extrapolation", label, "extrapolation", chosen.extrapolation, test, *target),
     ]

@@ -46,8 +46,7 @@ def query_buckets(
     """Cluster training and test queries together by k-means on unit vectors.
 
     Args:
-        train: (N, d) embeddings.
-        test: (T, d) embeddings.
+        train, test: (N, d) and (T, d) embeddings.
         buckets: how many clusters; the paper has 5.
         seed: of k-means.
         ids: (N + T,) query ids, to name queries in messages.
@@ -78,8 +77,7 @@ def resttest(train_buckets: Rows, test_buckets: Rows, buckets: int) -> list[Held
     Every test query is extrapolation in exactly one of the results, and interpolation in all others.
 
     Args:
-        train_buckets: (N,) bucket of every training query, from 0.
-        test_buckets: (T,) bucket of every test query, from 0.
+        train_buckets, test_buckets: (N,) and (T,), the bucket of every query, from 0.
         buckets: how many there are.
 
     Raises:
@@ -91,21 +89,16 @@ def resttest(train_buckets: Rows, test_buckets: Rows, buckets: int) -> list[Held
     for bucket in range(buckets):
         train = np.flatnonzero(train_buckets != bucket)
         inside = test_buckets == bucket
-        found = HeldOut(bucket + 1, train, np.flatnonzero(~inside), np.flatnonzero(inside))
-        _check_not_empty(found, buckets)
-        held_out.append(found)
+        name = f"bucket {bucket + 1} of {buckets}"
+        way = "lower --buckets, or take another --seed or --encoder"
+        if not len(train):
+            raise InputError(f"no training queries are left outside {name}, which holds them all: {way}")
+        if not inside.any():
+            raise InputError(f"{name} has no test queries, so that nothing is extrapolation there: {way}")
+        if inside.all():
+            raise InputError(f"{name} has all test queries, so that nothing is interpolation there: {way}")
+        held_out.append(HeldOut(bucket + 1, train, np.flatnonzero(~inside), np.flatnonzero(inside)))
     return held_out
-
-
-def _check_not_empty(found: HeldOut, buckets: int) -> None:
-    name = f"bucket {found.bucket} of {buckets}"
-    way = "lower --buckets, or take another --seed or --encoder"
-    if not len(found.train):
-        raise InputError(f"no training queries are left outside {name}, which holds them all: {way}")
-    if not len(found.extrapolation):
-        raise InputError(f"{name} has no test queries, so that nothing is extrapolation there: {way}")
-    if not len(found.interpolation):
-        raise InputError(f"{name} has all test queries, so that nothing is interpolation there: {way}")
 
 
 def resample_resttest(
@@ -151,29 +144,15 @@ def resample_resttest(
         )
     inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
     ids = [*pair.train.queries, *pair.test.queries]
-    vectors = [part.load().numpy() for part in (inputs.train, inputs.test)]
-    train_buckets, test_buckets = query_buckets(vectors[0], vectors[1], buckets, seed, ids)
-    found = resttest(train_buckets, test_buckets, buckets)
-    parameters = ResttestParameters(
-        buckets,
-        seed,
-        training_queries=np.bincount(train_buckets, minlength=buckets).tolist(),
-        test_queries=np.bincount(test_buckets, minlength=buckets).tolist(),
-    )
-    sets = [one for held_out in found for one in _sets(held_out, buckets)]
+    found = query_buckets(inputs.train.load().numpy(), inputs.test.load().numpy(), buckets, seed, ids)
+    parameters = ResttestParameters(buckets, seed, *(np.bincount(part, minlength=buckets).tolist() for part in found))
+    sets = [one for held_out in resttest(*found, buckets) for one in _sets(held_out, buckets)]
     return write_resampled(output, inputs, "resttest", parameters, sets, base)
 
 
 def _sets(held_out: HeldOut, buckets: int) -> list[ResampledSet]:
-    regimes = {"interpolation": held_out.interpolation, "extrapolation": held_out.extrapolation}
+    name, regimes = f"bucket-{held_out.bucket}", ("interpolation", "extrapolation")
     return [
-        ResampledSet(
-            f"bucket-{held_out.bucket}/{regime}",
-            f"bucket-{held_out.bucket}-of-{buckets}",
-            regime,
-            held_out.train,
-            rows,
-            bucket=held_out.bucket,
-        )
-        for regime, rows in regimes.items()
+        ResampledSet(f"{name}/{regime}", f"{name}-of-{buckets}", regime, held_out.train, rows, bucket=held_out.bucket)
+        for regime, rows in zip(regimes, (held_out.interpolation, held_out.extrapolation), strict=True)
     ]

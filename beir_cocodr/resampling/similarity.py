@@ -15,12 +15,7 @@ from beir_cocodr.retrieval.topk import search_chunks
 
 
 class Neighbours(NamedTuple):
-    """The k most similar training queries of T test queries, best first.
-
-    Attributes:
-        scores: (T, k) float32 similarities.
-        rows: (T, k) int64 rows of training queries.
-    """
+    """The k training queries nearest to T test queries, best first: (T, k) float32 similarities and int64 rows."""
 
     scores: npt.NDArray[np.float32]
     rows: npt.NDArray[np.int64]
@@ -39,8 +34,7 @@ def nearest(train: Embeddings | npt.NDArray[Any], test: npt.NDArray[Any], k: int
     and does not grow with the number of training queries.
 
     Args:
-        train: (N, d) embeddings; an array, or wherever they are kept.
-        test: (T, d) embeddings.
+        train, test: (N, d) and (T, d) embeddings; those of training queries in an array, or wherever they are kept.
         k: neighbours of each test query, at most N.
         method: "exact", a matrix product in tiles, where among equal cosines the earlier row comes first; or "faiss",
             its brute-force search, where their order is faiss's.
@@ -101,8 +95,7 @@ def _by_faiss(train: Embeddings, test: npt.NDArray[Any], k: int) -> Neighbours:
     import faiss
 
     queries = _unit(np.asarray(test, np.float32))
-    heap = faiss.ResultHeap(len(queries), k, keep_max=True)
-    first = 0
+    heap, first = faiss.ResultHeap(len(queries), k, keep_max=True), 0
     for chunk in train.chunks():
         points = _unit(chunk.numpy())
         scores, rows = faiss.knn(queries, points, min(k, len(points)), faiss.METRIC_INNER_PRODUCT)

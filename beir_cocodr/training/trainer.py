@@ -36,6 +36,7 @@ from transformers import (
 )
 from transformers.trainer_utils import TrainOutput
 
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path, write_text
@@ -186,19 +187,23 @@ class Stage:
         details: what the record says of this stage alone.
         finish: called before the final save, on the first process, to take off what only training needs; what it
             returns goes to the details.
+        trainer, arguments: the host's classes for another kind of model than a dense encoder; the first has
+            :class:`GuardedTrainer` before it.
     """
 
     plan: TrainingPlan
     model: Any
     loss: torch.nn.Module
     dataset: Any
-    column_tasks: dict[str, str]
+    column_tasks: dict[str, str] = field(default_factory=dict)
     collator: Any = None
     batch_keys: Any = None
     callbacks: Sequence[TrainerCallback] = ()
     names: Callable[[Sequence[int]], list[str]] | None = None
     details: Json = field(default_factory=dict)
     finish: Callable[[Path], Json] = lambda folder: {}
+    trainer: type[GuardedTrainer] | None = None
+    arguments: Any = SentenceTransformerTrainingArguments
 
 
 class GuardedTrainer(BaseTrainer):
@@ -272,7 +277,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     last = on_main(lambda: _checkpoint_to_resume(checkpoints, stateful)) if resume else None
     with started(output, stage.plan):
         arguments = _arguments(stage, options, checkpoints)
-    trainer = _Trainer(
+    trainer = (stage.trainer or _Trainer)(
         model=stage.model,
         args=arguments,
         train_dataset=stage.dataset,
@@ -345,8 +350,8 @@ def shared_arguments(device: torch.device, steps: int, examples: int, batch_size
     }
 
 
-def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> SentenceTransformerTrainingArguments:
-    text_format, examples = stage.model.text_format, len(stage.dataset)
+def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any:
+    text_format, examples = getattr(stage.model, "text_format", TextFormat()), len(stage.dataset)
     prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
     device = stage.model.device
     if world_size() == 1 and device.type == "cuda" and device.index not in (None, 0):
@@ -357,7 +362,7 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Sen
             f"a multiple of them and no larger than the {examples} examples"
         )
     steps = planned_steps(options.max_steps, options.epochs, examples, options.batch_size)
-    return SentenceTransformerTrainingArguments(
+    return stage.arguments(
         **shared_arguments(device, steps, examples, options.batch_size),
         output_dir=str(checkpoints),
         max_steps=options.max_steps,

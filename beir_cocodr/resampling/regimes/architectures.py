@@ -42,24 +42,17 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.provenance import TrainingPlan, collection_provenance
+from beir_cocodr.provenance import TrainingPlan, collection_provenance, read_record
 from beir_cocodr.records import Record
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.host_training import (
-    HostRun,
-    TrainingUnit,
-    is_trained,
-    masked_language_model,
-    run_host,
-    save_start,
-)
+from beir_cocodr.resampling.regimes.host_training import TrainingUnit, masked_language_model, save_start
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
-from beir_cocodr.training.trainer import GuardedTrainer
+from beir_cocodr.training.trainer import GuardedTrainer, Stage, run_stage
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +63,8 @@ _DIMENSIONS = 128
 
 
 class Architecture(Protocol):
-    """Trains models of one kind; what it saves, `load_retriever` ranks with.
-
-    Attributes:
-        name: as on the command line.
-        seeded: whether two seeds give two models.
+    """Trains models of one kind; what it saves, `load_retriever` ranks with. ``name`` is that on the command line,
+    ``seeded`` whether two seeds give two models.
     """
 
     name: str
@@ -85,9 +75,8 @@ class Architecture(Protocol):
 
         Args:
             dataset: a BEIR folder.
-            output: folder for the model; an interrupted one is taken up or begun anew.
-            recipe: see :class:`Recipe`.
-            seed: of everything that is drawn.
+            output: folder for the model; an interrupted one is resumed or begun anew.
+            recipe, seed: of everything that is drawn.
             shared: folder for what does not depend on training queries and serves other sets as well.
 
         Returns:
@@ -113,16 +102,9 @@ class DenseArchitecture:
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
         if self.name == "dense-distilled":
-            lists = _budgeted(
-                DistillOptions,
-                recipe,
-                seed,
-                # Equal budgets: no early stopping, and no search of the student's own candidates.
-                held_out=0.0,
-                positives=1,
-                m_bm25=recipe.list_size - 1,
-                m_hard=0,
-            )
+            # Equal budgets: no early stopping, and no search of the student's own candidates.
+            own = {"held_out": 0.0, "positives": 1, "m_bm25": recipe.list_size - 1, "m_hard": 0}
+            lists = _budgeted(DistillOptions, recipe, seed, **own)
             distill(dataset, recipe.start, recipe.teacher, output, lists, resume=True, encoder=recipe.encoder)
             return output
         hard = self.name == "dense-hard"
@@ -147,11 +129,9 @@ def _budgeted(kind: Callable[..., Options], recipe: Recipe, seed: int, **own: ob
 class HostArchitecture:
     """A model class of sentence-transformers, trained by the host's own trainer from the recipe's start.
 
-    A subclass builds the model and its loss. Other documents of the batch are the negatives, unless ``listwise`` is
-    set: then a query comes with a relevant document and BM25's negatives, and their labels.
-
-    Attributes:
-        trainer, arguments: the host's, the first with :class:`GuardedTrainer` before it.
+    A subclass builds the model and its loss, and has the host's classes for :class:`Stage`. Other documents of the
+    batch are the negatives, unless ``listwise`` is set: then a query comes with a relevant document and BM25's
+    negatives, and their labels.
     """
 
     name: str
@@ -175,42 +155,38 @@ class HostArchitecture:
         raise NotImplementedError
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        if is_trained(output):
+        if read_record(output) is not None:
             return output
+        shutil.rmtree(output, ignore_errors=True)
         collection, start = load_collection(dataset, "train"), output / "start"
         source, text_format = self.start(collection, start, recipe, seed, shared)
         model = self.build(source, text_format, recipe)
         shutil.rmtree(start, ignore_errors=True)
         negatives = recipe.negatives if self.listwise else 0
-        options = FinetuneOptions(negatives=negatives, batch_size=recipe.batch_size, seed=seed)
+        options = _budgeted(FinetuneOptions, recipe, seed, negatives=negatives)
         pool = bm25_negatives(collection, text_format, recipe.negative_depth, seed) if negatives else None
         pairs = TrainingPairs(collection, text_format, options, pool)
-        run = HostRun(
-            trainer=self.trainer,
-            arguments=self.arguments,
+        stage = Stage(
+            plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
             model=model,
             loss=self.loss(model, recipe),
-            dataset=_Lists(pairs).dataset() if self.listwise else pairs.dataset(),
-            plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
-            clock=pairs.clock,
+            dataset=_lists(pairs) if self.listwise else pairs.dataset(),
+            callbacks=[pairs.clock],
+            details={"recipe": recipe.describe(), "seed": seed},
+            trainer=self.trainer,
+            arguments=self.arguments,
         )
         if not self.listwise:
             tasks = {"query": "query", "positive": "document"}
-            run = replace(run, batch_keys=BatchKeys(pairs), column_tasks=tasks, names=pairs.names)
-        return run_host(run, output, recipe, seed)
+            stage = replace(stage, batch_keys=BatchKeys(pairs), column_tasks=tasks, names=pairs.names)
+        run_stage(stage, options, output, resume=False)
+        return output
 
 
-@dataclass
-class _Lists:
+def _lists(pairs: TrainingPairs) -> Dataset:
     """(query, [positive, negatives ...], [1, 0 ...]), negatives drawn anew each epoch."""
 
-    pairs: TrainingPairs
-
-    def dataset(self) -> Dataset:
-        return Dataset.from_dict({"pair": range(len(self.pairs.positives))}).with_transform(self._draw)
-
-    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
-        pairs = self.pairs
+    def draw(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = {"query": [], "documents": [], "label": []}
         for pair in batch["pair"]:
             found = pairs.collection.documents.take(pairs.rows(pair))
@@ -218,6 +194,8 @@ class _Lists:
             columns["documents"].append([pairs.text_format.document(document) for document in found])
             columns["label"].append([1.0] + [0.0] * (len(found) - 1))
         return columns
+
+    return Dataset.from_dict({"pair": range(len(pairs.positives))}).with_transform(draw)
 
 
 class _CrossEncoderTrainer(GuardedTrainer, CrossEncoderTrainer):
@@ -349,8 +327,7 @@ class TunedBM25:
     seeded = False
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        file = output / BM25_FILE
-        if file.is_file():
+        if (output / BM25_FILE).is_file():
             return output
         collection = load_collection(dataset, "train")
         ids = list(collection.qrels)
@@ -366,20 +343,15 @@ class TunedBM25:
         _, k1, b = max(grid, key=lambda point: point[0])  # the first among equals
         log.info("BM25 on %s: k1 %g, b %g", dataset, k1, b)
         points = [{"k1": k1, "b": b, _MEASURE: score} for score, k1, b in grid]
-        BM25Parameters(k1, b, len(queries), points).write(file)
+        BM25Parameters(k1, b, len(queries), points).write(output / BM25_FILE)
         return output
 
 
-#: Architecture to what makes it.
-ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
-    "bm25": TunedBM25,
-    "dense": lambda: DenseArchitecture("dense"),
-    "dense-hard": lambda: DenseArchitecture("dense-hard"),
-    "dense-distilled": lambda: DenseArchitecture("dense-distilled"),
-    "splade": Splade,
-    "late-interaction": LateInteraction,
-    "cross-encoder": CrossEncoderReranker,
-}
+_DENSE = [DenseArchitecture(name) for name in ("dense", "dense-hard", "dense-distilled")]
+
+_ALL: list[Architecture] = [TunedBM25(), *_DENSE, Splade(), LateInteraction(), CrossEncoderReranker()]
+
+ARCHITECTURES = {found.name: found for found in _ALL}
 
 
 def find_architectures(names: Sequence[str]) -> list[Architecture]:
@@ -394,7 +366,7 @@ def find_architectures(names: Sequence[str]) -> list[Architecture]:
             raise InputError(f"unknown architecture {name!r}; there are all, {', '.join(ARCHITECTURES)}")
         if names.count(name) > 1:
             raise InputError(f"architecture {name!r} is named twice; name each once")
-    return [ARCHITECTURES[name]() for name in names]
+    return [ARCHITECTURES[name] for name in names]
 
 
 #: Placeholders in the path of given models.
@@ -430,49 +402,35 @@ def trained(architecture: Architecture, recipe: Recipe, seeds: Sequence[int], ou
     def model(unit: TrainingUnit, seed: int) -> str:
         own = recipe
         if architecture.name == "dense-distilled" and recipe.teacher == TEACHER:
-            [teacher] = find_architectures([TEACHER])
-            own = replace(recipe, teacher=trained(teacher, recipe, [seed], output).model(unit, seed))
+            own = replace(recipe, teacher=trained(ARCHITECTURES[TEACHER], recipe, [seed], output).model(unit, seed))
         folder = model_folder(output, unit, architecture.name, seed)
-        shared = output / "shared"
-        shared.mkdir(parents=True, exist_ok=True)
-        return str(architecture.train(str(unit.train), folder, own, seed, shared))
+        return str(architecture.train(str(unit.train), folder, own, seed, output / "shared"))
 
     return Candidate(architecture.name, tuple(seeds if architecture.seeded else seeds[:1]), model)
 
 
-def given(name: str, path: str, seeds: Sequence[int]) -> Candidate:
+def given(option: str, seeds: Sequence[int]) -> Candidate:
     """Models that are there already.
 
     Args:
-        name: of the row.
-        path: what `load_retriever` takes, in which ``{set}`` stands for the name of a training set (``interpolation``,
-            ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for a seed. Without ``{set}`` one model is
-            evaluated in both regimes.
+        option: NAME=PATH. The path is what `load_retriever` takes, in which ``{set}`` stands for the name of a training
+            set (``interpolation``, ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for a seed. Without
+            ``{set}`` one model is evaluated in both regimes.
         seeds: used where the path has ``{seed}``.
+
+    Raises:
+        InputError: an option that is not of this form.
     """
+    name, equals, path = option.partition("=")
+    if not (name and equals and path) or "/" in name:
+        raise InputError(
+            f"--model {option!r}: give NAME=PATH, where PATH may hold {SET} and {SEED}, as in mine=runs/{SET}-{SEED}"
+        )
 
     def model(unit: TrainingUnit, seed: int) -> str:
         return path.replace(SET, unit.name).replace(SEED, str(seed))
 
     return Candidate(name, tuple(seeds if SEED in path else seeds[:1]), model, path)
-
-
-def given_by_options(options: Sequence[str], seeds: Sequence[int]) -> list[Candidate]:
-    """Given models from NAME=PATH.
-
-    Raises:
-        InputError: an option that is not of this form.
-    """
-    found = []
-    for option in options:
-        name, equals, path = option.partition("=")
-        if not (name and equals and path) or "/" in name:
-            raise InputError(
-                f"--model {option!r}: give NAME=PATH, where PATH may hold {SET} and {SEED}, as in "
-                "mine=runs/{set}-{seed}"
-            )
-        found.append(given(name, path, seeds))
-    return found
 
 
 def model_folder(output: Path, unit: TrainingUnit, name: str, seed: int) -> Path:

@@ -1,30 +1,26 @@
 """How the models of all architectures are trained: on what, on equal budgets, from one start.
 
-Here are the recipe that all architectures share, the training sets with the test queries that evaluate them, training
-by the trainers of sentence-transformers' other model classes, the start's bare transformer for what puts something else
-on top of it, and a masked-language-model head for a start that has none.
+Here are the recipe that all architectures share, the training sets with the test queries that evaluate them, the
+start's bare transformer for what puts something else on top of it, and a masked-language-model head for a start that
+has none.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
-from torch import nn
 from transformers import (
     AutoModelForMaskedLM,
     AutoTokenizer,
     DataCollatorForLanguageModeling,
     ProgressCallback,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
@@ -34,11 +30,8 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.loading import load_encoder, model_source
-from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
-from beir_cocodr.records import versions
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.training.trainer import FiniteGuard, GuardedTrainer, planned_steps, shared_arguments
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +60,9 @@ class TrainingUnit:
 
 
 def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
-    """The units of an output of `resample`: every set of ReSTrain, every bucket of ReSTTest.
+    """The units of an output of `resample`, from its manifest: every set of ReSTrain, every bucket of ReSTTest.
 
     Both regimes of a bucket have the same training queries and are one unit.
-
-    Args:
-        folder: the output.
-        manifest: its content, see `read_manifest`.
     """
     found: dict[str, TrainingUnit] = {}
     for record in manifest.sets:
@@ -85,95 +74,11 @@ def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
     return list(found.values())
 
 
-@dataclass(frozen=True)
-class HostRun:
-    """What one training run is made of.
-
-    Args:
-        trainer: a :class:`GuardedTrainer` and the host's trainer in one.
-        arguments: the host's class of training arguments.
-        model, loss, dataset: as the trainer takes them.
-        plan: stage and data, for training.json.
-        clock: of the dataset; the trainer sets its epoch.
-        batch_keys: rows of the dataset as mappings to texts; two rows that share one do not meet in a batch.
-        column_tasks: column name to "query" or "document".
-        names: ids of examples by row number, for messages.
-    """
-
-    trainer: type[GuardedTrainer]
-    arguments: Any
-    model: Any
-    loss: nn.Module
-    dataset: Dataset
-    plan: TrainingPlan
-    clock: TrainerCallback
-    batch_keys: Any = None
-    column_tasks: dict[str, str] | None = None
-    names: Callable[[Sequence[int]], list[str]] | None = None
-
-
-def is_trained(output: Path) -> bool:
-    """Whether a complete model is there; what an interrupted run has left is removed."""
-    if read_record(output) is not None:
-        return True
-    if output.is_dir():
-        shutil.rmtree(output)
-    return False
-
-
-def run_host(run: HostRun, output: Path, recipe: Recipe, seed: int) -> Path:
-    """Train, save the model to ``output`` and write its training.json last.
-
-    Raises:
-        InputError: no batch can be made of the data.
-        NonFiniteTraining: a loss or gradient is NaN or infinite.
-    """
-    start = time.perf_counter()
-    output.mkdir(parents=True, exist_ok=True)
-    arguments = _arguments(run, output / "trainer", recipe, seed)
-    trainer = run.trainer(
-        model=run.model, args=arguments, train_dataset=run.dataset, loss=run.loss, callbacks=[run.clock]
-    )
-    result = trainer.train_guarded(FiniteGuard(output, lambda: None, run.names), run.batch_keys)
-    shutil.rmtree(output / "trainer", ignore_errors=True)
-    run.model.save_pretrained(str(output))
-    record = TrainingRecord(
-        **vars(run.plan),
-        steps=result.global_step,
-        training_loss=result.training_loss,
-        seconds=round(time.perf_counter() - start, 1),
-        details={"recipe": recipe.describe(), "seed": seed},
-        versions=versions(),
-    )
-    write_record(output, record)
-    return output
-
-
-def _arguments(run: HostRun, folder: Path, recipe: Recipe, seed: int) -> Any:
-    steps = planned_steps(recipe.max_steps, recipe.epochs, len(run.dataset), recipe.batch_size)
-    return run.arguments(
-        **shared_arguments(run.model.device, steps, len(run.dataset), recipe.batch_size),
-        output_dir=str(folder),
-        max_steps=recipe.max_steps,
-        num_train_epochs=recipe.epochs,
-        learning_rate=recipe.learning_rate,
-        warmup_steps=recipe.warmup,
-        weight_decay=0.01,
-        seed=seed,
-        router_mapping=run.column_tasks,
-        save_strategy="no",
-    )
-
-
 def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
     """Save transformer and tokenizer of the recipe's start as a bare folder.
 
-    Pooling, similarity and prompts of the start are the dense encoder's and stay behind.
-
-    Args:
-        recipe: with start and lengths.
-        seed: of layers that the start lacks.
-        folder: for the transformer.
+    Pooling, similarity and prompts of the start are the dense encoder's and stay behind. The seed is that of layers
+    that the start lacks.
 
     Returns:
         Separator and lengths in force.
@@ -186,10 +91,7 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
     transformer: Any = model.transformers_model
     transformer.save_pretrained(str(folder))
     model.tokenizer.save_pretrained(str(folder))
-    found = model.text_format
-    return TextFormat(
-        title_separator=found.title_separator, query_length=found.query_length, document_length=found.document_length
-    )
+    return replace(model.text_format, query_prompt="", document_prompt="")
 
 
 def masked_language_model(collection: Collection, recipe: Recipe, seed: int, shared: Path) -> tuple[str, TextFormat]:
@@ -198,11 +100,6 @@ def masked_language_model(collection: Collection, recipe: Recipe, seed: int, sha
     A start that is saved with its head stays as it is. Any other gets the host's head for its kind of transformer, tied
     to the input embeddings, and some steps of masked language modelling on the documents. Neither depends on training
     queries, so it is made once for a corpus and a seed.
-
-    Args:
-        collection: its documents are trained on.
-        recipe, seed: the start, ``mlm_steps`` and so on.
-        shared: folder that the model is kept in.
 
     Returns:
         Its folder or name, and separator and lengths of the start.
@@ -253,7 +150,6 @@ def _train(
                     report_to="none",
                     remove_unused_columns=False,
                     dataloader_pin_memory=cuda,
-                    disable_tqdm=True,
                 ),
                 train_dataset=Dataset.from_dict({"row": range(len(collection.documents))}).with_transform(tokens),
                 data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=_MASKED),

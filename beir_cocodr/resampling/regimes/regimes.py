@@ -33,7 +33,7 @@ from beir_cocodr.resampling.regimes.architectures import (
     TEACHER,
     Candidate,
     find_architectures,
-    given_by_options,
+    given,
     model_folder,
     trained,
 )
@@ -184,20 +184,16 @@ class Cells:
     """Evaluates models and keeps what it finds in ``output/cells/SET/NAME-SEED.json``.
 
     Attributes:
-        output: folder of the evaluation.
-        recipe: how models are trained and searched.
-        measures: names that ir-measures knows.
+        output, recipe, measures, ood, progress: as for `evaluate_regimes`.
         policy: for documents whose id is the query's, of the resampled test set.
-        ood: further collections, whose split "test" every model is evaluated on.
-        progress: show bars on stderr.
     """
 
     output: Path
     recipe: Recipe
     measures: str
     policy: str
-    ood: Sequence[str] = ()
-    progress: bool = False
+    ood: Sequence[str]
+    progress: bool
 
     def evaluate(self, candidate: Candidate, unit: TrainingUnit, seed: int) -> Cell:
         """The cell, made or completed where it is not there.
@@ -235,28 +231,30 @@ class Cells:
             cell.write(file)
         for name in missing:
             found, _ = self._scores(model, {"": load_collection(name, "test")}, identical_ids(name))
-            means = {measure: sum(values.values()) / len(values) for measure, values in found[""].items()}
+            means = {measure: pooled_score([values])[0] for measure, values in found[""].items()}
             cell = replace(cell, ood=cell.ood | {name: means})
             cell.write(file)
         return cell
 
     def _scores(self, model: str, tests: Mapping[str, Collection], policy: str) -> tuple[dict[str, Scores], Json]:
         """Scores of test sets over one corpus, searched at once, and the retriever's description."""
-        wanted = parse_measures(self.measures)
-        top_k, drop = depth(wanted), policy == "drop"
+        wanted, drop = parse_measures(self.measures), policy == "drop"
+        top_k = depth(wanted)
         documents = next(iter(tests.values())).documents
         queries = {query: text for found in tests.values() for query, text in found.queries.items()}
         with tempfile.TemporaryDirectory(dir=self.output, prefix=".embeddings-") as work:
             retriever = load_retriever(model, documents, Path(work), self.recipe, self.progress)
             results = retriever.search(queries, top_k + drop).results(documents, drop, top_k)
             retrieval = retriever.describe()
-        scores = {}
-        for name, found in tests.items():
-            values = score_queries(wanted, found.qrels, {q: results[q] for q in found.qrels})
-            scores[name] = {
-                measure: dict(zip(found.qrels, per_query.tolist(), strict=True))
-                for measure, per_query in values.items()
+        scores = {
+            name: {
+                measure: dict(zip(found.qrels, values.tolist(), strict=True))
+                for measure, values in score_queries(
+                    wanted, found.qrels, {query: results[query] for query in found.qrels}
+                ).items()
             }
+            for name, found in tests.items()
+        }
         return scores, retrieval
 
 
@@ -269,14 +267,8 @@ def gap(interpolation: float, extrapolation: float) -> float | None:
 
 
 def ood_alignment(regime: Sequence[float], outside: Sequence[float]) -> RankCorrelation:
-    """Spearman's ρ and Kendall's τ-b, with two-sided p-values, over a set of models.
-
-    Args:
-        regime: (m,) scores of the models in a regime.
-        outside: (m,) their scores on another collection.
-
-    Returns:
-        The correlations; None where fewer than three models or constant scores leave nothing to correlate.
+    """Correlations of (m,) scores of models in a regime with their (m,) scores on another collection; None where fewer
+    than three models or constant scores leave nothing to correlate.
 
     Source: Zhan et al., 2022, section 4.2 and Table 5.
     """
@@ -290,16 +282,13 @@ def ood_alignment(regime: Sequence[float], outside: Sequence[float]) -> RankCorr
 
 
 def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
-    """The mean over queries; a query that several models answered counts once, with its mean over them.
+    """The mean over queries, and their number; a query that several models answered counts once, with its mean.
 
     In ReSTTest's extrapolation every query counts once, in its interpolation by the models of all other buckets. In
     ReSTrain there is one model a regime.
 
     Args:
         models: for each, query id to score.
-
-    Returns:
-        The score and the number of queries.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
@@ -415,7 +404,7 @@ def evaluate_regimes(
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds {', '.join(map(str, seeds)) or 'none'}: give at least one, and each once")
     kinds = find_architectures(architectures)
-    candidates = [trained(found, recipe, seeds, output) for found in kinds] + given_by_options(models, seeds)
+    candidates = [trained(found, recipe, seeds, output) for found in kinds] + [given(found, seeds) for found in models]
     _check(candidates, ood)
     _check_resumable(output_folder(output), folder, recipe, names)
     cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
@@ -449,24 +438,20 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
     for candidate in candidates:
         if candidate.where is not None and SET not in candidate.where:
             log.warning(
-                "%s is one model in both regimes: it was not trained on the sets, as its path has no %s",
-                candidate.name,
-                SET,
+                "%s is one model in both regimes, not trained on the sets: its path has no %s", candidate.name, SET
             )
 
 
 def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
     """Cells in one output are comparable: they have one recipe, one set of measures, the same sets."""
-    manifest = file_sha256(folder / MANIFEST_FILE)
-    now: Json = {"manifest_sha256": manifest, "measures": measures, **recipe.describe()}
+    now: Json = {"manifest_sha256": file_sha256(folder / MANIFEST_FILE), "measures": measures, **recipe.describe()}
     file = output / _SETTINGS_FILE
-    begun = any((output / name).is_dir() for name in ("cells", "models"))
-    if file.is_file() and begun:
+    if file.is_file() and any((output / name).is_dir() for name in ("cells", "models")):
         then = json.loads(file.read_text())
         if changed := [name for name, value in now.items() if then.get(name) != value]:
             raise InputError(
-                f"{output} was begun with other {', '.join(changed)}; go on with the same ones, or choose "
-                "another --output"
+                f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose another "
+                "--output"
             )
     elif not file.is_file() and any(output.iterdir()):
         raise InputError(f"{output} is not empty and holds no evaluation of regimes; choose another --output")
@@ -486,10 +471,8 @@ def _evaluate(
                 found.setdefault((unit.group, candidate.name, seed), []).append(cell)
             if not keep_models:
                 # Only now, as one may have been another's teacher.
-                for candidate in own:
-                    if candidate.where is None:
-                        shutil.rmtree(model_folder(cells.output, unit, candidate.name, seed), True)
-                shutil.rmtree(model_folder(cells.output, unit, TEACHER, seed), True)
+                for name in (TEACHER, *(candidate.name for candidate in own if candidate.where is None)):
+                    shutil.rmtree(model_folder(cells.output, unit, name, seed), True)
     if not keep_models:
         shutil.rmtree(cells.output / "shared", ignore_errors=True)
         for path in sorted([models := cells.output / "models", *models.rglob("*")], reverse=True):

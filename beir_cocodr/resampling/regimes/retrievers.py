@@ -53,53 +53,37 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
     """
     options = SearchOptions(recipe.encoder, batch_size=recipe.encode_batch_size, progress=progress)
     retrievers = Retrievers(documents, work, options)
-    tuned = Path(model) / BM25_FILE
-    if tuned.is_file():
+    if (tuned := Path(model) / BM25_FILE).is_file():
         found = BM25Parameters.read(tuned)
         return BM25(documents, k1=found.k1, b=found.b)
     prefix, _, name = model.partition(":")
-    kind = KINDS.get(prefix) if name else _kind(model)
+    kind = KINDS.get(prefix) if name else None
+    if kind is None:
+        name, file = model, Path(model) / _CONFIG
+        recorded = json.loads(file.read_text()).get("model_type") if file.is_file() else None
+        kind = next((kind for kind in KINDS.values() if kind.__name__ == recorded), None)
     if kind is None:
         return retrievers.get(model)
-    return _host(kind, name if prefix in KINDS else model, retrievers, recipe, progress)
-
-
-def _kind(model: str) -> type | None:
-    """The host's class for what is not dense; None for everything else."""
-    file = Path(model) / _CONFIG
-    if not file.is_file():
-        return None
-    name = json.loads(file.read_text()).get("model_type")
-    return next((kind for kind in KINDS.values() if kind.__name__ == name), None)
-
-
-def _host(kind: Any, name: str, retrievers: Retrievers, recipe: Recipe, progress: bool) -> Retriever:
     try:
-        model = kind(name, device=recipe.device)
+        host: Any = kind(name, device=recipe.device)
     except (OSError, ValueError) as error:
         raise InputError(f"model {name!r} cannot be loaded as a {kind.__name__}: {error}") from error
-    corpus = (retrievers.documents, recipe.encode_batch_size, progress)
+    corpus = (documents, recipe.encode_batch_size, progress)
     if kind is SparseEncoder:
-        return SparseRetriever(model, *corpus)
+        return SparseRetriever(host, *corpus)
     if kind is MultiVectorEncoder:
-        return LateInteractionRetriever(model, *corpus)
-    first = retrievers.get(recipe.first_stage)
-    return RerankRetriever(model, first, recipe.rerank, *corpus)
+        return LateInteractionRetriever(host, *corpus)
+    return RerankRetriever(host, retrievers.get(recipe.first_stage), recipe.rerank, *corpus)
 
 
 class TopDocuments:
-    """Keeps the ``top_k`` best of what it has been shown.
+    """Keeps for each query the ``top_k`` best documents that it has been shown, ties by the order of the corpus."""
 
-    Args:
-        queries: (Q,) query ids.
-        top_k: documents a query.
-        ties: (N,) tie ranks of the corpus; among equal scores the smaller comes first.
-    """
-
-    def __init__(self, queries: list[str], top_k: int, ties: npt.NDArray[np.int64]) -> None:
-        self.queries, self.top_k, self.ties = queries, min(top_k, len(ties)), ties
-        self._rows = [np.zeros(0, np.int64) for _ in queries]
-        self._scores = [np.zeros(0, np.float32) for _ in queries]
+    def __init__(self, queries: Iterable[str], top_k: int, documents: Documents) -> None:
+        self.queries, self.ties = list(queries), documents.tie_ranks()
+        self.top_k = min(top_k, len(self.ties))
+        self._rows = [np.zeros(0, np.int64) for _ in self.queries]
+        self._scores = [np.zeros(0, np.float32) for _ in self.queries]
 
     def add(self, query: int, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> None:
         """Show (n,) further corpus rows with their scores for the query of that number.
@@ -127,13 +111,8 @@ class TopDocuments:
 
 
 class _HostRetriever:
-    """A model of sentence-transformers over a corpus.
-
-    Args:
-        model: the host's.
-        documents: the corpus.
-        batch_size: texts, or pairs of a query and a document, encoded at a time.
-        progress: show a bar on stderr.
+    """A model of sentence-transformers over a corpus; ``batch_size`` texts, or pairs of a query and a document, are
+    encoded at a time, and ``progress`` shows a bar on stderr.
     """
 
     def __init__(self, model: Any, documents: Documents, batch_size: int, progress: bool) -> None:
@@ -165,12 +144,15 @@ class LateInteractionRetriever(_HostRetriever):
     model: MultiVectorEncoder
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        top = TopDocuments(list(queries), top_k, self.documents.tie_ranks())
-        options: dict[str, Any] = {"batch_size": self.batch_size, "show_progress_bar": self.progress}
-        encoded = self.model.encode_query(list(queries.values()), **options)
-        start = 0
+        top, start = TopDocuments(queries, top_k, self.documents), 0
+        encoded = self.model.encode_query(
+            list(queries.values()), batch_size=self.batch_size, show_progress_bar=self.progress
+        )
         for chunk in self.documents.chunks(_LATE_CHUNK):
-            scores = self.model.similarity(encoded, self.model.encode_document(self.texts(chunk), **options))
+            vectors = self.model.encode_document(
+                self.texts(chunk), batch_size=self.batch_size, show_progress_bar=self.progress
+            )
+            scores = self.model.similarity(encoded, vectors)
             rows = np.arange(start, start + len(chunk))
             for i, found in enumerate(scores.float().cpu().numpy()):
                 top.add(i, rows, found)
@@ -186,12 +168,7 @@ class LateInteractionRetriever(_HostRetriever):
 
 
 class RerankRetriever(_HostRetriever):
-    """The first stage's best documents in the order of a cross-encoder's raw scores.
-
-    Args:
-        model: the cross-encoder, with one score a pair.
-        first: what retrieves.
-        depth: documents of the first stage that are reranked; no others are retrieved.
+    """The ``depth`` best documents of a first stage, and no others, in the order of a cross-encoder's raw scores.
 
     Raises:
         InputError: the cross-encoder has several scores a pair.
@@ -210,12 +187,12 @@ class RerankRetriever(_HostRetriever):
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         found = self.first.search(queries, self.depth)
-        top = TopDocuments(list(queries), min(top_k, self.depth), self.documents.tie_ranks())
+        top = TopDocuments(queries, min(top_k, self.depth), self.documents)
         for i, text in enumerate(queries.values()):
             rows = found.rows[i][found.rows[i] >= 0]
             if not len(rows):
                 continue
-            raw: Any = self.model.predict(
+            raw = self.model.predict(
                 [(text, document) for document in self.texts(self.documents.take(rows))],
                 batch_size=self.batch_size,
                 activation_fn=torch.nn.Identity(),
@@ -258,16 +235,14 @@ class SparseRetriever(_HostRetriever):
 
     def prepare(self) -> None:
         if self._matrix is None:
-            parts = [
-                self._encode(self.model.encode_document, self.texts(chunk))
-                for chunk in self.documents.chunks(_SPARSE_CHUNK)
-            ]
+            chunks = map(self.texts, self.documents.chunks(_SPARSE_CHUNK))
+            parts = [self._encode(self.model.encode_document, texts) for texts in chunks]
             self._matrix = sparse.vstack(parts, format="csr")
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         self.prepare()
         encoded = self._encode(self.model.encode_query, list(queries.values()))
-        top = TopDocuments(list(queries), top_k, self.documents.tie_ranks())
+        top = TopDocuments(queries, top_k, self.documents)
         for i in range(len(queries)):
             scores = self._matrix @ encoded[i].toarray()[0]
             matching = np.flatnonzero(scores > 0)
@@ -288,6 +263,4 @@ class SparseRetriever(_HostRetriever):
             texts, batch_size=self.batch_size, show_progress_bar=self.progress, convert_to_sparse_tensor=True
         )
         found = found.cpu().coalesce()
-        rows, columns = found.indices().numpy()
-        values = found.values().float().numpy()
-        return sparse.csr_matrix((values, (rows, columns)), shape=tuple(found.shape))
+        return sparse.csr_matrix((found.values().float().numpy(), found.indices().numpy()), shape=tuple(found.shape))
