@@ -101,15 +101,8 @@ def _caption(row: Coefficients | None) -> str:
     return "" if row is None or row.pearson is None else f"r = {row.pearson:+.3f}, τ = {row.kendall:+.3f}"
 
 
-#: Where a name may stand beside its point, the first that is free: offset in points, alignments.
-_PLACES = [
-    (4, 3, "left", "bottom"),
-    (4, -3, "left", "top"),
-    (-4, 3, "right", "bottom"),
-    (-4, -3, "right", "top"),
-    (0, 6, "center", "bottom"),
-    (0, -6, "center", "top"),
-]
+#: Where a name may stand beside its point, the first that is free: offsets in points.
+_PLACES = [(4, 3), (4, -3), (-4, 3), (-4, -3), (0, 6), (0, -6)]
 
 
 @dataclass(frozen=True)
@@ -183,8 +176,9 @@ def _write_names(axis: Axes, panel: Panel) -> None:
             continue
         text = axis.annotate(shown[name], point, xytext=(0, 0), textcoords="offset points", fontsize="x-small")
         text.set_in_layout(False)  # a long name must not squeeze the panel
-        for x, y, horizontal, vertical in (*_PLACES, _PLACES[0]):
-            text.set(position=(x, y), ha=horizontal, va=vertical)
+        for x, y in (*_PLACES, _PLACES[0]):
+            horizontal = "left" if x > 0 else "right" if x else "center"
+            text.set(position=(x, y), ha=horizontal, va="bottom" if y > 0 else "top")
             box = text.get_window_extent()
             inside = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1
             if inside and not any(box.overlaps(other) for other in taken):
@@ -208,9 +202,6 @@ def write_scatter(
         quality: query id to the measure.
         rows: the correlations of every predictor, in the order of the panels.
         title, measure: what is written over the picture and at the vertical axes.
-
-    Raises:
-        InputError: matplotlib is not installed.
     """
     panels = [
         Panel(

@@ -40,13 +40,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """A training and a test set with the embeddings of their queries.
-
-    Attributes:
-        pair: the sets; the order of their queries is that of the rows.
-        train_origin, test_origin: where they come from.
-        encoder: what the similarity depends on.
-        train, test: (N, d) and (T, d) embeddings.
+    """A training and a test set, where they come from, and the (N, d) and (T, d) embeddings of their queries, in their
+    order, by an encoder.
     """
 
     pair: TrainTest

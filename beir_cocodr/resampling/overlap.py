@@ -157,11 +157,9 @@ def word_sets(*groups: Iterable[str]) -> list[WordSets]:
 
     As in our BM25, but that single characters stay: queries that differ in a number are not the same.
 
-    Args:
-        *groups: lists of texts; columns mean the same in all of them.
-
     Returns:
-        One (n, V) int32 sparse matrix of ones a group, rows in order, columns of a row ascending.
+        One (n, V) int32 sparse matrix of ones for each group of texts, rows in order, columns of a row ascending, the
+        same in all.
     """
     tokenizer: Any = Tokenizer(splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english"))
     # Without allow_empty the host gives a text without words a word of its own, "".
@@ -210,9 +208,8 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels, minimum: int = 1) -> li
     A passage is relevant to a training query from grade 1 on.
 
     Args:
-        train_qrels: training query id to {document id: grade}.
-        test_qrels: test query id to {document id: grade}; all of them are counted, also those without a passage of the
-            grade.
+        train_qrels, test_qrels: query id to {document id: grade}; all test queries are counted, also those without a
+            passage of the grade.
         minimum: 1, "any of its passages", is the rule that the paper states; 2, "more than one", the one that its
             published script applies.
 
@@ -244,7 +241,7 @@ def overlap_summary(
 
     Args:
         pair: the full sets.
-        train, test: ids of the training and test queries that are looked at; sets are fast.
+        train, test: ids of the queries that are looked at; sets are fast.
         similarities: (t,) of those test queries to their nearest of those training queries.
     """
     train_qrels = {query: grades for query, grades in pair.train.qrels.items() if query in train}
@@ -331,7 +328,6 @@ class Overlap(Report):
     """``overlap.json``: what a training set gives away of a test set.
 
     Attributes:
-        train, test: the sets.
         same_corpus: whether they have the same documents.
         label_overlap: a row for every grade and rule (``minimum`` 1: any of the passages of that grade or more is
             relevant to a training query; 2: more than one).

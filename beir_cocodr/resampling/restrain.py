@@ -25,13 +25,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingSets:
-    """Two training sets of equal size.
+    """Two training sets of equal size, each as (n,) ascending rows of training queries.
 
     Attributes:
         size: what was asked for; None where k was.
         k: neighbours of each test query whose union is the interpolation set.
-        interpolation: (n,) rows of training queries, ascending.
-        extrapolation: (n,) rows of training queries, ascending.
     """
 
     size: int | None
@@ -199,7 +197,7 @@ def resample_restrain(
     base: str | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
-    """Resample training queries by their similarity to the test queries, and write the collections.
+    """Resample training queries by their similarity to the test queries; write the collections and their manifest.
 
     ``output/interpolation`` and ``output/extrapolation`` are BEIR folders with the same test queries; with several
     sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
@@ -213,9 +211,6 @@ def resample_restrain(
         method: of the search, see `nearest`.
         base: name in ids of ir_datasets; default: that of the training set.
         search: how queries are encoded.
-
-    Returns:
-        What is written as ``output/manifest.json``.
 
     Raises:
         InputError: what has to be corrected; nothing is written then.

@@ -21,13 +21,8 @@ from beir_cocodr.retrieval.store.store import Rows
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One bucket held out: what to train on, and which test queries then evaluate it in which regime.
-
-    Attributes:
-        bucket: its number, from 1.
-        train: rows of the training queries in the other buckets, ascending.
-        interpolation: rows of the test queries in the other buckets, ascending.
-        extrapolation: rows of the test queries in this bucket, ascending.
+    """One bucket held out, by its number from 1, and ascending rows: of the training queries in the other buckets, and
+    of the test queries in the others (interpolation) and in this one (extrapolation).
     """
 
     bucket: int
@@ -114,7 +109,7 @@ def resample_resttest(
     base: str | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
-    """Resample training and test queries by buckets, each held out once, and write the collections.
+    """Resample training and test queries by buckets, each held out once; write the collections and their manifest.
 
     ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same training
     queries, those outside bucket B; the first has the test queries outside it, the second those inside. Over all
@@ -124,9 +119,6 @@ def resample_resttest(
         train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`.
         buckets: how many; the paper has 5.
         seed: of k-means.
-
-    Returns:
-        What is written as ``output/manifest.json``.
 
     Raises:
         InputError: what has to be corrected; nothing is written then.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -50,15 +50,12 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that one of our commands has trained.
+    """A model that one of our commands has trained: its folder with the name, and the ``files`` that were read.
 
     Attributes:
-        name: of its folder.
-        folder: where it is.
         record: its training.json.
         clusters: title to the lines of a cluster_weights.jsonl; one for each round that has one.
         curves: after every round, if targets were named.
-        files: what was read.
     """
 
     name: str
@@ -163,7 +160,6 @@ class Found:
     """The files of an output folder, read.
 
     Attributes:
-        folder: the output folder.
         adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there is none. Of an
             adaptation without labels the comparison is its own.
         trained: models with a training.json, in the folder itself or in ``models/``.
@@ -175,7 +171,7 @@ class Found:
     comparison: ComparisonRecord | None
     results: EvaluationRecord | None
     trained: list[Trained]
-    files: list[Path] = field(default_factory=list)
+    files: list[Path]
 
     @property
     def candidates(self) -> dict[str, str]:
@@ -222,8 +218,7 @@ def find_files(folder: Path) -> Found:
         raise InputError(f"{folder} {_lack(folder)}")
     for model in trained:
         files += [file.relative_to(folder) for file in model.files]
-    own = adaptation.comparison if adaptation is not None else None
-    return Found(folder, adaptation, own or comparison, results, trained, files)
+    return Found(folder, adaptation, (adaptation and adaptation.comparison) or comparison, results, trained, files)
 
 
 def _record(kind: type[R], path: Path) -> R | None:
@@ -247,10 +242,7 @@ Scores = dict[str, dict[str, list[float]]]
 def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
     """Read the scores of all models that have some left.
 
-    Args:
-        found: the files.
-        queries: ids of the judged queries, in the order of the collection, where that is at hand; scores of run files
-            are kept in this order.
+    Those of run files are in the order of the collection, whose judged ``queries`` are given where it is at hand.
 
     Raises:
         InputError: a file that is none of evaluate's, or two of different query sets.
@@ -289,11 +281,7 @@ def collection_texts(found: Found, named: str | None, named_split: str | None) -
     """Load the collection that a report is about, if it is here as it was then.
 
     A collection on record is loaded if it is a local folder or file, or made from installed packages; what would have
-    to come from elsewhere only if it is named.
-
-    Args:
-        found: the files.
-        named, named_split: dataset and split instead of those on record.
+    to come from elsewhere only if it is named, with its split, instead.
 
     Raises:
         InputError: a named collection cannot be loaded, or is another one than was judged.
@@ -306,21 +294,17 @@ def collection_texts(found: Found, named: str | None, named_split: str | None) -
     else:
         return Texts(None, "")
     dataset = named or recorded
-    local = dataset.startswith("apidocs/") or Path(dataset).exists()
-    if named is None and not local:
-        return Texts(None, f"Titles and texts are left out: name the collection with --dataset {recorded}.")
     try:
+        if named is None and not (dataset.startswith("apidocs/") or Path(dataset).exists()):
+            raise InputError(f"name the collection with --dataset {dataset}")
         collection = load_collection(dataset, named_split or split or "test", labels="optional")
+        if sha256 is not None and (own := collection.documents.content_hash) != sha256:
+            raise InputError(
+                f"{dataset} is not the collection on record, or has changed since it was judged: its documents have "
+                f"the hash {own[:12]}, on record is {sha256[:12]}"
+            )
     except InputError as error:
         if named is not None:
             raise
         return Texts(None, f"Titles and texts are left out: {error}.")
-    found_sha256 = collection.documents.content_hash
-    if sha256 is None or found_sha256 == sha256:
-        return Texts(collection, "")
-    if named is not None:
-        raise InputError(
-            f"{named} is not the collection that was judged: its documents have the hash {found_sha256[:12]}, "
-            f"on record is {sha256[:12]}"
-        )
-    return Texts(None, f"Titles and texts are left out: {recorded} has changed since it was judged.")
+    return Texts(collection, "")

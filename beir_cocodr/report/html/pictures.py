@@ -92,11 +92,9 @@ def _for_page(text: str, name: str, title: str) -> str:
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(text)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
-                parent.remove(child)
-    for element in root.iter():
+    for element in list(root.iter()):
+        for child in [child for child in element if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")]:
+            element.remove(child)
         for key, value in element.attrib.items():
             element.attrib[key] = _attribute(key, value, name)
     for key in ("width", "height"):
@@ -134,10 +132,8 @@ def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> 
     """
     steps = np.array([line.step for line in lines])
     weights = np.array([line.weights for line in lines])  # (T, K)
-    drawn = [_lines(name, title, steps, weights)]
-    if len(steps) > 1 and weights.shape[1] > len(SERIES):
-        drawn.append(_heat_map(name, title, steps, weights))
-    return [found for found in drawn if found is not None]
+    drawn = [_lines, _heat_map] if len(steps) > 1 and weights.shape[1] > len(SERIES) else [_lines]
+    return [found for draw in drawn if (found := draw(name, title, steps, weights)) is not None]
 
 
 def _lines(name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Picture | None:

@@ -125,10 +125,9 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
 
 
 def _seeds(found: Found) -> list[int]:
-    records = [record for model in found.trained for record in model.record.lineage()]
+    options = [record.options for model in found.trained for record in model.record.lineage()]
     seeds = [found.comparison.seed] if found.comparison is not None else []
-    seeds += [seed for record in records if isinstance(seed := record.options.get("seed"), int)]
-    return sorted({seed for seed in seeds if seed is not None})
+    return sorted({seed for seed in (*seeds, *(found.get("seed") for found in options)) if isinstance(seed, int)})
 
 
 def _versions(found: Found, results: EvaluationRecord | None) -> dict[str, str]:
@@ -297,19 +296,15 @@ def drill_down(
     collection: Collection | None,
     most: int,
 ) -> DrillDown | None:
-    """Choose queries, and put their rankings together.
+    """Choose queries, and put their rankings together; None without a run of both models of the pair.
 
     Args:
         runs: label to the run file; models without one are left out.
-        scores: of single queries; {} where nothing was judged.
-        measures: of the scores, the first one decides.
+        scores, measures: of single queries, {} where nothing was judged; the first measure decides.
         pair: (a, b), the models that are shown first.
         names: label to the name that is shown.
         collection: for texts and judgements, where it is at hand.
         most: queries that are shown.
-
-    Returns:
-        None without a run of both models of the pair.
     """
     labels = [label for label in names if label in runs]
     if not set(pair) <= set(labels):
@@ -318,8 +313,7 @@ def drill_down(
     if all(label in scores for label in ordered):
         spread = score_spread([scores[label] for label in ordered])
     else:
-        whole = {label: run_tops(runs[label], SHOWN) for label in ordered}
-        spread = list_spread([whole[label] for label in ordered], SHOWN)
+        spread = list_spread([run_tops(runs[label], SHOWN) for label in ordered], SHOWN)
     chosen = chosen_queries(spread, most)
     if not chosen:
         return None

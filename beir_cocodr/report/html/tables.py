@@ -31,13 +31,8 @@ from beir_cocodr.report.text import capitalized, describe_pseudo_queries, format
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell.
-
-    Attributes:
-        text: what is shown.
-        value: what is sorted by; None sorts last.
-        sub: smaller, below the text.
-        mark: a class of the style sheet, such as "better".
+    """One cell: its text with a smaller one below, what it is sorted by (None sorts last), and a class of the style
+    sheet, such as "better".
     """
 
     text: str
@@ -57,13 +52,9 @@ class Column:
 
 @dataclass(frozen=True)
 class HtmlTable:
-    """A table.
+    """A table with a caption above, notes below, and ``groups`` of (title, number of columns) over the columns.
 
-    Attributes:
-        caption: what it shows.
-        columns, rows: each row has a cell for every column; the first cell names the row.
-        groups: (title, number of columns) over the columns, or nothing.
-        notes: below it.
+    Each row has a cell for every column; the first cell names the row.
     """
 
     caption: str

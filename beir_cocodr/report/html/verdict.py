@@ -10,7 +10,7 @@ from beir_cocodr.evaluation.records import ComparisonRecord, PairedTest, PairVer
 from beir_cocodr.report.html.outputs import Found, LabelledEvaluation
 from beir_cocodr.report.text import capitalized, collection_name, p_value, signed, span
 
-BETTER, WORSE, CANNOT_TELL, NOT_JUDGED = "better", "worse", "cannot tell", "not judged"
+CANNOT_TELL, NOT_JUDGED = "cannot tell", "not judged"
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,8 @@ class Headline:
 
     Attributes:
         verdict: "better", "worse", "cannot tell" or "not judged".
-        sentence: the whole of it.
-        facts: term and value, the same taken apart.
-        notes: what has to be known beside it.
-        reasons: what a recommendation rests on.
+        sentence, facts: the whole of it, and the same as terms and values.
+        notes, reasons: what has to be known beside it, and what a recommendation rests on.
         pair: (a, b), the labels it is about.
     """
 
@@ -113,7 +111,7 @@ def _many(evaluation: LabelledEvaluation, best: str, names: Mapping[str, str]) -
 def _alone(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Headline:
     label, measure = evaluation.reference, evaluation.measure
     interval, value = evaluation.results.models[label].intervals[measure], f"{evaluation.value(label):.3f}"
-    within = "" if interval is None else f" (95% interval {interval[0]:.3f} to {interval[1]:.3f})"
+    within = "" if interval is None else f" (95% interval {span(interval, sign='')})"
     where = collection_name(evaluation.results.dataset)
     return Headline(
         NOT_JUDGED,

@@ -103,19 +103,14 @@ class DenseArchitecture:
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
         if self.name == "dense-distilled":
             # Equal budgets: no early stopping, and no search of the student's own candidates.
-            own = {"held_out": 0.0, "positives": 1, "m_bm25": recipe.list_size - 1, "m_hard": 0}
-            lists = _budgeted(DistillOptions, recipe, seed, **own)
+            chosen = {"held_out": 0.0, "positives": 1, "m_bm25": recipe.list_size - 1, "m_hard": 0}
+            lists = _budgeted(DistillOptions, recipe, seed, **chosen)
             distill(dataset, recipe.start, recipe.teacher, output, lists, resume=True, encoder=recipe.encoder)
             return output
         hard = self.name == "dense-hard"
-        options = _budgeted(
-            FinetuneOptions,
-            recipe,
-            seed,
-            negatives=recipe.negatives if hard else 0,
-            negative_depth=recipe.negative_depth,
-            stages=2 if hard and recipe.hard_negatives == "mined" else 1,
-        )
+        own = {"negatives": recipe.negatives if hard else 0, "negative_depth": recipe.negative_depth}
+        stages = 2 if hard and recipe.hard_negatives == "mined" else 1
+        options = _budgeted(FinetuneOptions, recipe, seed, stages=stages, **own)
         finetune(dataset, recipe.start, output, options, resume=True, encoder=recipe.encoder)
         return output
 
@@ -241,15 +236,9 @@ class LateInteraction(HostArchitecture):
         transformer = Transformer(
             source, query_length=text_format.query_length, document_length=text_format.document_length
         )
-        projection = Dense(
-            in_features=transformer.get_embedding_dimension(),
-            out_features=_DIMENSIONS,
-            bias=False,
-            activation_function=nn.Identity(),
-            module_input_name="token_embeddings",
-        )
-        normalize = Normalize(module_input_name="token_embeddings")
-        modules = [transformer, projection, MultiVectorMask(), normalize]
+        width, on = transformer.get_embedding_dimension(), "token_embeddings"
+        projection = Dense(width, _DIMENSIONS, bias=False, activation_function=nn.Identity(), module_input_name=on)
+        modules = [transformer, projection, MultiVectorMask(), Normalize(module_input_name=on)]
         return MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim", device=recipe.device)
 
     def loss(self, model: MultiVectorEncoder, recipe: Recipe) -> nn.Module:
@@ -378,11 +367,9 @@ TEACHER = "cross-encoder"
 
 @dataclass(frozen=True)
 class Candidate:
-    """One row of the table.
+    """One row of the table, by its name and the seeds of its models.
 
     Attributes:
-        name: of the row.
-        seeds: of its models.
         model: trains or finds the model of a set and a seed.
         where: of what is given, its path; None for what is trained.
     """

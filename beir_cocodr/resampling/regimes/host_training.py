@@ -49,8 +49,7 @@ class TrainingUnit:
     Attributes:
         name: of the set, as a path below the output of `resample`.
         group: what is put together in one row: a size or k of ReSTrain, all buckets of ReSTTest.
-        train: folder with the split "train".
-        tests: regime to the folder with the split "test" that evaluates in it.
+        train, tests: folder with the split "train", and regime to the folder with the split "test".
     """
 
     name: str

@@ -383,8 +383,7 @@ def evaluate_regimes(
     Args:
         folder: output of `resample restrain` or `resample resttest`.
         output: folder for cells and models.
-        architectures: names, see `find_architectures`.
-        models: given ones as NAME=PATH, see `given`.
+        architectures, models: names, see `find_architectures`, and NAME=PATH, see `given`.
         recipe: of training and search.
         seeds: each trains every architecture once.
         ood: collections outside the distribution, evaluated by their split "test", for the alignment.
