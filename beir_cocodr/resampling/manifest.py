@@ -261,13 +261,13 @@ def set_id(method: str, base: str, label: str, regime: str) -> str:
     return f"cocodr/{method}/{base}/{label}/{regime}"
 
 
-def check_base(base: str) -> None:
-    """Check that a name can stand in an ir_datasets id.
+def check_base(base: str | None) -> None:
+    """Check that a name, if there is one, can stand in an ir_datasets id.
 
     Raises:
         InputError: it cannot.
     """
-    if not _BASE.fullmatch(base):
+    if base is not None and not _BASE.fullmatch(base):
         raise InputError(f"--base-id {base!r}: use letters, digits, . _ + - and, between parts, /")
 
 

@@ -147,9 +147,8 @@ def _write_set(
     draft: Path, corpus: Path, test_corpus: Path, pair: TrainTest, found: ResampledSet, id: str
 ) -> SetRecord:
     folder = draft / found.folder
-    train, test = _queries(pair.train, found.train), _queries(pair.test, found.test)
-    train_qrels = {query: pair.train.qrels[query] for query in train}
-    test_qrels = {query: pair.test.qrels[query] for query in test}
+    train, train_qrels = _chosen(pair.train, found.train)
+    test, test_qrels = _chosen(pair.test, found.test)
     if pair.same_corpus:
         test_folder = found.folder
         write_beir_folder(folder, corpus, train | test, {"train": train_qrels, "test": test_qrels}, draft)
@@ -169,9 +168,10 @@ def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, di
     return SplitRecord(folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels))
 
 
-def _queries(collection: Collection, rows: Rows) -> dict[str, str]:
-    ids = list(collection.queries)
-    return {ids[row]: collection.queries[ids[row]] for row in rows.tolist()}
+def _chosen(collection: Collection, rows: Rows) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+    """The queries of these rows and their judgements."""
+    ids = np.array(list(collection.queries), object)[rows]
+    return {query: collection.queries[query] for query in ids}, {query: collection.qrels[query] for query in ids}
 
 
 def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> Overlaps:

@@ -347,12 +347,11 @@ class Overlap(Report):
         """Write the nearest training queries as a table, one test query a line."""
         columns = ("query", "training_query", "similarity", "text", "training_text")
         with atomic_writer(path) as file:
-            file.write("\t".join(columns) + "\n")
+            print(*columns, sep="\t", file=file)
             for row in self.nearest.queries:
-                values = (getattr(row, name) for name in columns)
+                values = ("" if (value := getattr(row, name)) is None else str(value) for name in columns)
                 # Texts may hold tabs and line ends, which would break the table.
-                cells = (" ".join(str("" if value is None else value).split()) for value in values)
-                file.write("\t".join(cells) + "\n")
+                print(*(" ".join(value.split()) for value in values), sep="\t", file=file)
 
 
 def overlap(

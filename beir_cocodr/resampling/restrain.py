@@ -219,8 +219,7 @@ def resample_restrain(
     """
     check_output_free(output)
     check_method(method)
-    if base is not None:
-        check_base(base)
+    check_base(base)
     pair = TrainTest.load(train, test, train_split, test_split)
     pair.check_usable()
     check_targets(sizes, ks, exclude_top, len(pair.train.queries))

@@ -126,8 +126,7 @@ def resample_resttest(
     Source: Zhan et al., 2022, section 4.1.3.
     """
     check_output_free(output)
-    if base is not None:
-        check_base(base)
+    check_base(base)
     pair = TrainTest.load(train, test, train_split, test_split)
     pair.check_usable()
     if buckets < 2 or buckets > len(pair.test.queries):

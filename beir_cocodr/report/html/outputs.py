@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
@@ -19,9 +18,6 @@ from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, EvaluationRecord, PairedTest
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
-from beir_cocodr.records import Record
-
-R = TypeVar("R", bound=Record)
 
 _CLUSTERS = "cluster_weights.jsonl"
 
@@ -205,9 +201,9 @@ def find_files(folder: Path) -> Found:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; name the --output folder of a command")
-    adaptation = _record(AdaptationRecord, folder / ADAPTATION)
-    comparison = _record(ComparisonRecord, folder / COMPARISON_FILE)
-    results = _record(EvaluationRecord, folder / RESULTS)
+    adaptation = AdaptationRecord.read(file) if (file := folder / ADAPTATION).is_file() else None
+    comparison = ComparisonRecord.read(file) if (file := folder / COMPARISON_FILE).is_file() else None
+    results = EvaluationRecord.read(file) if (file := folder / RESULTS).is_file() else None
     evaluated = [adaptation and adaptation.results, comparison and comparison.evaluation, results]
     if any(record is not None and not record.models for record in evaluated):
         raise InputError(f"{folder}: an evaluation has no model; run the command again")
@@ -219,10 +215,6 @@ def find_files(folder: Path) -> Found:
     for model in trained:
         files += [file.relative_to(folder) for file in model.files]
     return Found(folder, adaptation, (adaptation and adaptation.comparison) or comparison, results, trained, files)
-
-
-def _record(kind: type[R], path: Path) -> R | None:
-    return kind.read(path) if path.is_file() else None
 
 
 def _lack(folder: Path) -> str:

@@ -141,12 +141,8 @@ class HostArchitecture:
         """What the model is built on, at best in ``folder``, which is removed after that."""
         return str(folder), save_start(recipe, seed, folder)
 
-    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> Any:
-        """The host's model."""
-        raise NotImplementedError
-
-    def loss(self, model: Any, recipe: Recipe) -> nn.Module:
-        """The host's loss."""
+    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
+        """The host's model and loss."""
         raise NotImplementedError
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
@@ -155,7 +151,7 @@ class HostArchitecture:
         shutil.rmtree(output, ignore_errors=True)
         collection, start = load_collection(dataset, "train"), output / "start"
         source, text_format = self.start(collection, start, recipe, seed, shared)
-        model = self.build(source, text_format, recipe)
+        model, loss = self.build(source, text_format, recipe)
         shutil.rmtree(start, ignore_errors=True)
         negatives = recipe.negatives if self.listwise else 0
         options = _budgeted(FinetuneOptions, recipe, seed, negatives=negatives)
@@ -164,7 +160,7 @@ class HostArchitecture:
         stage = Stage(
             plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
             model=model,
-            loss=self.loss(model, recipe),
+            loss=loss,
             dataset=_lists(pairs) if self.listwise else pairs.dataset(),
             callbacks=[pairs.clock],
             details={"recipe": recipe.describe(), "seed": seed},
@@ -207,14 +203,11 @@ class CrossEncoderReranker(HostArchitecture):
     name, listwise = "cross-encoder", True
     trainer, arguments = _CrossEncoderTrainer, CrossEncoderTrainingArguments
 
-    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> Any:
+    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
         model: Any = CrossEncoder(source, num_labels=1, device=recipe.device)
         lengths = (text_format.query_length or 0) + (text_format.document_length or 0)
         model.max_seq_length = min(lengths, model.config.max_position_embeddings)
-        return model
-
-    def loss(self, model: CrossEncoder, recipe: Recipe) -> nn.Module:
-        return RankNetLoss(model)
+        return model, RankNetLoss(model)
 
 
 class _LateInteractionTrainer(GuardedTrainer, MultiVectorEncoderTrainer):
@@ -232,17 +225,15 @@ class LateInteraction(HostArchitecture):
     name = "late-interaction"
     trainer, arguments = _LateInteractionTrainer, MultiVectorEncoderTrainingArguments
 
-    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> MultiVectorEncoder:
+    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
         transformer = Transformer(
             source, query_length=text_format.query_length, document_length=text_format.document_length
         )
         width, on = transformer.get_embedding_dimension(), "token_embeddings"
         projection = Dense(width, _DIMENSIONS, bias=False, activation_function=nn.Identity(), module_input_name=on)
         modules = [transformer, projection, MultiVectorMask(), Normalize(module_input_name=on)]
-        return MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim", device=recipe.device)
-
-    def loss(self, model: MultiVectorEncoder, recipe: Recipe) -> nn.Module:
-        return MultiVectorMultipleNegativesRankingLoss(model)
+        model = MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim", device=recipe.device)
+        return model, MultiVectorMultipleNegativesRankingLoss(model)
 
 
 class _SpladeTrainer(GuardedTrainer, SparseEncoderTrainer):
@@ -264,7 +255,7 @@ class Splade(HostArchitecture):
     ) -> tuple[str, TextFormat]:
         return masked_language_model(collection, recipe, seed, shared)
 
-    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> SparseEncoder:
+    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
         transformer = Transformer(
             source,
             transformer_task="fill-mask",
@@ -272,15 +263,9 @@ class Splade(HostArchitecture):
             document_length=text_format.document_length,
         )
         modules = [transformer, SpladePooling("max")]
-        return SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
-
-    def loss(self, model: SparseEncoder, recipe: Recipe) -> nn.Module:
-        return SpladeLoss(
-            model,
-            SparseMultipleNegativesRankingLoss(model),
-            document_regularizer_weight=recipe.document_flops,
-            query_regularizer_weight=recipe.query_flops,
-        )
+        model = SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
+        ranking = SparseMultipleNegativesRankingLoss(model)
+        return model, SpladeLoss(model, ranking, recipe.document_flops, query_regularizer_weight=recipe.query_flops)
 
 
 #: What `load_retriever` knows a tuned BM25 by.
