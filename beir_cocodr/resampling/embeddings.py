@@ -116,7 +116,7 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
     """
     digest = hashlib.sha256(f"{_FORMAT}\n{encoder.fingerprint}\n".encode())
     for text in map(str.encode, queries.values()):
-        # The length tells where a text ends: no two lists of queries give the same bytes.
+        # The length marks where a text ends: no two lists of queries give the same bytes.
         digest.update(b"%d\n" % len(text) + text)
     folder = cache_folder("query_embeddings") / digest.hexdigest()[:32]
     if not folder.exists():

@@ -96,7 +96,7 @@ def restrain(
             f"interpolation set: take {largest} or more, or leave it out"
         )
     if max(top, largest) > depth and unions[-1] < len(ranks):
-        raise ValueError(f"lists of {depth} neighbours do not tell what is outside the {top} nearest")
+        raise ValueError(f"lists of {depth} neighbours do not show what is outside the {top} nearest")
     pool = np.flatnonzero(ranks >= top)
     if len(pool) < (needed := int(unions[min(largest, depth)])):
         raise InputError(

@@ -154,7 +154,7 @@ def _queries(test: PairedTest) -> Cell:
 
 
 def _model(model: str, name: str) -> str:
-    """The model behind a name, where that does not say it; of a path the last part, or two if need be."""
+    """The model behind a name, where that does not show it; of a path the last part, or two if need be."""
     spec = ModelSpec.parse(model)
     encoder = spec.encoder
     parts = encoder.rstrip("/").split("/")
