@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import atomic_path
+from beir_cocodr.report.text import allowed_text
 
 if TYPE_CHECKING:  # their modules import torch or scipy
     from matplotlib.axes import Axes
@@ -93,8 +94,6 @@ def _png(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 def plain(text: str) -> str:
     """Text as it stands: matplotlib takes dollar signs for formulas."""
-    from beir_cocodr.report.text import allowed_text  # it imports scipy, and commands need no picture for --help
-
     return allowed_text(text).replace("$", r"\$")
 
 

@@ -1,8 +1,5 @@
-"""How the models of all architectures are trained: on what, on equal budgets, from one start.
-
-Here are the recipe that all architectures share, the training sets with the test queries that evaluate them, the
-start's bare transformer for what puts something else on top of it, and a masked-language-model head for a start that
-has none.
+"""What models of all architectures are trained on and start from: the training sets with the test queries that evaluate
+them, the start's bare transformer, and a masked-language-model head for a start that has none.
 """
 
 from __future__ import annotations
