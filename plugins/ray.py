@@ -18,17 +18,15 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.store_run import StoreRun
-from beir_cocodr.evaluation.store_run import search as search_and_write
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.pool import torch_threads
-from beir_cocodr.retrieval.store.encode import encode as encode_corpus
-from beir_cocodr.retrieval.store.record import EncodeOptions
-from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+if TYPE_CHECKING:
+    from beir_cocodr.evaluation.store_run import StoreRun
+    from beir_cocodr.retrieval.store.record import EncodeOptions
 
 # Deaths for each actor, without a task done in between, after which nothing is tried again.
 _ATTEMPTS = 3
@@ -211,6 +209,11 @@ def encode(
         InputError: as there; Ray is not installed, the cluster is not to be reached or too small, or a node wrote its
             shards to another folder.
     """
+    # Imported here and below, so that actors, which import this module, start without torch where they need none.
+    from beir_cocodr.retrieval.pool import torch_threads
+    from beir_cocodr.retrieval.store.encode import encode as encode_corpus
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+
     with connected(address), torch_threads(threads) as count:
         size, pool = _pool(actors, count, encoder.device)
         report = encode_corpus(dataset, model, output, options, size, count, progress, pool.share_out, encoder)
@@ -234,6 +237,9 @@ def search(
     ``address`` and ``actors`` are as for :func:`encode`, ``device`` is that of all actors, and the options are
     ``split``, ``policy``, ``model`` and ``batch_size``. The record has ``ray`` as for :func:`encode` beside its own.
     """
+    from beir_cocodr.evaluation.store_run import search as search_and_write
+    from beir_cocodr.retrieval.pool import torch_threads
+
     with connected(address), torch_threads(threads) as count:
         size, pool = _pool(actors, count, device)
         report = search_and_write(
