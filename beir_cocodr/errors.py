@@ -13,6 +13,11 @@ class InputError(ValueError):
     """
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of a host's message, or the error's type where it has none."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def check_at_least(options: object, least: int, *names: str) -> None:
     """Check that the named options are not below ``least`` or are None; the first that is raises ``InputError``."""
     for name in names:

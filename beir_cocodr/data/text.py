@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.records import Json
 
 
@@ -99,8 +99,7 @@ def load_tokenizer(name: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unreadable")
-        raise InputError(f"the tokenizer of {name!r} cannot be loaded ({reason})") from error
+        raise InputError(f"the tokenizer of {name!r} cannot be loaded ({first_line(error)})") from error
     if len(tokenizer) - len(tokenizer.all_special_ids) < 2:
         raise InputError(f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model")
     return tokenizer

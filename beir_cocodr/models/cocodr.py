@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,13 +16,18 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from sentence_transformers.util import load_file_path
 
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, first_line
 
-_PLACES = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+#: Where the hub's files lie: arguments of the host's functions that load them.
+PLACES = ("token", "cache_folder", "revision", "local_files_only")
 
 
 class SavedModule(Module):
-    """A module of a sentence-transformers model that is saved as its settings and its weights."""
+    """A module of a sentence-transformers model that is saved as its constructor's arguments and its weights."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.config_keys = list(signature(cls.__init__).parameters)[1:]
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         self.save_config(output_path)
@@ -29,19 +35,25 @@ class SavedModule(Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
-        places = {name: value for name, value in kwargs.items() if name in _PLACES}
+        places = {name: value for name, value in kwargs.items() if name in ("subfolder", *PLACES)}
         module = cls(**cls.load_config(model_name_or_path, **places))
         cls.load_torch_weights(model_name_or_path, model=module, **places)
         return module
+
+    @classmethod
+    def load_complete(cls, folder: Path, noun: str) -> Self:
+        """Load from a folder, where anything missing or damaged is an InputError."""
+        try:
+            return cls.load(str(folder))
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise InputError(f"{folder} is not a complete {noun}; delete it for a new one") from error
 
 
 #: Tokens of a query and of a document where the model does not say (COCO-DR, section 5).
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
 
-_FORMAT_FILE = "text_format.json"
-
-# Everything the encoder itself cannot store in sentence-transformers' own files.
-_FORMAT_KEY = "title_separator"
+# What the encoder cannot store in sentence-transformers' own files, and its only key.
+_FORMAT_FILE, _FORMAT_KEY = "text_format.json", "title_separator"
 
 
 class COCODR(SentenceTransformer):
@@ -91,9 +103,7 @@ class COCODR(SentenceTransformer):
         prompts |= {k: v for k, v in (("query", query_prompt), ("document", document_prompt)) if v is not None}
         if name is not None and not Path(name).is_dir():
             kwargs = _reachable(name, kwargs)
-        hub: dict[str, Any] = {
-            k: kwargs[k] for k in ("token", "cache_folder", "revision", "local_files_only") if k in kwargs
-        }
+        hub = {k: kwargs[k] for k in PLACES if k in kwargs}
         if name is not None and kwargs.get("modules") is None and not _find(name, "modules.json", hub):
             super().__init__(**_bare_encoder(name, kwargs), prompts=prompts)
         else:
@@ -104,12 +114,11 @@ class COCODR(SentenceTransformer):
     def _set_lengths(self, query_length: int | None, document_length: int | None) -> None:
         first = self[0]
         for attribute, length in (("query_length", query_length), ("document_length", document_length)):
-            if length is None:
-                continue
-            limit = getattr(first.config, "max_position_embeddings", None)
-            if length < 3 or (limit is not None and length > limit):
-                raise InputError(f"{attribute} {length} is outside 3..{limit}, what this encoder can read")
-            setattr(first, attribute, length)
+            if length is not None:
+                limit = getattr(first.config, "max_position_embeddings", None)
+                if length < 3 or (limit is not None and length > limit):
+                    raise InputError(f"{attribute} {length} is outside 3..{limit}, what this encoder can read")
+                setattr(first, attribute, length)
 
     @property
     def text_format(self) -> TextFormat:
@@ -138,21 +147,18 @@ class COCODR(SentenceTransformer):
         A mapping of columns (``{"title": [...], "text": [...]}``) is understood as well.
         """
         if isinstance(corpus, Mapping):
-            columns = [list(corpus[key]) for key in ("title", "text") if key in corpus]
             names = [key for key in ("title", "text") if key in corpus]
-            corpus = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            rows = zip(*(corpus[name] for name in names), strict=True)
+            corpus = [dict(zip(names, row, strict=True)) for row in rows]
         texts = [self.text_format.document(document) for document in corpus]
         return self.encode_document(texts, batch_size=batch_size, **kwargs)
 
     def truncated_share(self, texts: Sequence[str], task: str) -> float:
         """The share of ``texts`` that is cut when encoded as ``task`` ("query" or "document")."""
-        if not texts:
-            return 0.0
-        text_format = self.text_format
-        query = task == "query"
-        limit = text_format.query_length if query else text_format.document_length
-        prompt = text_format.query_prompt if query else text_format.document_prompt
-        if limit is None:
+        form = self.text_format
+        query = (form.query_length, form.query_prompt)
+        limit, prompt = query if task == "query" else (form.document_length, form.document_prompt)
+        if limit is None or not texts:
             return 0.0
         tokens = self.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)
         return sum(len(ids) > limit for ids in tokens["input_ids"]) / len(texts)
@@ -163,16 +169,15 @@ class COCODR(SentenceTransformer):
 
 
 def _reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Ask the hub once for a model, so that without a network its cache serves at once, or nothing does.
-
-    The hosts themselves repeat every request for a minute before they give up.
+    """Ask the hub once for a model, so that without a network its cache serves at once, or nothing does: the hosts
+    repeat every request for a minute before they give up.
     """
     try:
         HfApi(token=kwargs.get("token")).model_info(name, revision=kwargs.get("revision"), timeout=10)
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         raise InputError(f"model {name!r} is neither a folder here nor a model on the hub") from error
     except HfHubHTTPError:
-        return kwargs  # the hub answers, if only to refuse: the hosts tell that better
+        return kwargs  # the hub answers, if only with an error, which the hosts describe better
     except Exception:  # no network; which exception it is depends on the hub's HTTP library
         return kwargs | {"local_files_only": True}
     return kwargs
@@ -182,7 +187,7 @@ def _find(name: str, file: str, hub: dict[str, Any]) -> str | None:
     try:
         return load_file_path(name, file, **hub)
     except (OSError, ValueError) as error:
-        raise InputError(f"model {name!r} cannot be read: {_first_line(error)}") from error
+        raise InputError(f"model {name!r} cannot be read: {first_line(error)}") from error
 
 
 def _saved_separator(name: str | None, hub: dict[str, Any]) -> str:
@@ -194,24 +199,15 @@ def _bare_encoder(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Constructor arguments of Transformer + CLS pooling + dot product around a bare transformer."""
     kwargs = dict(kwargs)
     hub = {k: kwargs[k] for k in ("token", "revision", "local_files_only", "trust_remote_code") if k in kwargs}
-    shared = {k: hub | (kwargs.pop(k, None) or {}) for k in ("model_kwargs", "processor_kwargs", "config_kwargs")}
+    shared: dict[str, Any] = {"query_length": QUERY_LENGTH, "document_length": DOCUMENT_LENGTH}
+    shared |= {k: hub | (kwargs.pop(k, None) or {}) for k in ("model_kwargs", "processor_kwargs", "config_kwargs")}
     try:
-        transformer = Transformer(
-            name,
-            query_length=QUERY_LENGTH,
-            document_length=DOCUMENT_LENGTH,
-            cache_dir=kwargs.get("cache_folder"),
-            **shared,
-        )
+        transformer = Transformer(name, cache_dir=kwargs.get("cache_folder"), **shared)
     except (OSError, ValueError) as error:
         raise InputError(
             f"model {name!r} is neither a folder with a transformer nor a hub name that can be loaded now "
-            f"({_first_line(error)})"
+            f"({first_line(error)})"
         ) from error
     pooling = Pooling(transformer.get_embedding_dimension(), "cls")
     similarity = kwargs.pop("similarity_fn_name", None) or "dot"
     return kwargs | {"modules": [transformer, pooling], "similarity_fn_name": similarity}
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from beir_cocodr.models.cocodr import SavedModule
 
 #: The file beside the BERT weights in which Condenser and coCondenser were released with their head.
 PUBLISHED_HEAD = "model.pt"
+
+#: Where a pre-trained model keeps its head, beside its own modules.
+HEAD_FOLDER = "condenser_head"
 
 # dense, LayerNorm and bias of the masked-language-model heads of BERT, RoBERTa and MPNet, DistilBERT: the same three
 # layers under different names.
@@ -49,60 +53,48 @@ def mlm_layers(source: str) -> dict[str, Tensor] | None:
         return None
     weights, missing = language_model.state_dict(), set(info["missing_keys"])
     for dense, norm, bias in _MLM_NAMES:
-        ours = {
-            f"{ours}.{part}": f"{theirs}.{part}"
-            for ours, theirs in (("dense", dense), ("layer_norm", norm))
-            for part in ("weight", "bias")
-        } | {"bias": bias}
-        if all(name in weights and name not in missing for name in ours.values()):
-            return {name: weights[theirs] for name, theirs in ours.items()}
+        names = {"bias": bias}
+        for part in ("weight", "bias"):
+            names |= {f"dense.{part}": f"{dense}.{part}", f"layer_norm.{part}": f"{norm}.{part}"}
+        if all(name in weights and name not in missing for name in names.values()):
+            return {ours: weights[theirs] for ours, theirs in names.items()}
     return None
 
 
 def published_head_layers(source: str) -> list[dict[str, Tensor]] | None:
-    """The transformer layers of a Condenser head as it was released, as nn.TransformerEncoderLayer's weights.
+    """The transformer layers of a Condenser head as it was released, each as nn.TransformerEncoderLayer's weights.
 
     The file is the one foreign pickle that is read here, and only tensors of it (``weights_only=True``): a state dict
-    with the keys ``c_head.{i}.`` of BERT's layers. Other keys (coCondenser keeps a buffer of contrastive targets) are
-    of no use outside the original training.
-
-    Returns:
-        One state dict per layer; None where there is no such file, or no such key in it.
+    with the keys ``c_head.{i}.`` of BERT's layers. Other keys are of no use outside the original training. None where
+    there is no such file, or no such key in it.
 
     Raises:
         InputError: the file cannot be read, or lacks weights of a layer.
 
     Source: Condenser (Gao and Callan, 2021), its released code and checkpoints.
     """
-    try:
+    path = None
+    with suppress(OSError):  # the hub could not be asked, and the encoder came from its cache
         path = load_file_path(source, PUBLISHED_HEAD)
-    except OSError:  # the hub could not be asked, and the encoder came from its cache
-        return None
     if path is None:
         return None
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise InputError(
-            f"{path} is not a Condenser head: it cannot be read as tensors; move it away for a new head"
-        ) from error
+        raise InputError(f"{path} cannot be read as tensors; move it away for a new head") from error
     keys = [re.match(r"c_head\.(\d+)\.", str(key)) for key in weights] if isinstance(weights, dict) else []
     layers = max((int(key.group(1)) + 1 for key in keys if key), default=0)
     try:
         return [encoder_layer_weights(weights, f"c_head.{i}.") for i in range(layers)] or None
     except KeyError as error:
-        raise InputError(
-            f"{path} is not a complete Condenser head: it has no {error}; move it away for a new head"
-        ) from error
+        raise InputError(f"{path} is not a complete head, it has no {error}; move it away for a new head") from error
 
 
 def encoder_layer_weights(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """The weights of one BERT or RoBERTa layer under the names of nn.TransformerEncoderLayer.
 
-    Query, key and value, (d, d) each, become one input projection, (3d, d), in this order.
-
-    Raises:
-        KeyError: a weight is missing.
+    Query, key and value, (d, d) each, become one input projection, (3d, d), in this order. A weight that is missing is
+    a KeyError.
     """
     found: dict[str, Tensor] = {}
     for part in ("weight", "bias"):
@@ -111,10 +103,6 @@ def encoder_layer_weights(weights: dict[str, Tensor], prefix: str = "") -> dict[
         for ours, theirs in _LAYER_NAMES.items():
             found[f"{ours}.{part}"] = weights[f"{prefix}{theirs}.{part}"]
     return found
-
-
-#: Where a pre-trained model keeps its head, beside its own modules.
-HEAD_FOLDER = "condenser_head"
 
 
 class CondenserHead(SavedModule):
@@ -135,18 +123,6 @@ class CondenserHead(SavedModule):
     References:
         COCO-DR, section 4.1; Condenser (Gao and Callan, 2021), section 3.
     """
-
-    config_keys = [  # noqa: RUF012 - the host's way to declare it
-        "hidden_size",
-        "num_attention_heads",
-        "intermediate_size",
-        "dropout",
-        "vocab_size",
-        "n_head_layers",
-        "skip_from",
-        "late_mlm",
-        "layer_norm_eps",
-    ]
 
     def __init__(
         self,
@@ -181,7 +157,7 @@ class CondenserHead(SavedModule):
         self.apply(_initialize)
 
     def tie(self, embedding: nn.Embedding) -> None:
-        """Share the backbone's input embeddings, (V, d), as output layer."""
+        """Share the backbone's input embeddings, (V, d), as the output layer."""
         self._embedding = (embedding,)
 
     def forward(self, features: dict[str, Tensor], **kwargs: object) -> dict[str, Tensor]:
@@ -219,6 +195,7 @@ def build_head(
         source: where the encoder was loaded from. A head saved by an earlier pre-training is loaded from there; else
             the transformer layers of a published Condenser (its file ``model.pt``) and the masked-language-model layers
             of the backbone's own checkpoint, as far as they are there.
+        n_head_layers, skip_from, late_mlm: as for :class:`CondenserHead`.
 
     Returns:
         The head, and in words where its weights come from.
@@ -247,15 +224,20 @@ def build_head(
 
 
 def _load(head: CondenserHead, source: str, skip_from: int | None) -> str | None:
-    """Fill ``head`` from what lies in ``source``; tells from what, None where there was nothing."""
+    """Fill ``head`` from what lies in ``source``, and describe it; None where there was nothing."""
     saved = Path(source) / HEAD_FOLDER
     if saved.is_dir():
         _load_saved(head, saved, skip_from)
         return "the head of the loaded pre-training"
     origins = []
-    layers = published_head_layers(source) if head.n_head_layers else None
-    if layers is not None:
-        _load_published(head, layers, f"{source}/{PUBLISHED_HEAD}")
+    if head.n_head_layers and (layers := published_head_layers(source)) is not None:
+        if len(layers) != head.n_head_layers:
+            raise InputError(
+                f"{source}/{PUBLISHED_HEAD} has {len(layers)} head layers, not {head.n_head_layers}; ask for "
+                f"n_head_layers {len(layers)}, or move it away for a new head"
+            )
+        named = {f"layers.{i}.{name}": weight for i, layer in enumerate(layers) for name, weight in layer.items()}
+        _fill(head, named, f"{source}/{PUBLISHED_HEAD}")
         origins.append(f"the Condenser head in {PUBLISHED_HEAD}")
     if (weights := mlm_layers(source)) is not None:
         _fill(head, weights, source)
@@ -264,10 +246,7 @@ def _load(head: CondenserHead, source: str, skip_from: int | None) -> str | None
 
 
 def _load_saved(head: CondenserHead, folder: Path, skip_from: int | None) -> None:
-    try:
-        saved = CondenserHead.load(str(folder))
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"{folder} is not a complete head; delete it for a new one") from error
+    saved = CondenserHead.load_complete(folder, "head")
     for name in ("hidden_size", "num_attention_heads", "vocab_size"):
         if getattr(saved, name) != getattr(head, name):
             raise InputError(
@@ -286,16 +265,6 @@ def _load_saved(head: CondenserHead, folder: Path, skip_from: int | None) -> Non
             f"{saved.skip_from}; ask for the same, or delete it for a new head"
         )
     _fill(head, weights, str(folder))
-
-
-def _load_published(head: CondenserHead, layers: list[dict[str, Tensor]], file: str) -> None:
-    if len(layers) != head.n_head_layers:
-        raise InputError(
-            f"{file} has {len(layers)} head layers, not {head.n_head_layers}; ask for n_head_layers "
-            f"{len(layers)}, or move it away for a new head"
-        )
-    named = {f"layers.{i}.{name}": weight for i, layer in enumerate(layers) for name, weight in layer.items()}
-    _fill(head, named, file)
 
 
 def _fill(head: CondenserHead, weights: dict[str, Tensor], place: str) -> None:

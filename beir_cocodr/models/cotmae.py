@@ -23,11 +23,8 @@ DECODERS = {"autoregressive": 1, "masked": 2}
 def autoregressive_mask(length: int, window: int = 3) -> Tensor:
     """Which positions a position of the decoder sees.
 
-    Position i sees position 0, where the passage's embedding stands, and the positions i − window + 1 to i. Up to
-    position ``window`` these are all positions up to i.
-
-    Returns:
-        (L, L) bool, row i true where position i sees.
+    Position i sees position 0, where the passage's embedding stands, and the positions i − window + 1 to i: (L, L)
+    bool, row i true where position i sees.
 
     Source: query-as-context pre-training, the released autoregressive decoder (window 3).
     """
@@ -64,18 +61,6 @@ class CoTMAEDecoder(SavedModule):
         Query-as-context pre-training, section 2.2; CoT-MAE (Wu et al., 2022), section 3.
     """
 
-    config_keys = [  # noqa: RUF012 - the host's way to declare it
-        "hidden_size",
-        "num_attention_heads",
-        "intermediate_size",
-        "vocab_size",
-        "dropout",
-        "layer_norm_eps",
-        "decoder",
-        "n_layers",
-        "window",
-    ]
-
     def __init__(
         self,
         hidden_size: int,
@@ -93,27 +78,17 @@ class CoTMAEDecoder(SavedModule):
         self.intermediate_size, self.vocab_size = intermediate_size, vocab_size
         self.dropout, self.layer_norm_eps = dropout, layer_norm_eps
         self.decoder, self.n_layers, self.window = decoder, n_layers, window
-        self.layers = CondenserHead(  # its layers are BERT's, drawn as BERT draws them
-            hidden_size,
-            num_attention_heads,
-            intermediate_size,
-            vocab_size,
-            skip_from=0,
-            dropout=dropout,
-            n_head_layers=n_layers,
-            layer_norm_eps=layer_norm_eps,
-        ).layers
+        shape = (hidden_size, num_attention_heads, intermediate_size, vocab_size)
+        # Its layers are BERT's, drawn as BERT draws them.
+        self.layers = CondenserHead(*shape, 0, dropout, n_head_layers=n_layers, layer_norm_eps=layer_norm_eps).layers
         self.scale = 1.0
         # Parts of the encoder. A tuple keeps them from being registered (and saved) twice.
         self._shared: tuple[nn.Module, CondenserHead] | None = None
 
     def tie(self, embeddings: nn.Module, head: CondenserHead, scale: float = 1.0) -> None:
-        """Share the encoder's embedding layer and output layers.
+        """Share the encoder's embedding layer, (B, L) ids to (B, L, d), and the output layers of a head without layers.
 
-        Args:
-            embeddings: (B, L) ids to (B, L, d).
-            head: a head without layers, with the late loss.
-            scale: factor on the passage's embedding.
+        ``scale`` is a factor on the passage's embedding.
         """
         self._shared, self.scale = (embeddings, head), scale
 
@@ -132,15 +107,9 @@ class CoTMAEDecoder(SavedModule):
             hidden = ~autoregressive_mask(ids.shape[1], self.window).to(ids.device)
         for layer in self.layers:
             states = layer(states, src_mask=hidden, src_key_padding_mask=padding)
-        rebuilt = head(
-            {
-                "mlm_labels": features["decoder_labels"],
-                "all_layer_embeddings": [states],
-                "attention_mask": features["decoder_mask"],
-                "sentence_embedding": passage[:, 0],
-            }
-        )
-        loss = rebuilt["sentence_embedding"][:, -1:]
+        decoded = {"all_layer_embeddings": [states], "sentence_embedding": passage[:, 0]}
+        decoded |= {"mlm_labels": features["decoder_labels"], "attention_mask": features["decoder_mask"]}
+        loss = head(decoded)["sentence_embedding"][:, -1:]
         features["sentence_embedding"] = torch.cat([embedded, loss], dim=1)
         return features
 
@@ -168,17 +137,9 @@ def build_decoder(
         InputError: the encoder's parts cannot be shared with a decoder, or what lies in ``source`` is another decoder.
     """
     embeddings = _embedding_layer(model)
-    built = CoTMAEDecoder(
-        hidden_size=head.hidden_size,
-        num_attention_heads=head.num_attention_heads,
-        intermediate_size=head.intermediate_size,
-        vocab_size=head.vocab_size,
-        dropout=head.dropout,
-        layer_norm_eps=head.layer_norm_eps,
-        decoder=decoder,
-        n_layers=DECODERS[decoder] if n_layers is None else n_layers,
-        window=window,
-    )
+    shape = (head.hidden_size, head.num_attention_heads, head.intermediate_size, head.vocab_size)
+    layers = DECODERS[decoder] if n_layers is None else n_layers
+    built = CoTMAEDecoder(*shape, head.dropout, head.layer_norm_eps, decoder, layers, window)
     origin = "new layers"
     if source is not None and (Path(source) / DECODER_FOLDER).is_dir():
         _load_saved(built, Path(source) / DECODER_FOLDER)
@@ -191,7 +152,8 @@ def build_decoder(
 def _embedding_layer(model: Any) -> nn.Module:
     """The backbone's module from ids to first hidden states, if a decoder can share it."""
     backbone = model.transformers_model
-    layer, width = getattr(backbone, "embeddings", None), backbone.config.hidden_size
+    layer: nn.Module | None = getattr(backbone, "embeddings", None)
+    width = backbone.config.hidden_size
     if layer is None or backbone.get_input_embeddings().embedding_dim != width:
         raise InputError(
             "cotmae's decoder shares the encoder's embedding layer, and that of "
@@ -209,15 +171,11 @@ def _embedding_layer(model: Any) -> nn.Module:
             "cotmae puts the passage's embedding in the place of the first special token of its context, and "
             f"{type(model.tokenizer).__name__} begins a text with none; take another encoder"
         )
-    found: nn.Module = layer
-    return found
+    return layer
 
 
 def _load_saved(decoder: CoTMAEDecoder, folder: Path) -> None:
-    try:
-        saved = CoTMAEDecoder.load(str(folder))
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"{folder} is not a complete decoder; delete it for a new one") from error
+    saved = CoTMAEDecoder.load_complete(folder, "decoder")
     for name in CoTMAEDecoder.config_keys:
         if getattr(saved, name) != getattr(decoder, name):
             raise InputError(

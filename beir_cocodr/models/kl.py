@@ -63,8 +63,8 @@ def negative_kl(
 def flatten_query(mean: Tensor, variance: Tensor, formula: Formula = "exact", log_reference: float = 0.0) -> Tensor:
     """q = [1, σ_q² + μ_q², μ_q], so that −2·KL(Q‖D) = q·d + Σ_i log σ_qi² + k.
 
-    The last two terms are the same for all documents; d is that of :func:`flatten_document`. Built in float64 whatever
-    comes in, because q·d is a small difference of large sums.
+    The last two terms are the same for all documents; d is that of :func:`flatten_document`. Built in float64, because
+    q·d is a small difference of large sums.
 
     Args:
         mean, variance: μ_q and σ_q² > 0, (..., k).
@@ -89,10 +89,7 @@ def flatten_document(mean: Tensor, variance: Tensor, formula: Formula = "exact",
     Args:
         mean, variance: μ_d and σ_d² > 0, (..., k).
         formula: "paper" gives d = [γ_d, −1/Π σ_di², −1/σ_d², 2μ_d/σ_d²] of Eq. 14.
-        log_reference: as for the queries, see :func:`flatten_query`.
-
-    Returns:
-        (..., 2k + 1), or (..., 2k + 2) for "paper"; float64 for float64 input, else float32.
+        log_reference: and the shape and type returned: as for :func:`flatten_query`.
 
     Source: MRL, Eq. 13 and 14.
     """

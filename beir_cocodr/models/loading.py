@@ -30,9 +30,7 @@ def model_source(name: str) -> str:
 def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -> COCODR:
     """Load a dense encoder: an alias, a hub name, a folder, or what our own commands saved.
 
-    Args:
-        name: the model's name.
-        options: lengths, prompts, separator and device, over the model's own.
+    The options take precedence over the model's own.
 
     Raises:
         InputError: the model cannot be found or read, or compares by another similarity.
@@ -46,18 +44,15 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
         1
     """
     source, given = model_source(str(name)), options.overrides()
-    model = MRL.load(source, **given) if _is_mrl(source) else COCODR(source, **given)
+    modules = Path(source) / "modules.json"
+    is_mrl = modules.is_file() and HEAD_CLASS in modules.read_text()
+    model = MRL.load(source, **given) if is_mrl else COCODR(source, **given)
     if model.similarity_fn_name not in ("cosine", "dot"):
         raise InputError(
             f"model {str(name)!r} compares by {model.similarity_fn_name}; training and search need cosine "
             "or dot product: save it with another similarity_fn_name"
         )
     return model
-
-
-def _is_mrl(source: str) -> bool:
-    modules = Path(source) / "modules.json"
-    return modules.is_file() and HEAD_CLASS in modules.read_text()
 
 
 def weights_sha256(model: Any) -> str:
@@ -77,21 +72,15 @@ _INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 def fingerprint(model: Any) -> dict[str, str]:
-    """Hashes of an encoder's weights, its tokenizer, and all else that its vectors depend on.
+    """``weights``, ``tokenizer`` and ``architecture`` of an encoder, sha256 in hexadecimal: all its vectors depend on.
 
     Two encoders may share their weights and differ in pooling or in the number of attention heads: those are the third
     hash. Device, name and path count in none, and lengths and prompts are left to the text format.
 
-    Args:
-        model: a :class:`~beir_cocodr.models.cocodr.COCODR`, or another ``SentenceTransformer``.
-
-    Returns:
-        ``weights``, ``tokenizer`` and ``architecture``, sha256 in hexadecimal.
-
     Raises:
         InputError: the model is no ``SentenceTransformer``, so that there is nothing to hash.
     """
-    if not (hasattr(model, "state_dict") and hasattr(model, "named_children") and hasattr(model, "tokenizer")):
+    if not all(hasattr(model, name) for name in ("state_dict", "named_children", "tokenizer")):
         raise InputError(
             f"{type(model).__name__} has no weights and tokenizer that could be told apart from others'; "
             "load the encoder with load_encoder"

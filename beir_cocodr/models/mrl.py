@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,11 +12,9 @@ from sentence_transformers.util import load_file_path
 from torch import Tensor
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.cocodr import COCODR, PLACES
 from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
-
-_PLACES = ("token", "cache_folder", "revision", "local_files_only")
 
 #: How a saved folder names the head.
 HEAD_CLASS = f"{MRLHead.__module__}.{MRLHead.__name__}"
@@ -26,7 +25,7 @@ class MRL(COCODR):
 
     ``encode_query`` and ``encode_document`` (BEIR: ``encode_queries``, ``encode_corpus``) give flattened vectors whose
     dot product is −2·KL up to terms of the query, so every dot-product index serves them as they are. Queries and
-    documents are flattened differently: plain ``encode`` is refused, and so is all that changes vectors afterwards
+    documents are flattened differently: plain ``encode`` is an error, and so is all that changes vectors afterwards
     (normalisation, truncation, quantisation).
 
     Starts from any BERT-like encoder, or one that sentence-transformers saved with [CLS] or mean pooling; or is a saved
@@ -82,8 +81,7 @@ class MRL(COCODR):
         similarity = kwargs.pop("similarity_fn_name", None)
         if getattr(similarity, "value", similarity) not in (None, "dot"):
             raise InputError(f"MRL compares by dot product of its flattened vectors, not by {similarity}")
-        if kwargs.get("truncate_dim") is not None:
-            raise InputError(_no("truncate_dim"))
+        _check_untouched("truncate_dim", kwargs.get("truncate_dim") is not None)
         super().__init__(model_name_or_path, **kwargs)
         options = {"k": k, "beta": beta, "pooling": pooling, "normalize_mean": normalize_mean, "formula": formula}
         given = {name: value for name, value in options.items() if value is not None}
@@ -115,20 +113,15 @@ class MRL(COCODR):
 
     @classmethod
     def load(cls, input_path: str | Path, **kwargs: Any) -> MRL:
-        """Load a saved MRL, from a folder or the hub.
+        """Load a saved MRL, from a folder or the hub; an InputError where there is none.
 
         sentence-transformers loads classes of other packages only with ``trust_remote_code``, which trusts whatever a
         folder names. Here this package's own head is trusted, and nothing else.
-
-        Raises:
-            InputError: there is no MRL.
         """
-        name = str(input_path)
-        places = {k: v for k, v in kwargs.items() if k in _PLACES}
-        try:
+        name, modules = str(input_path), None
+        with suppress(OSError, ValueError):
+            places = {k: v for k, v in kwargs.items() if k in PLACES}
             modules = load_file_path(name, "modules.json", **places)
-        except (OSError, ValueError):
-            modules = None
         if modules is None or HEAD_CLASS not in Path(modules).read_text():
             raise InputError(f"there is no saved MRL in {name}; MRL({name!r}) starts a new one from an encoder")
         return cls(name, **kwargs)
@@ -147,32 +140,23 @@ class MRL(COCODR):
         precision: str | None = "float32",
         **kwargs: Any,
     ) -> Any:
-        """What ``encode_query`` and ``encode_document`` come down to.
-
-        Raises:
-            InputError: no task, or something that would change flattened vectors.
+        """What ``encode_query`` and ``encode_document`` call; an InputError without a task, or with what would change
+        flattened vectors.
         """
         if task not in ("query", "document"):
             raise InputError(
                 "MRL flattens queries and documents differently: encode with encode_query or encode_document"
             )
-        if normalize_embeddings:
-            raise InputError(_no("normalize_embeddings"))
-        if truncate_dim is not None or self.truncate_dim is not None:
-            raise InputError(_no("truncate_dim"))
-        if precision not in (None, "float32"):
-            raise InputError(_no(f"precision {precision}"))
+        _check_untouched("normalize_embeddings", normalize_embeddings)
+        _check_untouched("truncate_dim", truncate_dim is not None or self.truncate_dim is not None)
+        _check_untouched(f"precision {precision}", precision not in (None, "float32"))
         return super().encode(inputs, prompt_name, prompt, batch_size, task=task, **kwargs)
 
     def encode_distribution(
         self, texts: Sequence[str], task: str, batch_size: int = 32, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """(N,) texts to their means and variances, (N, k) float32 each.
-
-        Args:
-            texts: queries or documents.
-            task: "query" or "document", for prompt and length; the projections are the same.
-            batch_size, **kwargs: as for ``encode_query``.
+        """(N,) texts to their means and variances, (N, k) float32 each. ``task``, "query" or "document", decides on
+        prompt and length; all else is as for ``encode_query``.
         """
         if task not in ("query", "document"):
             raise InputError(f"task is {task!r}; there are query and document")
@@ -182,12 +166,15 @@ class MRL(COCODR):
         return mean, variance
 
 
-def _no(what: str) -> str:
-    return f"{what} would corrupt MRL's vectors: their parts are a prior, variances and means, of one score"
+def _check_untouched(what: str, asked: bool) -> None:
+    if asked:
+        raise InputError(
+            f"{what} would corrupt MRL's vectors: their parts are a prior, variances and means, of one score"
+        )
 
 
 def _change(head: MRLHead, given: dict[str, Any]) -> None:
-    """Options given for a saved MRL: they have to be its own, but for the formula."""
+    """Check that options for a saved MRL are its own, and change its formula, which may be another."""
     _check(head.hidden_size, given)
     for name, value in given.items():
         if name != "formula" and getattr(head, name) != value:

@@ -14,10 +14,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import SavedModule
 from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
 
-#: Stands right after [CLS] in every text.
-VARIANCE_TOKEN = "[VAR]"
-
-_COLUMN = 1
+#: Stands right after [CLS] in every text, and in which column.
+VARIANCE_TOKEN, _COLUMN = "[VAR]", 1
 
 # Scores of cosine encoders are multiplied by this in all losses of this package.
 _COSINE_SCALE = 20.0
@@ -42,16 +40,7 @@ class MRLHead(SavedModule):
         MRL, section 4.1, Eq. 11.
     """
 
-    config_keys = [  # noqa: RUF012 - the host's way to declare it
-        "hidden_size",
-        "k",
-        "beta",
-        "pooling",
-        "normalize_mean",
-        "formula",
-        "variance_floor",
-    ]
-    forward_kwargs = {"task", "flatten"}  # noqa: RUF012 - as above
+    forward_kwargs = {"task", "flatten"}  # noqa: RUF012 - the host's way to declare it
 
     def __init__(
         self,
@@ -88,10 +77,8 @@ class MRLHead(SavedModule):
     def forward(
         self, features: dict[str, Any], task: str | None = None, flatten: bool = True, **kwargs: Any
     ) -> dict[str, Any]:
-        """Set ``sentence_embedding``: (B, 2k + 1) float32, or (B, 2k) [μ, σ²] without ``flatten``.
-
-        Raises:
-            InputError: the task, from the argument or else the features, is not "query" or "document".
+        """Set ``sentence_embedding``: (B, 2k + 1) float32, or (B, 2k) [μ, σ²] without ``flatten``. The task, "query" or
+        "document", comes from the argument or else the features.
         """
         task = task or features.get("task")
         if task not in ("query", "document"):
@@ -100,11 +87,10 @@ class MRLHead(SavedModule):
                 "encode_query or encode_document, train with args.router_mapping (columns to query, document)"
             )
         mean, variance = self.distribution(features)  # (B, k) each
+        vectors = torch.cat([mean, variance], dim=-1)
         if flatten:
             to_vector = flatten_query if task == "query" else flatten_document
             vectors = to_vector(mean, variance, self.formula, self.k * math.log(math.log(2) / self.beta))
-        else:
-            vectors = torch.cat([mean, variance], dim=-1)
         features["sentence_embedding"] = vectors.float()
         return features
 
@@ -166,12 +152,9 @@ def add_variance_token(model: Any) -> None:
         special_tokens=[(first, empty[0]), (VARIANCE_TOKEN, variance_id), (last, empty[1])],
     )
     if is_new:
-        _new_embedding(model.transformers_model, variance_id, like=empty[0])
-
-
-def _new_embedding(backbone: Any, row: int, like: int) -> None:
-    if row >= backbone.get_input_embeddings().num_embeddings:  # some models have rows to spare
-        backbone.resize_token_embeddings(row + 1, mean_resizing=False)
-    weight = backbone.get_input_embeddings().weight
-    with torch.no_grad():
-        weight[row] = weight[like]
+        backbone = model.transformers_model
+        if variance_id >= backbone.get_input_embeddings().num_embeddings:  # some models have rows to spare
+            backbone.resize_token_embeddings(variance_id + 1, mean_resizing=False)
+        weight = backbone.get_input_embeddings().weight
+        with torch.no_grad():
+            weight[variance_id] = weight[empty[0]]

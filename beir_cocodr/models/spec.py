@@ -1,12 +1,11 @@
-"""What a user says about models: their names, how encoders are loaded, and how a corpus is searched.
+"""How a user names models: their names, how encoders are loaded, and how a corpus is searched.
 
-This module imports neither torch nor the models themselves, so that names can be checked and the command line's help be
-made in milliseconds.
+Nothing here imports torch or the models, so that names are checked and the command line's help is made in milliseconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,13 +19,8 @@ T = TypeVar("T")
 
 
 def option(default: T, help: str, flag: str | None = None, **limits: float) -> T:
-    """A field of an options class that the command line has a flag for.
-
-    Args:
-        default: of the field.
-        help: of the flag.
-        flag: its name, where it is not the field's.
-        **limits: ``min`` and ``max``.
+    """A field of an options class that the command line has a flag for, named as the field unless ``flag`` says
+    otherwise; ``limits`` are ``min`` and ``max``.
     """
     return field(default=default, metadata={"help": help, "flag": flag, **limits})
 
@@ -41,12 +35,7 @@ _LUCENE = "lucene-"
 
 @dataclass(frozen=True)
 class Fusion:
-    """One way to use BM25 and an encoder together.
-
-    Args:
-        build: ``module:object``, called with the dense retriever and BM25; gives a retriever.
-        help: what it does, in one line.
-    """
+    """A way to use BM25 and an encoder together; ``build`` is a ``module:object`` that makes a retriever of the two."""
 
     build: str
     help: str
@@ -99,10 +88,7 @@ class ModelSpec:
         return self.name.removesuffix(self.encoder)
 
     def check(self) -> None:
-        """
-        Raises:
-            InputError: a fusion without an encoder.
-        """
+        """Check that a fusion has an encoder; an InputError where it has none."""
         if self.kind in FUSIONS and self.encoder.removeprefix(_LUCENE) in ("", BM25):
             raise InputError(f"{self.name!r} needs a dense encoder, as in {self.kind}:minilm")
 
@@ -127,11 +113,10 @@ class EncoderOptions:
 
     def overrides(self) -> dict[str, Any]:
         """What is set, by name: keyword arguments of :class:`~beir_cocodr.models.cocodr.COCODR`."""
-        found = {part.name: getattr(self, part.name) for part in fields(self)}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     def describe(self) -> Json:
-        """What is set, for records: without the device, which changes no result."""
+        """What is set, for records; the device changes no result."""
         return replace(self, device=None).overrides()
 
     def over(self, other: EncoderOptions) -> EncoderOptions:
@@ -143,8 +128,7 @@ class EncoderOptions:
         """How BM25 reads documents."""
         from beir_cocodr.data.text import TextFormat
 
-        separator = self.title_separator
-        return TextFormat() if separator is None else TextFormat(title_separator=separator)
+        return TextFormat() if self.title_separator is None else TextFormat(self.title_separator)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.kl import Folding, VectorTransform
 from beir_cocodr.retrieval.faiss.transform import (
@@ -130,7 +130,7 @@ def on_gpu(index: Any, kind: str) -> Any:
     try:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     except RuntimeError as error:  # faiss's GPU code knows few widths and numbers of codes
-        logger.warning("the %s index stays on the CPU, FAISS's GPU code does not take it: %s", kind, _first_line(error))
+        logger.warning("the %s index stays on the CPU, FAISS's GPU code does not take it: %s", kind, first_line(error))
         return index
 
 
@@ -279,7 +279,7 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
                 np.save(draft / REMAINDERS, parts.remainders)
             (draft / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
     except (OSError, RuntimeError) as error:  # faiss reports a full disk as a RuntimeError
-        raise InputError(f"{folder} cannot be written: {_first_line(error)}; choose another folder") from error
+        raise InputError(f"{folder} cannot be written: {first_line(error)}; choose another folder") from error
 
 
 def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts:
@@ -295,7 +295,7 @@ def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts
         index = faiss.read_index(str(folder / INDEX))
         remainders = np.load(folder / REMAINDERS) if settings["prior_apart"] else None
     except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"the index in {folder} cannot be read ({_first_line(error)}): build it again") from error
+        raise InputError(f"the index in {folder} cannot be read ({first_line(error)}): build it again") from error
     transform = (Folding if options.transform == "folding" else Centring).load(folder / TRANSFORM)
     count, width = settings["count"], settings["width"]
     pairs = {
@@ -326,7 +326,3 @@ def _settings(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is not that of an index of this version: build the index again") from error
     return dict(settings)
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
