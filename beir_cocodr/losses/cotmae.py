@@ -37,18 +37,16 @@ def accumulated(loss: Callable[[slice], Tensor], parts: Iterable[slice], paramet
     # The share of a part shrinks with their number.
     scale = _SCALE * 2.0 ** (len(slices) - 1).bit_length()
     values: list[Tensor] = []
-    gradients: list[Tensor | None] = [None] * len(weights)
+    gradients: dict[int, Tensor] = {}
     for rows in slices:
         value = loss(rows)
-        found = torch.autograd.grad(scale * value, weights, allow_unused=True)
         values.append(value.detach())
-        for i, gradient in enumerate(found):
-            before = gradients[i]
+        for i, gradient in enumerate(torch.autograd.grad(scale * value, weights, allow_unused=True)):
             if gradient is not None:  # two parameters may be given one tensor, which is added to below
-                gradients[i] = gradient.clone() if before is None else before.add_(gradient)
-    used = [(p, g.div_(scale)) for p, g in zip(weights, gradients, strict=True) if g is not None]
+                gradients[i] = gradients[i].add_(gradient) if i in gradients else gradient.clone()
+    used = [gradient.div_(scale) for gradient in gradients.values()]
     total: Tensor = _Known.apply(  # type: ignore[no-untyped-call]
-        torch.stack(values).sum(), [gradient for _, gradient in used], *(weight for weight, _ in used)
+        torch.stack(values).sum(), used, *(weights[i] for i in gradients)
     )
     return total
 

@@ -73,14 +73,11 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         padding = self.tokenizer_decoder.pad_token_id
         tokens = (columns[1]["input_ids"][:, 1:] != padding).sum(dim=1)  # (B,), the first is given
         total = sum_over_ranks(tokens.sum()) / world_size()
-        if self.mini_batch_size is None:
-            whole: Tensor = self._mean(columns, slice(None), labels) * (tokens.sum() / total)
-            return whole
-        losses = []
-        for begin in range(0, len(tokens), self.mini_batch_size):
-            rows = slice(begin, begin + self.mini_batch_size)
-            mean = checkpoint(partial(self._mean, columns, rows, labels), use_reentrant=False)
-            losses.append(mean * (tokens[rows].sum() / total))
+        losses, size = [], self.mini_batch_size or len(tokens)
+        for rows in (slice(i, i + size) for i in range(0, len(tokens), size)):
+            mean = partial(self._mean, columns, rows, labels)
+            value = mean() if self.mini_batch_size is None else checkpoint(mean, use_reentrant=False)
+            losses.append(value * (tokens[rows].sum() / total))
         return torch.stack(losses).sum()
 
     def _mean(self, columns: list[dict[str, Tensor]], rows: slice, labels: Tensor | None) -> Tensor:
