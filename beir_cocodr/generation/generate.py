@@ -17,8 +17,9 @@ from tqdm import tqdm
 
 from beir_cocodr.data.beir_folder import link_corpus
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import PassageReader
-from beir_cocodr.data.text import WORDS, TextFormat, TokenCounter, load_tokenizer, token_counter, word_counter
+from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import (
@@ -36,6 +37,7 @@ from beir_cocodr.generation.shards import (
     write_queries,
 )
 from beir_cocodr.io import is_incidental, locked, output_folder
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import Json, versions
 
 _PLAN_FILE = "plan.json"
@@ -54,23 +56,20 @@ class UnfinishedGeneration:
         return asdict(self)
 
 
-def lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | None:
-    """Take ``output`` for a plan, together with other processes that follow the same one.
-
-    Returns:
-        None where there is something to do, else the record of what is already there.
-
-    Raises:
-        InputError: the folder holds something else, or was begun or finished under another plan.
+def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | None:
+    """Take ``output`` for a plan, together with other processes that follow the same one; the record of what is there
+    where nothing is left to do.
     """
     output_folder(output)
     if (output / GENERATION_FILE).is_file():
         record = read_generation(output)
         _check_plan(output, plan.changes(record, selection=True))
-        tidy(output)  # after a run that died as it finished
+        _tidy(output)  # after a run that died as it finished
         return record
     begun = output / SHARDS / _PLAN_FILE
-    if not begun.is_file() and _strangers(output):
+    found = [*output.iterdir(), *(output / SHARDS).glob("*")]
+    # What other processes of this plan make as they begin, or left as they died, is no obstacle.
+    if not begun.is_file() and any(path != output / SHARDS and not is_incidental(path) for path in found):
         raise InputError(f"{output} is not empty, and no queries were generated in it; choose another --output")
     with locked(output):
         if begun.is_file():
@@ -87,13 +86,7 @@ def _check_plan(output: Path, changed: list[str]) -> None:
         )
 
 
-def _strangers(output: Path) -> bool:
-    """Whether a folder without a plan holds anything that is not of a process that just begins or died so."""
-    found = [*output.iterdir(), *(output / SHARDS).glob("*")]
-    return any(path != output / SHARDS and not is_incidental(path) for path in found)
-
-
-def tidy(output: Path) -> None:
+def _tidy(output: Path) -> None:
     """Remove what only unfinished work needs."""
     shutil.rmtree(output / SHARDS, ignore_errors=True)
 
@@ -136,33 +129,40 @@ def generate_queries(
     options = options or GenerationOptions()
     number, parts = part
     if not 1 <= number <= parts:
-        raise InputError(f"shard {number}/{parts}: say i/n with i from 1 to n")
+        raise InputError(f"shard {number}/{parts}: use i/n with i from 1 to n")
     collection = load_collection(dataset, labels="none")
-    maker, counter = _generator(generator, collection, options, device)
-    consistency = _filter(collection, options, device, progress)
-    plan = _plan(collection, maker, counter, options)
-    if (record := lock_generation(output, plan)) is not None:
+    documents = collection.documents
+    maker, counter = _generator(generator, documents, options, device)
+    consistency = None
+    if options.filter_retriever is not None:
+        search = SearchOptions(EncoderOptions(device=device), options.analyzer, progress=progress)
+        consistency = ConsistencyFilter(documents, options.filter_retriever, options.filter_top, search)
+    source = GeneratedFrom(documents.content_hash, collection.name, len(documents), collection.counts)
+    plan = GenerationPlan(source, options.generation(), maker.describe(), counter.sha256, selection=options.selection())
+    if (record := _lock_generation(output, plan)) is not None:
         return record
-    shards = QueryShards(output, len(collection.documents), options.shard_documents)
-    text_format = TextFormat(title_separator=options.title_separator)
-    reader = PassageReader(collection.documents, text_format, counter.count, options.passage_tokens, options.language)
-    mine = [shard for shard in range(number - 1, shards.count, parts) if not shards.is_done(shard)]
-    if mine:
+    shards = QueryShards(output, len(documents), options.shard_documents)
+    reader = PassageReader(documents, options.text_format, counter.count, options.passage_tokens, options.language)
+    if mine := [shard for shard in shards.missing() if shard % parts == number - 1]:
         if options.max_passages is not None:
             reader.draw(options.max_passages, options.seed, shards.folder)
         maker.prepare(shards.folder)
     for shard in tqdm(mine, desc="Queries", unit="shard", disable=not progress):
         if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
             break
-        _make(shard, shards, reader, maker, options)
+        begun = time.perf_counter()
+        passages, counts = reader.read(shards.rows(shard))
+        generated = maker.generate(passages, shard)
+        queries, cleaned = clean_queries(generated.queries, options.max_length)
+        shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
     if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
-        log.info("%s: %d of %d shards are left to other processes", output, missing, shards.count)
-        return UnfinishedGeneration(shards.count, missing)
+        log.info("%s: %d of %d shards are left to other processes", output, len(missing), shards.count)
+        return UnfinishedGeneration(shards.count, len(missing))
     return _finish(output, shards, collection, plan, options, consistency)
 
 
 def _generator(
-    name: str, collection: Collection, options: GenerationOptions, device: str | None
+    name: str, documents: Documents, options: GenerationOptions, device: str | None
 ) -> tuple[Generator, TokenCounter]:
     counting = options.counting(name)
     if name == "lexical":
@@ -170,50 +170,13 @@ def _generator(
 
         if options.prefix is not None or options.prompt is not None:
             raise InputError("the lexical generator reads no prefix and no prompt; leave them out")
-        text_format = TextFormat(title_separator=options.title_separator)
-        lexical = LexicalGenerator(
-            collection.documents, text_format, options.per_passage, options.language, options.max_length, options.seed
-        )
         assert counting is not None
-        return lexical, named_counter(counting)
+        return LexicalGenerator(documents, options), named_counter(counting)
     # Imported here because a run without a model must not pay for torch.
     from beir_cocodr.generation.language_model import ModelGenerator
 
     model = ModelGenerator(name, options, device)
     return model, model.counter if counting is None else named_counter(counting)
-
-
-def _filter(
-    collection: Collection, options: GenerationOptions, device: str | None, progress: bool
-) -> ConsistencyFilter | None:
-    if options.filter_retriever is None:
-        return None
-    consistency = ConsistencyFilter(
-        collection.documents, options.filter_retriever, options.filter_top, options.analyzer, device, progress
-    )
-    consistency.check()
-    return consistency
-
-
-def _plan(
-    collection: Collection, maker: Generator, counter: TokenCounter, options: GenerationOptions
-) -> GenerationPlan:
-    documents = collection.documents
-    return GenerationPlan(
-        GeneratedFrom(documents.content_hash, collection.name, len(documents), collection.counts),
-        options.generation(),
-        maker.describe(),
-        counter.sha256,
-        options.selection(),
-    )
-
-
-def _make(shard: int, shards: QueryShards, reader: PassageReader, maker: Generator, options: GenerationOptions) -> None:
-    begun = time.perf_counter()
-    passages, counts = reader.read(shards.rows(shard))
-    generated = maker.generate(passages, shard)
-    queries, cleaned = clean_queries(generated.queries, options.max_length)
-    shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
 
 
 def _finish(
@@ -226,13 +189,13 @@ def _finish(
 ) -> GenerationRecord:
     with locked(output):
         if (output / GENERATION_FILE).is_file():  # another process was faster
-            tidy(output)
+            _tidy(output)
             return read_generation(output)
         begun = time.perf_counter()
         counts, seconds = shards.totals()
         if counts["generated"] == counts["empty"]:
-            tidy(output)
-            raise InputError(_nothing(collection.name, counts))
+            _tidy(output)
+            raise InputError(_describe_nothing(collection.name, counts))
         kept, selected = select_queries(shards, options.dedupe, consistency)
         if not kept.any():
             raise InputError(
@@ -249,12 +212,13 @@ def _finish(
         )
         # The record comes last: its presence says that the folder is complete.
         record.write(output / GENERATION_FILE)
-        tidy(output)
-    _log_counts(collection.name, record.counts)
+        _tidy(output)
+    counted = ", ".join(f"{kind}: {count}" for kind, count in record.counts.items() if count)
+    log.info("%s: %s", collection.name, counted)
     return record
 
 
-def _nothing(name: str, counts: dict[str, int]) -> str:
+def _describe_nothing(name: str, counts: dict[str, int]) -> str:
     if not counts["passages"]:
         return f"{name}: no document has any text, so there is nothing to generate queries from"
     return (
@@ -263,17 +227,8 @@ def _nothing(name: str, counts: dict[str, int]) -> str:
     )
 
 
-def _log_counts(name: str, counts: dict[str, int]) -> None:
-    told = ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
-    log.info("%s: %s", name, told)
-
-
 def named_counter(name: str) -> TokenCounter:
-    """Counts by a name: ``words``, ``minilm``, a folder with a tokenizer, or a name on the hub.
-
-    Raises:
-        InputError: there is no such tokenizer, or it has no vocabulary.
-    """
+    """Counts by a name: ``words``, ``minilm``, a folder with a tokenizer, or a name on the hub."""
     if name == WORDS:
         return word_counter()
     # Imported here because counting words must not cost the seconds that transformers takes.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import load_tokenizer, token_counter
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.generation.options import PLACEHOLDER, GenerationOptions
 from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.models.loading import weights_sha256
@@ -25,26 +24,8 @@ from beir_cocodr.records import Json
 Kind = Literal["seq2seq", "causal"]
 
 
-@dataclass(frozen=True)
-class GeneratorModel:
-    """A language model in evaluation mode, its tokenizer, and which of the two kinds it is."""
-
-    model: Any
-    tokenizer: Any
-    kind: Kind
-
-
-def load_generator_model(name: str, device: str | None = None) -> GeneratorModel:
-    """Load an encoder-decoder or a causal language model; in bfloat16 on a GPU, in float32 elsewhere.
-
-    Args:
-        name: a hub name or a folder.
-        device: default: a GPU if there is one.
-
-    Raises:
-        InputError: there is no such model or device, it has no decoder or no tokenizer, or the decoder's weights are
-            missing.
-    """
+def _load(name: str, device: str | None) -> tuple[Any, Any, Kind]:
+    """A language model in evaluation mode, its tokenizer, and its kind; in bfloat16 on a GPU, in float32 elsewhere."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
     try:
@@ -55,9 +36,8 @@ def load_generator_model(name: str, device: str | None = None) -> GeneratorModel
     except InputError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unreadable")
         raise InputError(
-            f"generator {name!r} is neither 'lexical' nor a language model that can be loaded now ({reason})"
+            f"generator {name!r} is neither 'lexical' nor a language model that can be loaded now ({first_line(error)})"
         ) from error
     if missing := sorted(info["missing_keys"]):
         raise InputError(
@@ -68,7 +48,11 @@ def load_generator_model(name: str, device: str | None = None) -> GeneratorModel
         model = model.eval().to(place)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {device!r} cannot be used; choose another --device") from error
-    return GeneratorModel(model, _ready(tokenizer, kind), kind)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if kind == "causal":
+        tokenizer.padding_side = "left"  # what is written has to follow the prompt at once
+    return model, tokenizer, kind
 
 
 def _kind(name: str, config: Any) -> Kind:
@@ -83,14 +67,6 @@ def _kind(name: str, config: Any) -> Kind:
         f"generator {name!r} is a {config.model_type} without a decoder, which cannot write; name an "
         "encoder-decoder such as a doc2query T5, a causal language model, or 'lexical'"
     )
-
-
-def _ready(tokenizer: Any, kind: Kind) -> Any:
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    if kind == "causal":
-        tokenizer.padding_side = "left"  # what is written has to follow the prompt at once
-    return tokenizer
 
 
 log = logging.getLogger(__name__)
@@ -110,22 +86,22 @@ class ModelGenerator:
 
     Args:
         name: a hub name or a folder, of any encoder-decoder or causal model.
-        options: see :class:`GenerationOptions`.
+        options: how queries are generated.
         device: default: a GPU if there is one. On a GPU the model runs in bfloat16.
 
     Attributes:
         counter: counts tokens as the model does.
 
     Raises:
-        InputError: there is no such model, or it has no decoder.
+        InputError: there is no such model or device, it has no decoder or tokenizer, or the decoder's weights are
+            missing.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
     """
 
     def __init__(self, name: str, options: GenerationOptions, device: str | None = None) -> None:
         self.name, self.options = name, options
-        loaded = load_generator_model(name, device)
-        self.model, self.tokenizer, self.kind = loaded.model, loaded.tokenizer, loaded.kind
+        self.model, self.tokenizer, self.kind = _load(name, device)
         self.counter = token_counter(self.tokenizer)
         self.template = _template(name, self.kind, options)
         self.room = self._room()
@@ -182,19 +158,20 @@ class ModelGenerator:
 
     def _prompts(self, texts: list[str]) -> tuple[list[str], int]:
         """What the model reads for each passage, and how many passages were cut."""
-        prompts = [self.template.replace(PLACEHOLDER, text) for text in texts]
-        room, cut = self.room, 0
-        for i, tokens in enumerate(self.counter.count(prompts) if room else []):
-            if room and tokens > room:
-                cut += 1
-                prompts[i] = self._shortened(texts[i], room)
-        return prompts, cut
+        if self.room is None:
+            return self._filled(texts), 0
+        lengths = self._prompt_tokens(texts)
+        shortened = [
+            text if length <= self.room else fitting_prefix(text, self._prompt_tokens, self.room)
+            for text, length in zip(texts, lengths, strict=True)
+        ]
+        return self._filled(shortened), sum(length > self.room for length in lengths)
 
-    def _shortened(self, text: str, room: int) -> str:
-        def prompt_tokens(parts: Sequence[str]) -> list[int]:
-            return self.counter.count([self.template.replace(PLACEHOLDER, part) for part in parts])
+    def _filled(self, texts: Sequence[str]) -> list[str]:
+        return [self.template.replace(PLACEHOLDER, text) for text in texts]
 
-        return self.template.replace(PLACEHOLDER, fitting_prefix(text, prompt_tokens, room))
+    def _prompt_tokens(self, texts: Sequence[str]) -> list[int]:
+        return self.counter.count(self._filled(texts))
 
     def _room(self) -> int | None:
         """The most tokens of a prompt; None where nothing is known to limit them."""
@@ -204,7 +181,7 @@ class ModelGenerator:
         if not limits:
             return None
         room: int = min(limits) - (self.options.max_length if self.kind == "causal" else 0)
-        [needed] = self.counter.count([self.template.replace(PLACEHOLDER, "")])
+        [needed] = self._prompt_tokens([""])
         if room < needed + 8:
             raise InputError(
                 f"generator {self.name!r} reads {min(limits)} tokens, too few for its prompt and a query of "

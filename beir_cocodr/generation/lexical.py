@@ -19,6 +19,7 @@ import numpy.typing as npt
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, fitting_prefix, sentence_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
+from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.io import save_array
 from beir_cocodr.records import Json
@@ -31,12 +32,7 @@ _CHUNK = 1000
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """Document frequencies of hashed words.
-
-    Attributes:
-        counts: (2^22,) uint32, documents by hash of a word.
-        documents: N.
-    """
+    """Document frequencies by hash of a word, (2^22,) uint32, and N, the number of documents."""
 
     counts: npt.NDArray[np.uint32]
     documents: int
@@ -57,14 +53,8 @@ class DocumentFrequencies:
         return cls(saved[:-1], int(saved[-1]))
 
 
-def count_document_frequencies(documents: Documents, text_format: TextFormat | None = None) -> DocumentFrequencies:
-    """Count the words of a corpus, streamed.
-
-    Args:
-        documents: the corpus.
-        text_format: joins titles and texts.
-    """
-    text_format = text_format or TextFormat()
+def count_document_frequencies(documents: Documents, text_format: TextFormat) -> DocumentFrequencies:
+    """Count the words of a corpus, streamed."""
     counts = np.zeros(_BUCKETS, np.uint32)
     for chunk in documents.chunks(_CHUNK):
         found = [_buckets(set(words(text_format.document(document)))) for document in chunk]
@@ -102,25 +92,12 @@ class LexicalGenerator:
 
     Args:
         documents: the corpus.
-        text_format: joins titles and texts.
-        per_passage: queries of a passage.
-        language: of the sentences, see :func:`sentence_ranges`.
-        max_length: the most words of a query, as :func:`count_units` counts them; a longer one is cut.
-        seed: of all choices.
+        options: title_separator, per_passage, language, seed, and max_length, the most words of a query, as
+            :func:`count_units` counts them; a longer one is cut.
     """
 
-    def __init__(
-        self,
-        documents: Documents,
-        text_format: TextFormat | None = None,
-        per_passage: int = 5,
-        language: str = "en",
-        max_length: int = 64,
-        seed: int = 42,
-    ) -> None:
-        self.documents, self.text_format = documents, text_format or TextFormat()
-        self.per_passage, self.language = per_passage, language
-        self.max_length, self.seed = max_length, seed
+    def __init__(self, documents: Documents, options: GenerationOptions) -> None:
+        self.documents, self.options = documents, options
         self._frequencies: DocumentFrequencies | None = None
 
     def describe(self) -> Json:
@@ -131,7 +108,7 @@ class LexicalGenerator:
         saved = folder / _FREQUENCIES
         if not saved.is_file():
             log.info("counting the words of %d documents", len(self.documents))
-            count_document_frequencies(self.documents, self.text_format).save(saved)
+            count_document_frequencies(self.documents, self.options.text_format).save(saved)
         self._frequencies = DocumentFrequencies.load(saved)
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
@@ -142,13 +119,13 @@ class LexicalGenerator:
 
     def _limited(self, text: str) -> Query:
         count = word_counter().count
-        if count([text])[0] <= self.max_length:
+        if count([text])[0] <= self.options.max_length:
             return Query(text)
-        return Query(fitting_prefix(text, count, self.max_length), cut=True)
+        return Query(fitting_prefix(text, count, self.options.max_length), cut=True)
 
     def _queries(self, passage: Passage) -> list[tuple[str, str]]:
         """The queries of one passage, each behind its kind."""
-        rng = np.random.default_rng((self.seed, passage.row, passage.number))
+        rng = np.random.default_rng((self.options.seed, passage.row, passage.number))
         whole = words(passage.text)
         weights = self._weights(whole)
         kinds = {
@@ -158,14 +135,14 @@ class LexicalGenerator:
         }
         given: set[tuple[str, ...]] = {tuple(whole), ()}
         queries: list[tuple[str, str]] = []
-        while kinds and len(queries) < self.per_passage:
+        while kinds and len(queries) < self.options.per_passage:
             kind = list(kinds)[int(rng.integers(len(kinds)))]
             text = next((text for text in kinds[kind] if tuple(words(text)) not in given), None)
             if text is None:
                 del kinds[kind]
-                continue
-            given.add(tuple(words(text)))
-            queries.append((kind, text))
+            else:
+                given.add(tuple(words(text)))
+                queries.append((kind, text))
         return queries
 
     def _weights(self, terms: list[str]) -> dict[str, float]:
@@ -180,15 +157,13 @@ class LexicalGenerator:
         text = passage.text
         if passage.start == 0 and passage.title and text.startswith(passage.title):
             text = text[len(passage.title) :]
-        found = [text[start:end] for start, end in sentence_ranges(text, self.language)]
-        salience = [_salience(words(sentence), weights) for sentence in found]
-        for i in sorted(range(len(found)), key=lambda i: -salience[i]):
-            yield found[i]
+        found = [text[start:end] for start, end in sentence_ranges(text, self.options.language)]
+        yield from sorted(found, key=lambda sentence: -_salience(sentence, weights))
 
 
-def _salience(terms: list[str], weights: dict[str, float]) -> float:
+def _salience(sentence: str, weights: dict[str, float]) -> float:
     # A dictionary, as the order of a set, and with it the sum, changes from process to process.
-    distinct: dict[str, None] = dict.fromkeys(terms)
+    distinct = dict.fromkeys(words(sentence))
     # A pair of characters at the border of two sentences is no word of either.
     return sum(weights.get(term, 0.0) for term in distinct) / math.sqrt(max(1, len(distinct)))
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from beir_cocodr.data.text import WORDS
-from beir_cocodr.errors import InputError
+from beir_cocodr.data.text import WORDS, TextFormat
+from beir_cocodr.errors import InputError, check_at_least
 from beir_cocodr.models.spec import option
 from beir_cocodr.records import Json
 
 #: What decides which of the generated queries stay; everything else decides what is generated.
 SELECTION = ("dedupe", "filter_retriever", "filter_top", "analyzer")
-
-_POSITIVE = ("per_passage", "batch_size", "shard_documents", "filter_top", "max_length", "top_k")
 
 #: Where a prompt takes its passage.
 PLACEHOLDER = "{passage}"
@@ -76,19 +74,20 @@ class GenerationOptions:
     analyzer: str = option("english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer")
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_passages is not None and self.max_passages < 1:
-            raise InputError(f"max_passages must be at least 1, not {self.max_passages}")
-        if self.passage_tokens < 8:
-            raise InputError(f"passage_tokens must be at least 8, not {self.passage_tokens}")
+        check_at_least(self, 1, "per_passage", "batch_size", "shard_documents", "filter_top", "max_length", "top_k")
+        if self.max_passages is not None:
+            check_at_least(self, 1, "max_passages")
+        check_at_least(self, 8, "passage_tokens")
+        check_at_least(self, 0, "seed")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if self.seed < 0:
-            raise InputError(f"seed must not be negative, it is {self.seed}")
         if self.prompt is not None and self.prompt.count(PLACEHOLDER) != 1:
             raise InputError(f"the prompt needs {PLACEHOLDER} once, where the passage goes: {self.prompt!r}")
+
+    @property
+    def text_format(self) -> TextFormat:
+        """Joins titles and texts."""
+        return TextFormat(title_separator=self.title_separator)
 
     def counting(self, generator: str) -> str | None:
         """The name of the tokenizer that counts a passage's tokens; None where the model's own does."""

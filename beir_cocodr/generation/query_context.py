@@ -20,15 +20,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import atomic_path, cache_folder, file_state, text_sha256
 
-_SCHEMA = pa.schema(
-    [
-        ("document", pa.large_string()),
-        ("row", pa.int64()),
-        ("number", pa.int64()),
-        ("text", pa.large_string()),
-        ("queries", pa.list_(pa.large_string())),
-    ]
-)
+_PLACE = [("document", pa.large_string()), ("row", pa.int64()), ("number", pa.int64())]
+_SCHEMA = pa.schema([*_PLACE, ("text", pa.large_string()), ("queries", pa.list_(pa.large_string()))])
 
 _BATCH_ROWS = 1024
 
@@ -85,8 +78,10 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
     key = (_FORMAT, *file_state(queries), documents.content_hash, separator, str(queries_per_passage))
     table = cache_folder("query-context") / f"{text_sha256(*key)[:32]}.arrow"
     if not table.is_file():
-        rows = _rows(_passages(queries, queries_per_passage), documents, TextFormat(separator), queries)
-        _write(table, rows)
+        passages = _passages(queries, queries_per_passage)
+        with atomic_path(table) as draft, draft.open("wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
+            for batch in _rows(passages, documents, TextFormat(separator), queries):
+                writer.write_batch(batch)
     return Dataset.from_file(str(table))
 
 
@@ -137,10 +132,3 @@ def _rows(
         ]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
         yield pa.record_batch(arrays, schema=_SCHEMA)
-
-
-def _write(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
-    """Write an Arrow stream, the layout that ``datasets`` maps, in one step."""
-    with atomic_path(path) as temporary, temporary.open("wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
-        for batch in batches:
-            writer.write_batch(batch)

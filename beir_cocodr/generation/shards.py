@@ -12,10 +12,10 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -27,18 +27,14 @@ from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json, Record
+from beir_cocodr.retrieval.ranking import Retriever
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 
 class Query(NamedTuple):
-    """A generated query, before anything is made of it.
-
-    Attributes:
-        text: as it was generated; may be empty.
-        cut: whether it was ended by a limit instead of by its generator.
-    """
+    """A query as it was generated, maybe empty, and whether a limit ended it instead of its generator."""
 
     text: str
     cut: bool = False
@@ -52,7 +48,7 @@ class Generated(NamedTuple):
 
 
 class Generator(Protocol):
-    """Anything that makes queries for passages."""
+    """What makes queries for passages."""
 
     def describe(self) -> Json:
         """What the queries depend on beside passages and options: name, kind, hash of weights, precision."""
@@ -69,12 +65,7 @@ SHARDS = "shards"
 
 
 class PassageQueries(NamedTuple):
-    """A passage by its place, and the texts generated for it; "" where nothing came out.
-
-    Attributes:
-        row, number, start, end: see :class:`Passage`.
-        queries: cleaned texts.
-    """
+    """A passage by its place, see :class:`Passage`, and the cleaned texts made for it, "" where nothing came out."""
 
     row: int
     number: int
@@ -84,13 +75,7 @@ class PassageQueries(NamedTuple):
 
 
 class QueryShards:
-    """The shards of one corpus: consecutive documents, ``shard_documents`` of them each.
-
-    Args:
-        output: the folder below which they stand.
-        documents: of the corpus.
-        shard_documents: of a shard; the last may have fewer.
-    """
+    """The shards of a corpus below an output: ``shard_documents`` consecutive documents each, fewer in the last."""
 
     def __init__(self, output: Path, documents: int, shard_documents: int) -> None:
         self.folder, self.documents, self.shard_documents = output / SHARDS, documents, shard_documents
@@ -101,26 +86,18 @@ class QueryShards:
         start = shard * self.shard_documents
         return range(start, min(start + self.shard_documents, self.documents))
 
-    def is_done(self, shard: int) -> bool:
-        return self._file(shard).is_file()
-
-    def missing(self) -> int:
-        """How many shards are not finished."""
-        return sum(not self.is_done(shard) for shard in range(self.count))
+    def missing(self) -> list[int]:
+        """The shards that are not finished."""
+        return [shard for shard in range(self.count) if not self._file(shard).is_file()]
 
     def write(
-        self,
-        shard: int,
-        passages: Sequence[Passage],
-        queries: Sequence[Sequence[str]],
-        counts: Mapping[str, int],
-        seconds: float,
+        self, shard: int, passages: list[Passage], queries: list[list[str]], counts: dict[str, int], seconds: float
     ) -> None:
         """Write a finished shard in one step."""
         with atomic_writer(self._file(shard)) as file:
-            file.write(json.dumps({"counts": dict(counts), "seconds": seconds}) + "\n")
+            file.write(json.dumps({"counts": counts, "seconds": seconds}) + "\n")
             for passage, texts in zip(passages, queries, strict=True):
-                place = PassageQueries(passage.row, passage.number, passage.start, passage.end, list(texts))
+                place = PassageQueries(passage.row, passage.number, passage.start, passage.end, texts)
                 file.write(json.dumps(place, ensure_ascii=False) + "\n")
 
     def passages(self) -> Iterator[PassageQueries]:
@@ -131,13 +108,11 @@ class QueryShards:
 
     def totals(self) -> tuple[Counter[str], float]:
         """The counts of all shards, summed, and their seconds."""
+        heads = [next(self._lines(shard)) for shard in range(self.count)]
         counts: Counter[str] = Counter()
-        seconds = 0.0
-        for shard in range(self.count):
-            head = next(self._lines(shard))
+        for head in heads:
             counts.update(head["counts"])
-            seconds += head["seconds"]
-        return counts, seconds
+        return counts, sum(head["seconds"] for head in heads)
 
     def _lines(self, shard: int) -> Iterator[Any]:
         path = self._file(shard)
@@ -190,14 +165,12 @@ class GenerationPlan(Record):
     def changes(self, before: GenerationPlan, selection: bool) -> list[str]:
         """In which parts another plan differs, with its selection or without it."""
         then, now = before.to_json(), json.loads(json.dumps(self.to_json()))
-        changed = []
-        for key in ("dataset", "generator", "tokenizer_sha256", "settings", "selection")[: 4 + selection]:
-            old, new = then[key], now[key]
-            if not isinstance(new, dict) or not isinstance(old, dict):
-                changed += [key] * (old != new)
-                continue
-            names = [name for name in new if name not in _NAMES.get(key, ())]
-            changed += [f"{key}: {name}" for name in names if old.get(name) != new[name]]
+        changed = ["tokenizer_sha256"] if then["tokenizer_sha256"] != now["tokenizer_sha256"] else []
+        for part in ("dataset", "generator", "settings", "selection")[: 3 + selection]:
+            old, new = then[part], now[part]
+            assert isinstance(old, dict)
+            names = [name for name in new if name not in _NAMES.get(part, ())]
+            changed += [f"{part}: {name}" for name in names if old.get(name) != new[name]]
         return changed
 
 
@@ -217,11 +190,7 @@ class GenerationRecord(GenerationPlan):
 
 
 def read_generation(folder: Path) -> GenerationRecord:
-    """The record of a folder that ``generate-queries`` finished.
-
-    Raises:
-        InputError: there is none, or it is not one of ours.
-    """
+    """The record of a folder that ``generate-queries`` finished; an InputError where there is none."""
     path = folder / GENERATION_FILE
     if not path.is_file():
         raise InputError(f"{folder} has no {GENERATION_FILE}; make the folder with beir-cocodr generate-queries")
@@ -235,17 +204,11 @@ _CHARACTERS_A_TOKEN = 16
 
 
 def clean_queries(queries: Sequence[Sequence[Query]], max_length: int) -> tuple[list[list[str]], dict[str, int]]:
-    """The texts of generated queries on one line each, without control characters and surrounding space.
-
-    A text of more than 16 characters a token is cut there.
-
-    Args:
-        queries: for each passage.
-        max_length: the most tokens of a query.
+    """The texts of each passage's queries on one line each, without control characters and surrounding space; "" where
+    nothing is left. A text of more than 16 characters a token, of ``max_length``, is cut there.
 
     Returns:
-        The texts, "" where nothing is left, and the counts ``generated`` (all), ``empty`` and ``cut`` (ended by a
-        limit, the generator's or this one).
+        The texts, and the counts ``generated`` (all), ``empty`` and ``cut`` (by a limit, the generator's or this one).
     """
     counts = {"generated": 0, "empty": 0, "cut": 0}
     cleaned: list[list[str]] = []
@@ -272,52 +235,34 @@ class ConsistencyFilter:
         documents: the corpus that is searched.
         retriever: a name as for ``evaluate``: ``bm25``, ``minilm``, ``hybrid:M``, ...
         top: r.
-        analyzer: of BM25.
-        device: of an encoder.
-        progress: show bars on stderr.
+        search: how it searches.
 
     Raises:
-        InputError: there is no such retriever.
+        InputError: there is no such retriever, which is found out at once, before hours of generating.
 
     Source: Dai et al., 2022 (Promptagator), section 3.2, with r = 1.
     """
 
-    def __init__(
-        self,
-        documents: Documents,
-        retriever: str,
-        top: int = 1,
-        analyzer: str = "english",
-        device: str | None = None,
-        progress: bool = False,
-    ) -> None:
-        self.documents, self.retriever, self.top = documents, retriever, min(top, len(documents))
-        self.analyzer, self.device, self.progress = analyzer, device, progress
-
-    def check(self) -> None:
-        """Find out now whether the retriever can be had, before hours of generating."""
-        with tempfile.TemporaryDirectory() as folder:
-            self._retrievers(Path(folder)).get(self.retriever)
+    def __init__(self, documents: Documents, retriever: str, top: int, search: SearchOptions) -> None:
+        self.documents, self.retriever, self.top, self.search = documents, retriever, min(top, len(documents)), search
+        with self._open(None):
+            pass
 
     def keeps(self, queries: Iterable[tuple[int, str]], folder: Path) -> Iterator[np.ndarray]:
-        """For blocks of (row, query) pairs, in order, bool (n,): which queries find their row.
-
-        Args:
-            queries: a stream.
-            folder: where embeddings are written meanwhile.
+        """For blocks of a stream of (row, query), bool (n,): which queries find their row. Embeddings are written below
+        ``folder`` meanwhile.
         """
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            retriever = self._retrievers(Path(temporary)).get(self.retriever)
-            stream = iter(queries)
+        stream = iter(queries)
+        with self._open(folder) as retriever:
             while block := list(islice(stream, _BLOCK)):
                 texts = {str(i): text for i, (_, text) in enumerate(block)}
                 rows = np.array([row for row, _ in block])
                 yield (retriever.search(texts, self.top).rows == rows[:, None]).any(1)
 
-    def _retrievers(self, folder: Path) -> Retrievers:
-        encoder = EncoderOptions(device=self.device)
-        options = SearchOptions(encoder, self.analyzer, progress=self.progress)
-        return Retrievers(self.documents, folder, options)
+    @contextmanager
+    def _open(self, folder: Path | None) -> Iterator[Retriever]:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            yield Retrievers(self.documents, Path(temporary), self.search).get(self.retriever)
 
 
 #: The prefix that BEIR's and GPL's loaders expect of generated files.
@@ -326,14 +271,6 @@ QGEN_PREFIX = "qgen"
 _CHUNK = 1000
 
 Kept = npt.NDArray[np.bool_]
-
-
-class _Text(NamedTuple):
-    """A generated query: its place among all of them, its document's row, its text."""
-
-    place: int
-    row: int
-    text: str
 
 
 def select_queries(
@@ -351,20 +288,19 @@ def select_queries(
         bool (n,) over all generated queries in corpus order, and the counts ``duplicates`` and ``inconsistent``, of
         what was left out by either, in this order; a 0 where it was not asked for.
     """
-    kept = np.fromiter((bool(text.text) for text in _texts(shards)), bool)
+    kept = np.fromiter((bool(text) for _, text in _texts(shards)), bool)
     counts = {"duplicates": 0, "inconsistent": 0}
     if dedupe:
-        first = np.unique(hashes_of(text.text for text in _texts(shards)), return_index=True)[1]
+        first = np.unique(hashes_of(text for _, text in _texts(shards)), return_index=True)[1]
         unique = np.zeros(len(kept), bool)
         unique[first] = True
         counts["duplicates"] = int((kept & ~unique).sum())
         kept &= unique
     if consistency is not None:
-        places = np.flatnonzero(kept)
-        stream = ((text.row, text.text) for text in _texts(shards) if kept[text.place])
+        stream = compress(_texts(shards), kept)
         found = np.concatenate([np.zeros(0, bool), *consistency.keeps(stream, shards.folder)])
         counts["inconsistent"] = int((~found).sum())
-        kept[places[~found]] = False
+        kept[np.flatnonzero(kept)] = found
     return kept, counts
 
 
@@ -387,9 +323,11 @@ def write_queries(shards: QueryShards, kept: Kept, documents: Documents, output:
             left = kept[place : place + len(passage.queries)]
             place += len(passage.queries)
             counts["passages_without_query"] += not left.any()
+            metadata = {"document": document, "number": passage.number, "start": passage.start, "end": passage.end}
             for number in np.flatnonzero(left).tolist():
                 id = f"genQ{passage.row}-{passage.number}-{number}"
-                to_queries.write(_line(id, passage.queries[number], document, passage))
+                query = {"_id": id, "text": passage.queries[number], "metadata": metadata}
+                to_queries.write(json.dumps(query, ensure_ascii=False) + "\n")
                 to_qrels.write(f"{id}\t{document}\t1\n")
                 counts["queries"] += 1
     link_beside(queries, f"{QGEN_PREFIX}-{queries.name}")
@@ -397,17 +335,9 @@ def write_queries(shards: QueryShards, kept: Kept, documents: Documents, output:
     return dict(counts)
 
 
-def _line(id: str, text: str, document: str, passage: PassageQueries) -> str:
-    metadata = {"document": document, "number": passage.number, "start": passage.start, "end": passage.end}
-    return json.dumps({"_id": id, "text": text, "metadata": metadata}, ensure_ascii=False) + "\n"
-
-
-def _texts(shards: QueryShards) -> Iterator[_Text]:
-    place = 0
-    for passage in shards.passages():
-        for text in passage.queries:
-            yield _Text(place, passage.row, text)
-            place += 1
+def _texts(shards: QueryShards) -> Iterator[tuple[int, str]]:
+    """The row of its document and the text of every generated query."""
+    return ((passage.row, text) for passage in shards.passages() for text in passage.queries)
 
 
 def _with_ids(shards: QueryShards, documents: Documents) -> Iterator[tuple[PassageQueries, str]]:

@@ -16,6 +16,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.passages import Passage, sentence_ranges
 from beir_cocodr.data.text import TextFormat, words
 from beir_cocodr.generation.lexical import DocumentFrequencies, LexicalGenerator, count_document_frequencies
+from beir_cocodr.generation.options import GenerationOptions
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def passages_of(documents, texts):
 
 @pytest.fixture(scope="module")
 def made(documents, texts, tmp_path_factory):
-    generator = LexicalGenerator(documents, per_passage=8)
+    generator = LexicalGenerator(documents, GenerationOptions(per_passage=8))
     generator.prepare(tmp_path_factory.mktemp("lexical"))
     passages = passages_of(documents, texts)
     return passages, generator.generate(passages, 0)
@@ -45,7 +46,7 @@ def made(documents, texts, tmp_path_factory):
 
 def test_document_frequencies_are_those_of_counting(documents, texts, tmp_path):
     expected = Counter(word for text in texts for word in set(words(text)))
-    counted = count_document_frequencies(documents)
+    counted = count_document_frequencies(documents, TextFormat())
     counted.save(tmp_path / "df.npy")
     for frequencies in (counted, DocumentFrequencies.load(tmp_path / "df.npy")):
         idf = frequencies.idf(list(expected))
@@ -110,7 +111,7 @@ def test_the_first_sentence_given_is_the_most_salient(made, texts):
 
 def one(text: str, title: str = "", **options) -> list[str]:
     frequencies = DocumentFrequencies(np.ones(1 << 22, np.uint32), 10)
-    generator = LexicalGenerator(None, **options)
+    generator = LexicalGenerator(None, GenerationOptions(**options))
     generator._frequencies = frequencies
     [queries] = generator.generate([Passage(0, 0, 0, len(text), text, title)], 0).queries
     return [query.text for query in queries]
@@ -131,7 +132,7 @@ def test_languages_without_spaces():
 
 def test_long_queries_are_cut_and_say_so():
     frequencies = DocumentFrequencies(np.ones(1 << 22, np.uint32), 10)
-    generator = LexicalGenerator(None, per_passage=50, max_length=4)
+    generator = LexicalGenerator(None, GenerationOptions(per_passage=50, max_length=4))
     generator._frequencies = frequencies
     text = "one two three four five six seven. Eight."
     [queries] = generator.generate([Passage(0, 0, 0, len(text), text, "")], 0).queries

@@ -19,6 +19,7 @@ from beir_cocodr.data.spans import Range, span_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
 from beir_cocodr.evaluation.records import TRAINED_ON, PseudoQueryFigures
 from beir_cocodr.generation.lexical import LexicalGenerator
+from beir_cocodr.generation.options import GenerationOptions
 
 #: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its rank).
 DEPTH = 10
@@ -182,7 +183,7 @@ def lexical_queries(
     rng = np.random.default_rng(seed)
     text_format = TextFormat()
     reader = PassageReader(documents, text_format, word_counter().count, 144, "en")
-    generator = LexicalGenerator(documents, text_format, per_passage=1, seed=seed)
+    generator = LexicalGenerator(documents, GenerationOptions(per_passage=1, seed=seed))
     generator.prepare(folder)
     order = rng.permutation(len(documents))[: _LOOKS * size]
     texts: list[str] = []
