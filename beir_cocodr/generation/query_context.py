@@ -20,8 +20,10 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import atomic_path, cache_folder, file_state, text_sha256
 
-_PLACE = [("document", pa.large_string()), ("row", pa.int64()), ("number", pa.int64())]
-_SCHEMA = pa.schema([*_PLACE, ("text", pa.large_string()), ("queries", pa.list_(pa.large_string()))])
+_TEXT = pa.large_string()
+_SCHEMA = pa.schema(
+    {"document": _TEXT, "row": pa.int64(), "number": pa.int64(), "text": _TEXT, "queries": pa.list_(_TEXT)}
+)
 
 _BATCH_ROWS = 1024
 
