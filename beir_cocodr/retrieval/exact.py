@@ -169,7 +169,7 @@ class ExactSearch:
         try:
             scores, rows = search_chunks(
                 self._encode(list(queries.values()), "queries"),
-                (self._encode(chunk, "corpus") for chunk in source.chunks(self.corpus_chunk_size)),
+                (self._encode(chunk, "documents") for chunk in source.chunks(self.corpus_chunk_size)),
                 top_k,
                 source.tie_ranks(),
                 similarity=similarity,
@@ -197,9 +197,10 @@ class ExactSearch:
             )
         return similarity
 
-    def _encode(self, texts: Sequence[Any], what: Literal["queries", "corpus"]) -> Tensor:
+    def _encode(self, texts: Sequence[Any], what: Literal["queries", "documents"]) -> Tensor:
         """What the model returns (tensor, array, or list of either) as (n, d)."""
-        encoded = getattr(self.model, f"encode_{what}")(
+        encode = self.model.encode_queries if what == "queries" else self.model.encode_corpus
+        encoded = encode(
             texts,
             batch_size=self.batch_size,
             show_progress_bar=self.show_progress_bar,
@@ -210,9 +211,8 @@ class ExactSearch:
         matrix = torch.as_tensor(encoded)
         matrix = matrix[None] if matrix.ndim == 1 else matrix
         if matrix.ndim != 2 or len(matrix) != len(texts):
-            raise InputError(
-                f"the model returned embeddings of shape {tuple(matrix.shape)} for {len(texts)} texts of the {what}"
-            )
+            shape = tuple(matrix.shape)
+            raise InputError(f"the model returned embeddings of shape {shape} for {len(texts)} {what}")
         return matrix
 
 
