@@ -35,6 +35,12 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def wait_for_all() -> None:
+    """Wait until every process is here; does nothing on one."""
+    if world_size() > 1:
+        dist.barrier()
+
+
 def _distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 

@@ -2,7 +2,8 @@
 
 Everything is written beside its final place, in a folder whose name begins with ``.unfinished-``, and takes its name in
 one step: a run that dies leaves nothing half-written under a name that is read. What such a run leaves is removed by
-the next one that holds the folder (:func:`sole_writer`), or after a day (:func:`cache_folder`).
+the next one that holds the folder (:func:`sole_writer`), or after a day (:func:`cache_folder`). Results of one run
+stand in a folder of their own (:func:`results_folder`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
@@ -25,6 +28,8 @@ from beir_cocodr.errors import InputError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+Json = dict[str, object]
 
 _UNFINISHED, _LOCK = ".unfinished-", ".lock"
 
@@ -157,15 +162,127 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
         yield
 
 
+# Folders that the running thread holds, so that a part of its work may ask for them again.
+_HELD: ContextVar[frozenset[Path]] = ContextVar("_HELD", default=frozenset())
+
+
+@contextmanager
+def _holding(folder: Path) -> Iterator[None]:
+    held = _HELD.get()
+    _HELD.set(held | {folder.resolve()})
+    try:
+        yield
+    finally:
+        _HELD.set(held)
+
+
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Keep others from writing to a folder (else ``InputError``), and remove what a killed writer left unfinished."""
-    with locked(folder, wait=False):
+    """Keep others from writing to a folder (else ``InputError``), and remove what a killed writer left unfinished.
+
+    Within the block the same thread may ask for the folder again.
+    """
+    if folder.resolve() in _HELD.get():
+        yield
+        return
+    with locked(folder, wait=False), _holding(folder):
         remove_unfinished(folder)
         try:
             yield
         finally:
             remove_unfinished(folder)  # processes that were started for the writing may have died
+
+
+#: Beside results: which run they are of, and which files are its own.
+RUN_FILE = "run.json"
+
+# Results of ours, by name; and what only a folder of another kind has, which is never written over.
+_RESULTS = (
+    *("*.run", "*.per_query.tsv", "predictors.tsv", "nearest.tsv", "labels_wanted.tsv", "similarity.png"),
+    *(f"{name}.json" for name in ("run", "results", "comparison", "parity", "overlap")),
+    *(f"{name}.{kind}" for name in ("qpp", "shift", "representation", "source_clusters") for kind in ("json", "png")),
+)
+_OTHERS = ("training", "adapt", "plan", "generation", "store", "manifest", "regimes", "modules")
+
+
+@contextmanager
+def results_folder(output: Path, run: Mapping[str, object], overwrite: bool = False) -> Iterator[Path]:
+    """A draft for the results of one run, which go to ``output`` together at the end; what was there stays until then.
+
+    A folder holds the results of one run. The same run again replaces them; those of another run are an ``InputError``,
+    unless ``overwrite`` replaces them all, which needs a folder with nothing else in it. Files that are no results stay
+    as they are. Two processes do not write to one folder. Within the block, and in a folder that the thread holds as
+    :func:`sole_writer`, parts of the run may write their results the same way.
+
+    Args:
+        output: the folder, made if need be.
+        run: what makes two runs the same, the command and its settings; anything that JSON or ``str`` can express.
+        overwrite: replace the results of another run.
+    """
+    content = json.loads(json.dumps(run, default=str))
+    within = output.resolve() in _HELD.get()
+    with sole_writer(output_folder(output)):
+        if not within:
+            _check_run(output, content, overwrite)
+        with unfinished(output) as draft:
+            with _holding(draft):
+                yield draft
+            _deliver(draft, output, content)
+
+
+def _read_run(folder: Path) -> tuple[object, set[str]]:
+    """The run whose results a folder has, and the names of its files; None and what look like results where that is
+    not on record.
+    """
+    try:
+        content = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        return content["run"], {RUN_FILE, *map(str, content["files"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        names = {path.name for path in folder.iterdir()}
+        return None, {name for name in names if any(fnmatch(name, pattern) for pattern in _RESULTS)}
+
+
+def _check_run(output: Path, run: Json, overwrite: bool) -> None:
+    before, files = _read_run(output)
+    others = {path.name for path in output.iterdir() if not is_incidental(path)} - files
+    kept = sorted(others & {f"{name}.json" for name in _OTHERS})
+    if before == run or not (files or kept):
+        return
+    if kept or (overwrite and others):
+        found = kept or sorted(others)
+        raise InputError(
+            f"{output} holds {found[0]}, which is no result of this command and is not written over; "
+            "choose another --output"
+        )
+    if not overwrite:
+        found = sorted(files)
+        raise InputError(
+            f"{output} holds the results of another run ({found[0]}"
+            f"{f' and {len(found) - 1} more files' if len(found) > 1 else ''}); choose another --output, or replace "
+            "them with --overwrite"
+        )
+
+
+def _deliver(draft: Path, output: Path, run: Json) -> None:
+    """Move results to their folder, records last, in place of those that are there."""
+    new = {path.name for path in draft.iterdir() if not is_incidental(path)} - {RUN_FILE}
+    _, old = _read_run(output)
+    # Until all are there both count as the run's, so that the same run again replaces what a kill leaves.
+    write_text(output / RUN_FILE, json.dumps({"run": run, "files": sorted(old | new)}, indent=2) + "\n")
+    for name in old - {RUN_FILE}:
+        if name.endswith(".json") or name not in new:
+            (output / name).unlink(missing_ok=True)
+    for name in sorted(new, key=lambda name: (name.endswith(".json"), name)):
+        (draft / name).replace(output / name)
+    write_text(output / RUN_FILE, json.dumps({"run": run, "files": sorted(new)}, indent=2) + "\n")
+
+
+def add_result(path: Path) -> None:
+    """Count a file that was made of a run's results among them."""
+    run, files = _read_run(path.parent)
+    if run is not None:
+        content = {"run": run, "files": sorted(files - {RUN_FILE} | {path.name})}
+        write_text(path.parent / RUN_FILE, json.dumps(content, indent=2) + "\n")
 
 
 def is_incidental(path: Path) -> bool:
@@ -228,3 +345,17 @@ def file_sha256(path: Path) -> str:
     """A hash of the bytes of a file."""
     with path.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def files_sha256(folder: Path) -> dict[str, str]:
+    """A hash of each file below a folder, by its path in it; locks and unfinished work left out."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not is_incidental(path))
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+
+
+def content_sha256(path: str | Path) -> str | None:
+    """A hash of a file or of all files of a folder, whatever its own name; None where there is neither."""
+    place = Path(path)
+    if place.is_dir():
+        return json_sha256(files_sha256(place))
+    return file_sha256(place) if place.is_file() else None

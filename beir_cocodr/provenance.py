@@ -22,7 +22,14 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_sha256, json_sha256
 from beir_cocodr.models.spec import ModelSpec
-from beir_cocodr.records import CollectionProvenance, ContaminationStatement, Json, Record, SharedCollection
+from beir_cocodr.records import (
+    CollectionProvenance,
+    ContaminationStatement,
+    Json,
+    Record,
+    SharedCollection,
+    differences,
+)
 
 RECORD_FILE = "training.json"
 
@@ -55,6 +62,10 @@ class TrainingPlan(Record):
         episode: of fine-tuning, from 0.
         miner: of fine-tuning, the encoder that mines negatives where that is not ``base``.
         teacher: of distillation.
+        teacher_sha256: content of a teacher that is a file or folder.
+        base_parts: hashes of the base's tokenizer, architecture and text format.
+        precision: of the training: float32, bfloat16 or float16.
+        targets, measures: of fine-tuning in rounds, what is measured after each.
     """
 
     stage: str
@@ -66,21 +77,41 @@ class TrainingPlan(Record):
     episode: int | None = None
     miner: str | None = None
     teacher: str | None = None
+    teacher_sha256: str | None = None
+    base_parts: dict[str, str] | None = None
+    precision: str | None = None
+    targets: tuple[CollectionProvenance, ...] | None = None
+    measures: str | None = None
 
     def to_json(self) -> Json:
         content = {name: value for name, value in super().to_json().items() if value is not None}
-        return content | {"seen": [given.to_json() for given in self.seen]}
+        lists = {"seen": self.seen} if self.targets is None else {"seen": self.seen, "targets": self.targets}
+        return content | {name: [given.to_json() for given in found] for name, found in lists.items()}
 
     def changes(self, before: TrainingPlan) -> list[str]:
-        """In which parts another plan differs, apart from names and paths, which may change."""
+        """In which parts another plan differs, apart from names and paths, which may change, and from what it does not
+        state (:meth:`unstated`).
+        """
         then, now = before._content(), self._content()
-        return [key for key in now if then[key] != now[key]]
+        found = differences(then, now | dict.fromkeys(self.unstated(before)))
+        named = before.teacher_sha256 is None or self.teacher_sha256 is None
+        return found + ["teacher"] * (named and before.teacher != self.teacher)
+
+    def unstated(self, before: TrainingPlan) -> list[str]:
+        """What this plan states and another, of an earlier version, does not."""
+        return [name for name in _LATER if getattr(before, name) is None and getattr(self, name) is not None]
 
     def _content(self) -> Json:
-        parts = {key: getattr(self, key) for key in ("stage", "episode", "base_sha256", "encoder", "options")}
-        seen = [given.to_json() | {"dataset": None} for given in self.seen]
-        content: Json = json.loads(json.dumps(parts | {"seen": seen}))  # as it looks when read back
+        names = ("stage", "episode", "base_sha256", "encoder", "options", *_LATER)
+        parts: Json = {name: getattr(self, name) for name in names}
+        for name, given in (("seen", self.seen), ("targets", self.targets)):
+            parts[name] = None if given is None else [found.to_json() | {"dataset": None} for found in given]
+        content: Json = json.loads(json.dumps(parts))  # as it looks when read back
         return content
+
+
+# Fields of a plan that earlier versions did not write.
+_LATER = ("teacher_sha256", "base_parts", "precision", "targets", "measures")
 
 
 @dataclass(frozen=True)

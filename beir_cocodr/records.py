@@ -8,12 +8,14 @@ instead of a ``KeyError`` somewhere later.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import ClassVar, Self
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import Json as Json
 from beir_cocodr.io import write_text
 
 _PACKAGES = (
@@ -21,8 +23,20 @@ _PACKAGES = (
     *("ir-measures", "ir-datasets", "bm25s", "numpy"),
 )
 
-#: JSON of any content, such as the settings of another tool.
-Json = dict[str, object]
+
+def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Names of what differs between two objects of parsed JSON, and of what differs in the objects in them, such as
+    ``options: seed``.
+    """
+    found = []
+    for name in now.keys() | before.keys():
+        then, value = before.get(name), now.get(name)
+        if isinstance(then, Mapping) and isinstance(value, Mapping):
+            inner = sorted(key for key in then.keys() | value.keys() if then.get(key) != value.get(key))
+            found += [f"{name}: {key}" for key in inner]
+        elif then != value:
+            found.append(name)
+    return sorted(found)
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,11 @@ class Record:
     def to_json(self) -> Json:
         """The fields as plain JSON, behind the schema's version."""
         return {"schema": self.SCHEMA, **asdict(self)}
+
+    def as_read(self) -> Json:
+        """:meth:`to_json`, as it looks when it is read back."""
+        content: Json = json.loads(json.dumps(self.to_json()))
+        return content
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:

@@ -125,6 +125,7 @@ def qpp(
     extra: Mapping[str, Values] | None = None,
     policy: str = "auto",
     search: SearchOptions = SearchOptions(),
+    overwrite: bool = False,
 ) -> Prediction:
     """Correlate pre-retrieval predictors with a model's per-query quality.
 
@@ -137,6 +138,7 @@ def qpp(
             predictor's correlation.
         policy: of the evaluation, for documents whose id is the query's.
         search: of the evaluation; its analyzer and title separator are those of the term statistics, too.
+        overwrite: replace the results of another run in ``output``.
 
     Raises:
         InputError: what has to be corrected in the collection, the model, the measure or the values.
@@ -152,7 +154,7 @@ def qpp(
         raise InputError(f"one measure at a time is predicted, not {measure!r}")
     measure = str(measures[0])
     if per_query is None:
-        evaluated = evaluate(dataset, [model], output, measure, split, policy, search=search)
+        evaluated = evaluate(dataset, [model], output, measure, split, policy, search=search, overwrite=overwrite)
         per_query = output / str(evaluated.models[model].per_query)
     if isinstance(per_query, Path):
         quality = {query: score for query, [score] in read_per_query(per_query, [measure]).items()}

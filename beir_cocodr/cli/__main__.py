@@ -104,13 +104,14 @@ def evaluate(
     identical_ids: options.Policy = "auto",
     *,
     search: SearchOptions,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Search a labelled collection with one or more models, measure, and test their differences."""
     from beir_cocodr.evaluation.evaluate import evaluate as run
     from beir_cocodr.report.evaluation_tables import comparison_table, evaluation_table
 
-    record = run(dataset, model, output, measures, split, identical_ids, top_k, search=search)
+    record = run(dataset, model, output, measures, split, identical_ids, top_k, search=search, overwrite=overwrite)
     print_record(
         record,
         as_json,

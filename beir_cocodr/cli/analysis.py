@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 from rich.table import Table
-from typer import Option
+from typer import Context, Option
 
 from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
 from beir_cocodr.cli import options
 from beir_cocodr.cli.options import plain
-from beir_cocodr.io import output_folder
+from beir_cocodr.io import results_folder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Report
 from beir_cocodr.report.pictures import (
@@ -34,14 +34,6 @@ Picture = Annotated[
 _Results = Annotated[list[Path] | None, Option(help="A results.json of evaluate on one of the collections; repeat.")]
 
 _ResultsMeasure = Annotated[str, Option(help="The measure of the results.")]
-
-
-def prepare(output: Path | None, picture: bool | None, possible: bool, needs: str) -> bool:
-    """Before the work starts: whether a picture will be drawn, see :func:`will_draw`; and make the folder, if any."""
-    drawn = will_draw(picture, possible, needs)
-    if output is not None:
-        output_folder(output)
-    return drawn
 
 
 def deliver(
@@ -73,6 +65,7 @@ def deliver(
 
 @options.takes("search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device")
 def qpp(
+    context: Context,
     dataset: options.Dataset,
     model: Annotated[str, plain("Whose quality is predicted; names as for evaluate.")],
     output: options.Output,
@@ -81,6 +74,7 @@ def qpp(
     split: options.Split = "test",
     picture: Picture = None,
     identical_ids: options.Policy = "auto",
+    overwrite: options.Overwrite = False,
     *,
     search: SearchOptions,
     as_json: options.Json = False,
@@ -90,15 +84,17 @@ def qpp(
     from beir_cocodr.analysis.qpp import qpp as run
     from beir_cocodr.report.analysis_tables import qpp_table
 
-    drawn = prepare(output, picture, True, "")
-    extra = variance_predictors(model, dataset, split, search.encoder)
-    found = run(dataset, model, output, per_query, measure, split, extra, identical_ids, search)
-    found.write_values(output / found.record.values)
-    drawing = ("qpp.png", lambda path, _: qpp_picture(path, found)) if drawn else None
-    deliver(found.record, "qpp.json", output, drawing, lambda report: [qpp_table(report)], as_json)
+    drawn = will_draw(picture, True, "")
+    with results_folder(output, options.this_run(context), overwrite) as folder:
+        extra = variance_predictors(model, dataset, split, search.encoder)
+        found = run(dataset, model, folder, per_query, measure, split, extra, identical_ids, search)
+        found.write_values(folder / found.record.values)
+        drawing = ("qpp.png", lambda path, _: qpp_picture(path, found)) if drawn else None
+        deliver(found.record, "qpp.json", folder, drawing, lambda report: [qpp_table(report)], as_json)
 
 
 def shift(
+    context: Context,
     source: Annotated[str, plain("Collection a model is trained on, named as for evaluate.")],
     target: Annotated[list[str], plain("Collection to compare with it; repeat for several.")],
     split: Annotated[str | None, Option(help="Split of the targets' queries; default: test, or all if none.")] = None,
@@ -110,20 +106,23 @@ def shift(
         str | None, Option(help="A model in the results, such as bm25: scores are differences to it.")
     ] = None,
     picture: Picture = None,
+    overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
     """Compare targets with a source: words of documents and types of queries, by weighted Jaccard."""
     from beir_cocodr.analysis.shift import shift as run
     from beir_cocodr.report.analysis_tables import shift_tables
 
-    drawn = prepare(output, picture, output is not None and bool(results), "give --results and --output")
-    report = run(source, target, split, source_split, results or (), measure, baseline)
-    deliver(report, "shift.json", output, ("shift.png", shift_picture) if drawn else None, shift_tables, as_json)
+    drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")
+    with options.results(context, output, overwrite) as folder:
+        report = run(source, target, split, source_split, results or (), measure, baseline)
+        deliver(report, "shift.json", folder, ("shift.png", shift_picture) if drawn else None, shift_tables, as_json)
 
 
 @options.takes("settings", "sample", "batch_size", "temperature", "span_tokens", "seed")
 @options.takes("search", "document_length", "title_separator", "batch_size", "device")
 def representation(
+    context: Context,
     dataset: Annotated[list[str], plain("Corpus, named as for evaluate; repeat for several.")],
     model: Annotated[list[str], plain("An encoder, and optionally a second: before and after.")],
     output: Annotated[Path | None, Option(help="Folder for representation.json and representation.png.")] = None,
@@ -132,6 +131,7 @@ def representation(
     results: _Results = None,
     measure: _ResultsMeasure = "nDCG@10",
     picture: Picture = None,
+    overwrite: options.Overwrite = False,
     search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
@@ -139,15 +139,17 @@ def representation(
     from beir_cocodr.analysis.representation import representation as run
     from beir_cocodr.report.analysis_tables import representation_tables
 
-    drawn = prepare(output, picture, output is not None, "give --output")
-    report = run(dataset, model, settings, results or (), measure, search)
-    drawing = ("representation.png", representation_picture) if drawn else None
-    deliver(report, "representation.json", output, drawing, representation_tables, as_json)
+    drawn = will_draw(picture, output is not None, "give --output")
+    with options.results(context, output, overwrite) as folder:
+        report = run(dataset, model, settings, results or (), measure, search)
+        drawing = ("representation.png", representation_picture) if drawn else None
+        deliver(report, "representation.json", folder, drawing, representation_tables, as_json)
 
 
 @options.takes("settings", "clusters", "sample", "negatives", "cases", "nearest", "seed")
 @options.takes("search", "query_length", "document_length", "title_separator", "batch_size", "device")
 def source_clusters(
+    context: Context,
     source: Annotated[str, plain("Labelled collection that the models were trained on.")],
     target: Annotated[list[str], plain("Collection with queries; repeat for several.")],
     before: Annotated[str, plain("An encoder, such as one without iDRO.")],
@@ -161,6 +163,7 @@ def source_clusters(
     results: _Results = None,
     measure: _ResultsMeasure = "nDCG@10",
     picture: Picture = None,
+    overwrite: options.Overwrite = False,
     search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
@@ -168,9 +171,10 @@ def source_clusters(
     from beir_cocodr.analysis.source_clusters import source_clusters as run
     from beir_cocodr.report.analysis_tables import source_clusters_tables
 
-    drawn = prepare(output, picture, output is not None and bool(results), "give --results and --output")
-    report = run(
-        source, target, before, after, settings, results or (), measure, query or (), source_split, split, search
-    )
-    drawing = ("source_clusters.png", source_clusters_picture) if drawn else None
-    deliver(report, "source_clusters.json", output, drawing, source_clusters_tables, as_json)
+    drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")
+    with options.results(context, output, overwrite) as folder:
+        report = run(
+            source, target, before, after, settings, results or (), measure, query or (), source_split, split, search
+        )
+        drawing = ("source_clusters.png", source_clusters_picture) if drawn else None
+        deliver(report, "source_clusters.json", folder, drawing, source_clusters_tables, as_json)

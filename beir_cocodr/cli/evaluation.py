@@ -6,18 +6,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from beir_cocodr.cli import options
 from beir_cocodr.cli.options import plain
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.report.terminal import print_json, print_record
 
 
 @options.takes("search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device")
 def compare(
+    context: Context,
     dataset: options.Dataset,
     models: Annotated[
         list[str] | None, Argument(help="Models to compare, named as for evaluate.", show_default=False)
@@ -41,6 +41,7 @@ def compare(
     samples: Annotated[int, Option(help="Crops and generated queries, without labels.")] = 300,
     seed: Annotated[int, Option(help="Seed of the samples.")] = 42,
     wanted: Annotated[int, Option(help="Query-document pairs proposed for labelling.")] = 50,
+    overwrite: options.Overwrite = False,
     *,
     search: SearchOptions,
     as_json: options.Json = False,
@@ -49,7 +50,8 @@ def compare(
     if (parity is not None) == bool(models):
         raise InputError("name models to compare, or a run with --parity, and not both")
     if parity is not None:
-        _parity(parity, dataset, output, split, measures, as_json)
+        with options.results(context, output, overwrite) as folder:
+            _parity(parity, dataset, folder, split, measures, as_json)
         return
     from beir_cocodr.evaluation.compare import compare_models
     from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
@@ -67,6 +69,7 @@ def compare(
         seed=seed,
         wanted=wanted,
         search=search,
+        overwrite=overwrite,
     )
     print_record(record, as_json, verdict_tables)
 
@@ -78,7 +81,7 @@ def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: 
 
     record = parity(run, dataset, split, measures or PARITY_MEASURES)
     if output is not None:
-        record.write(output_folder(output) / "parity.json")
+        record.write(output / "parity.json")
     print_record(record, as_json, parity_tables)
 
 
@@ -95,12 +98,13 @@ def report(
     published: Annotated[
         list[Path] | None, Option(help="File of published figures, instead of the packaged ones; repeat.")
     ] = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the page of another run.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Write one HTML page about a run: the verdict, tables, single queries, pictures. It needs no network."""
     from beir_cocodr.report.html.page import write_report
 
-    page = write_report(folder, output, dataset, split, queries, published or ())
+    page = write_report(folder, output, dataset, split, queries, published or (), overwrite)
     if as_json:
         print_json(asdict(page))
     else:

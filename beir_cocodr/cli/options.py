@@ -8,15 +8,17 @@ command names the fields it has flags for, and gets the options as one object: b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from typer import Option
+from typer import Context, Option
 from typer.core import TyperCommand
 
+from beir_cocodr.io import results_folder
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.training.presets import stage_options
 
@@ -45,6 +47,10 @@ Settings = Annotated[
 
 Resume = Annotated[bool, Option("--resume", help="Go on with an interrupted output; keep a finished one.")]
 
+Overwrite = Annotated[
+    bool, Option("--overwrite", help="Replace the results of another run in the output; those of this one always are.")
+]
+
 ShowConfig = Annotated[bool, Option("--show-config", help="Print the settings in force as JSON and stop.")]
 
 Policy = Annotated[
@@ -58,6 +64,28 @@ Command = Callable[..., None]
 
 #: What every training command has flags for.
 TRAINING = ("max_steps", "epochs", "batch_size", "mini_batch_size", "learning_rate", "seed")
+
+
+# What decides where and how a command runs and what it prints, not what it finds.
+_INCIDENTAL = ("output", "overwrite", "as_json", "picture", "device", "encode_batch_size")
+
+
+def this_run(context: Context) -> dict[str, object]:
+    """The running command and its settings: what :func:`~beir_cocodr.io.results_folder` knows a run by."""
+    settings = {name: value for name, value in context.params.items() if name not in _INCIDENTAL}
+    return {"command": context.command.name, **settings}
+
+
+@contextmanager
+def results(context: Context, output: Path | None, overwrite: bool) -> Iterator[Path | None]:
+    """The folder to write the running command's results to, see :func:`~beir_cocodr.io.results_folder`; None where
+    there is no ``output``.
+    """
+    if output is None:
+        yield None
+        return
+    with results_folder(output, this_run(context), overwrite) as folder:
+        yield folder
 
 
 def takes(into: str, *names: str) -> Callable[[Command], Command]:

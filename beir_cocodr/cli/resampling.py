@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Context, Option
 
 from beir_cocodr.cli import options
-from beir_cocodr.cli.analysis import Picture, deliver, prepare
+from beir_cocodr.cli.analysis import Picture, deliver
 from beir_cocodr.cli.options import plain
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.report.pictures import alignment_picture, overlap_picture
+from beir_cocodr.report.pictures import alignment_picture, overlap_picture, will_draw
 from beir_cocodr.report.terminal import print_record
 from beir_cocodr.resampling.regimes import Recipe
 
@@ -75,7 +75,7 @@ def evaluate(
     from beir_cocodr.report.resampling_tables import regime_tables
     from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
 
-    drawn = prepare(None, picture, bool(ood), "name collections outside the distribution with --ood")
+    drawn = will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
     chosen = [name.strip() for names in architecture or () for name in names.split(",") if name.strip()]
     report = evaluate_regimes(
         folder, output, chosen, model or (), settings, seed or (42,), ood or (), measures, keep_models, progress=True
@@ -169,6 +169,7 @@ def resttest(
 
 @options.takes("search", "query_length", "batch_size", "device")
 def overlap(
+    context: Context,
     train: _Train,
     test: _Test,
     train_split: _TrainSplit = "train",
@@ -178,6 +179,7 @@ def overlap(
     ] = None,
     output: Annotated[Path | None, Option(help="Folder for overlap.json, nearest.tsv and similarity.png.")] = None,
     picture: Picture = None,
+    overwrite: options.Overwrite = False,
     *,
     search: SearchOptions,
     as_json: options.Json = False,
@@ -186,9 +188,10 @@ def overlap(
     from beir_cocodr.report.resampling_tables import overlap_tables
     from beir_cocodr.resampling.overlap import overlap as run
 
-    drawn = prepare(output, picture, output is not None, "give --output")
-    report = run(train, test, train_split=train_split, test_split=test_split, encoder=encoder, search=search)
-    if output is not None:
-        report.write_nearest(output / "nearest.tsv")
-    drawing = ("similarity.png", overlap_picture) if drawn else None
-    deliver(report, "overlap.json", output, drawing, overlap_tables, as_json)
+    drawn = will_draw(picture, output is not None, "give --output")
+    with options.results(context, output, overwrite) as folder:
+        report = run(train, test, train_split=train_split, test_split=test_split, encoder=encoder, search=search)
+        if folder is not None:
+            report.write_nearest(folder / "nearest.tsv")
+        drawing = ("similarity.png", overlap_picture) if drawn else None
+        deliver(report, "overlap.json", folder, drawing, overlap_tables, as_json)

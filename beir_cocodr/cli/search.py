@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -83,6 +84,7 @@ def search(
     processes: _Processes = None,
     threads: _Threads = None,
     ray: options.Address = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace the run of another search.")] = False,
     *,
     queries: SearchOptions,
     as_json: options.Json = False,
@@ -93,13 +95,13 @@ def search(
     batch_size, device = queries.batch_size, queries.encoder.device
     if ray is None:
         count = 1 if processes is None else processes
-        report = run(
-            store, dataset, output, top_k, split, identical_ids, model, count, device, threads, batch_size, index
-        )
+        searching = partial(run, processes=count, device=device, threads=threads, batch_size=batch_size, index=index)
+        report = searching(store, dataset, output, top_k, split, identical_ids, model, overwrite=overwrite)
     elif index is not None:
         raise InputError("an index is searched in one process: give --index or --ray, not both")
     else:
         own: Json = {"split": split, "policy": identical_ids, "model": model, "batch_size": batch_size}
+        own["overwrite"] = overwrite
         work = load_plugin("ray search")
         report = work(store, dataset, output, top_k, ray, processes, device, threads, **own)
     if as_json:

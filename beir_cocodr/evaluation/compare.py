@@ -6,6 +6,7 @@ import itertools
 import logging
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from beir_cocodr.evaluation.records import (
     indistinguishable,
 )
 from beir_cocodr.evaluation.runs import identical_ids, ranked_run
-from beir_cocodr.io import output_folder
+from beir_cocodr.io import results_folder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import versions
@@ -56,6 +57,7 @@ def compare_models(
     wanted: int = 50,
     against: str | None = None,
     search: SearchOptions = SearchOptions(),
+    overwrite: bool = False,
 ) -> ComparisonRecord:
     """Compare two or more models: "better", "worse" or "cannot tell" for each pair, b against a.
 
@@ -76,6 +78,7 @@ def compare_models(
         samples, seed: of crops and of generated queries.
         wanted: how many pairs to ask labels for.
         against: ask for those that tell this model from the best of the others, not the two best models.
+        overwrite: replace the results of another run in ``output``, see :func:`~beir_cocodr.io.results_folder`.
 
     Raises:
         InputError: fewer than two models, one named twice, or what has to be corrected in the collection, the models,
@@ -100,9 +103,14 @@ def compare_models(
     collection = load_collection(dataset, split, labels="required" if labels else "optional")
     if labels is None and not collection.qrels:
         log.warning("%s has no judgements of split %r: the verdict is an estimate without labels", dataset, split)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) if output is None else output_folder(output)
-        labelled = bool(collection.qrels) and labels is not False
+    labelled = bool(collection.qrels) and labels is not False
+    settings = {"dataset": dataset, "split": split, "models": models, "measures": measures, "labels": labelled}
+    settings |= {"samples": samples, "seed": seed, "wanted": wanted, "against": against, "queries": queries}
+    settings |= {"identical_ids": policy, "search": search.describe()}
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        if output is not None:
+            folder = stack.enter_context(results_folder(output, {"command": "compare", **settings}, overwrite))
         if labelled:
             found, results = compare_labelled(
                 models, collection, folder, measures, policy=policy, queries=queries, search=search
@@ -111,23 +119,22 @@ def compare_models(
             found, results = compare_label_free(
                 models, collection, folder, policy == "drop", queries, samples, seed, search=search
             )
-    record = ComparisonRecord(
-        **vars(found),
-        dataset=dataset,
-        split=split,
-        labels=labelled,
-        documents=len(collection.documents),
-        queries=len(collection.queries),
-        corpus_sha256=collection.documents.content_hash,
-        identical_ids=policy,
-        models=models,
-        labels_wanted=_candidates(found.ranking, against, results, collection, wanted, labelled),
-        seen=contamination_statement([name for name in models if not Path(name).is_file()], collection),
-        versions=versions(),
-    )
-    if output is not None:
-        write_annotation_candidates(output / LABELS_FILE, record.labels_wanted.pairs)
-        record.write(output / COMPARISON_FILE)
+        record = ComparisonRecord(
+            **vars(found),
+            dataset=dataset,
+            split=split,
+            labels=labelled,
+            documents=len(collection.documents),
+            queries=len(collection.queries),
+            corpus_sha256=collection.documents.content_hash,
+            identical_ids=policy,
+            models=models,
+            labels_wanted=_candidates(found.ranking, against, results, collection, wanted, labelled),
+            seen=contamination_statement([name for name in models if not Path(name).is_file()], collection),
+            versions=versions(),
+        )
+        write_annotation_candidates(folder / LABELS_FILE, record.labels_wanted.pairs)
+        record.write(folder / COMPARISON_FILE)
     return record
 
 

@@ -25,7 +25,7 @@ from beir_cocodr.evaluation.measures import (
 )
 from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
-from beir_cocodr.io import atomic_writer, output_folder
+from beir_cocodr.io import atomic_writer, results_folder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.ranking import Results
@@ -48,21 +48,23 @@ def evaluate(
     families: Mapping[str, Sequence[tuple[str, str]]] | None = None,
     queries: int | None = None,
     search: SearchOptions = SearchOptions(),
+    overwrite: bool = False,
 ) -> EvaluationRecord:
     """Search a collection with every model and judge the runs.
 
     Args:
         dataset, split: the collection; it needs labels.
         models: model names, or a mapping from a label to a model name.
-        output: folder for results.json, NAME.run and NAME.per_query.tsv.
+        output: folder for results.json, NAME.run and NAME.per_query.tsv; these of the same settings are replaced.
         measures: names that ir-measures knows.
         policy: for documents whose id is the query's, see :func:`identical_ids`.
         top_k: documents a query; by default what the measures need.
         families: questions, each by the (a, b) labels to test for it; by default all against all.
         queries: evaluate only that many queries, evenly spaced (stated in the results).
+        overwrite: replace the results of another run in ``output``, see :func:`~beir_cocodr.io.results_folder`.
 
     Raises:
-        InputError: what has to be corrected in the collection, the models or the measures.
+        InputError: what has to be corrected in the collection, the models or the measures; results of another run.
 
     Example:
         >>> from pathlib import Path
@@ -88,37 +90,40 @@ def evaluate(
     collection = load_collection(dataset, split)
     judged = {query: collection.qrels[query] for query in spaced(collection.qrels, queries)}
     names = file_names(labels)
-    output_folder(output)
+    pairs = families or {ALL_PAIRS: list(itertools.combinations(labels, 2))}
     results: dict[str, ModelResult] = {}
     scores: dict[str, dict[str, np.ndarray]] = {}
-    for label, found in _search(collection, judged, labels, output, top_k, policy == "drop", search):
-        run, per_query = f"{names[label]}.run", f"{names[label]}.per_query.tsv"
-        result, scores[label] = score_run(labels[label], run, found.results, judged, wanted)
-        write_run(output / run, found.results, names[label])
-        _write_per_query(output / per_query, list(judged), scores[label])
-        results[label] = replace(
-            result,
+    settings: Json = {"dataset": dataset, "split": split, "models": dict(labels), "measures": measures}
+    settings |= {"identical_ids": policy, "top_k": top_k, "queries": queries, "search": search.describe()}
+    with results_folder(output, {"command": "evaluate", **settings, "families": pairs}, overwrite) as folder:
+        for label, found in _search(collection, judged, labels, folder, top_k, policy == "drop", search):
+            run, per_query = f"{names[label]}.run", f"{names[label]}.per_query.tsv"
+            result, scores[label] = score_run(labels[label], run, found.results, judged, wanted)
+            write_run(folder / run, found.results, names[label])
+            _write_per_query(folder / per_query, list(judged), scores[label])
+            results[label] = replace(
+                result,
+                documents=len(collection.documents),
+                identical_ids=policy,
+                retrieval=found.retrieval,
+                index_seconds=found.index_seconds,
+                search_seconds=found.search_seconds,
+                seconds=round(found.index_seconds + found.search_seconds, 3),
+                per_query=per_query,
+            )
+        record = EvaluationRecord(
+            dataset=dataset,
+            split=split,
             documents=len(collection.documents),
+            queries=len(judged),
+            corpus_sha256=collection.documents.content_hash,
             identical_ids=policy,
-            retrieval=found.retrieval,
-            index_seconds=found.index_seconds,
-            search_seconds=found.search_seconds,
-            seconds=round(found.index_seconds + found.search_seconds, 3),
-            per_query=per_query,
+            top_k=top_k,
+            counts=collection.counts,
+            models=results,
+            comparisons=compare(scores, pairs),
         )
-    record = EvaluationRecord(
-        dataset=dataset,
-        split=split,
-        documents=len(collection.documents),
-        queries=len(judged),
-        corpus_sha256=collection.documents.content_hash,
-        identical_ids=policy,
-        top_k=top_k,
-        counts=collection.counts,
-        models=results,
-        comparisons=compare(scores, families or {ALL_PAIRS: list(itertools.combinations(labels, 2))}),
-    )
-    record.write(output / "results.json")
+        record.write(folder / "results.json")
     return record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ from typing import cast, get_args
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
-from beir_cocodr.io import output_folder
+from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions
@@ -67,14 +68,16 @@ def search(
     batch_size: int = 64,
     index: str | None = None,
     share: ShareOut = share_out,
+    overwrite: bool = False,
 ) -> StoreRun:
-    """Search a store and write a TREC run, exactly unless an index is asked for.
+    """Search a store and write a TREC run, exactly unless an index is asked for; beside it, as RUN.json, what was
+    searched with what.
 
     Args:
         store: folder that ``encode`` wrote.
         dataset, split: the collection whose queries are searched; its corpus has to be the store's. Without any
             judgements all its queries are taken.
-        output: the run file.
+        output: the run file; that of the same search is replaced.
         top_k: documents a query.
         policy: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         model: where the encoder is now; by default where it was when it made the store.
@@ -84,14 +87,19 @@ def search(
         index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`; searched in this
             process. None searches exactly.
         share: as for ``search_store``.
+        overwrite: replace the run of another search.
 
     Raises:
-        InputError: no complete store, a corpus or a model that is not the store's, no queries, or ``top_k`` below 1.
+        InputError: no complete store, a corpus or a model that is not the store's, no queries, ``top_k`` below 1, or
+            something else than a run of this search stands at ``output``.
     """
     started = time.perf_counter()
     devices, policy = device_list(device, processes), identical_ids(dataset, policy)
     _check(output, top_k, index)
     opened = EmbeddingStore.open(store)
+    settings: Json = {"store": opened.describe(), "dataset": dataset, "split": split, "top_k": top_k}
+    settings |= {"identical_ids": policy, "index": index}
+    _check_run(output, settings, overwrite)
     queries, drop = _queries(opened, dataset, split), policy == "drop"
     ids, texts = list(queries), list(queries.values())
     with torch_threads(threads) as count:
@@ -105,8 +113,9 @@ def search(
             ranking = search_index(opened, cast(Kind, index), ids, vectors, top_k + drop)
         searched = time.perf_counter()
     name = opened.record.model.name or model or "store"
+    _record_of(output).unlink(missing_ok=True)  # it belongs to the run that is replaced
     write_run(output, _results(opened, ranking, drop, top_k), file_names([name])[name])
-    return StoreRun(
+    report = StoreRun(
         store=opened.describe(),
         dataset=dataset,
         split=split,
@@ -122,6 +131,34 @@ def search(
         seconds=round(time.perf_counter() - started, 3),
         versions=versions(),
     )
+    write_text(_record_of(output), json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+    return report
+
+
+def _record_of(run: Path) -> Path:
+    return run.with_name(f"{run.name}.json")
+
+
+def _check_run(output: Path, settings: Json, overwrite: bool) -> None:
+    """Check that what stands at the output, if anything, is the run of the same search, or one to be replaced."""
+    if not output.exists():
+        return
+    try:
+        before = json.loads(_record_of(output).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    now = json.loads(json.dumps(settings))  # as it looks when read back
+    if isinstance(before, dict) and all(before.get(name) == value for name, value in now.items()):
+        return
+    if not overwrite:
+        raise InputError(
+            f"{output} is there already, and not by this search; choose another --output, or replace it with "
+            "--overwrite"
+        )
+    with output.open("rb") as file:
+        columns = file.readline(10_000).split()
+    if len(columns) not in (0, 6):
+        raise InputError(f"{output} is no TREC run and is left as it is; choose another --output")
 
 
 def _check(output: Path, top_k: int, index: str | None) -> None:

@@ -152,3 +152,7 @@ class SearchOptions:
     stores: tuple[str | Path, ...] = option(
         (), "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.", flag="--store"
     )
+
+    def describe(self) -> Json:
+        """What results depend on: all but device, batch size, progress and where embeddings come from."""
+        return {"encoder": self.encoder.describe(), "analyzer": self.analyzer}

@@ -5,8 +5,11 @@ Also the quickstart: the same on a collection that every installation can make f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,19 @@ from beir_cocodr.evaluation.records import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
-from beir_cocodr.io import output_folder
+from beir_cocodr.io import content_sha256, file_sha256, is_incidental, output_folder, remove_unfinished, sole_writer
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.provenance import TrainingRecord
+from beir_cocodr.provenance import TrainingRecord, collection_provenance
+from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
 from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
 from beir_cocodr.training.pretrain import pretrain
+
+log = logging.getLogger(__name__)
+
+_PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True)
@@ -145,17 +153,97 @@ def adapt(
     """
     chosen = chosen_stages(stages)
     target = _check(chosen, corpus, source, split, measures, samples)
-    if any(output_folder(output).iterdir()) and not resume:
-        raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
-    folder = None
-    if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
-        folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
     settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
-    plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, folder, teacher), settings, output)
-    models = train_models(plan, resume, search.encoder)
-    record = judge_models(plan, models, target, split, measures, queries, samples, search)
-    record.write(output / "adapt.json")
+    asked = _settings(target, chosen, settings, source, source_split, generated, generator, generation, teacher)
+    asked |= {"measures": measures, "queries": queries, "samples": samples, "search": search.describe()}
+    with _begun(output, AdaptationSettings(asked), resume):
+        folder = None
+        if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
+            folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
+        plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, folder, teacher), settings, output)
+        models = train_models(plan, resume, search.encoder)
+        record = judge_models(plan, models, target, split, measures, queries, samples, search)
+        record.write(output / "adapt.json")
     return record
+
+
+@dataclass(frozen=True)
+class AdaptationSettings(Record):
+    """plan.json: what an adaptation was asked for, collections and teacher by their content. The base's content stands
+    in the plan of every stage.
+    """
+
+    settings: Json
+
+
+def _settings(
+    target: Collection,
+    stages: list[str],
+    options: Mapping[str, TrainingOptions],
+    source: str | None,
+    source_split: str,
+    generated: str | Path | None,
+    generator: str,
+    generation: GenerationOptions | None,
+    teacher: str,
+) -> Json:
+    """What the models of an adaptation depend on, apart from their base."""
+    content: Json = {
+        "corpus": collection_provenance(target, queries=True).hashes,
+        "stages": stages,
+        "options": {stage: asdict(options[stage]) for stage in stages},
+    }
+    if "finetune" in stages:
+        content["source"] = collection_provenance(load_collection(str(source), source_split), queries=True).hashes
+    if "gpl" in stages:
+        content["teacher"] = content_sha256(teacher) or teacher
+    if any(ADAPT_STAGES[stage].needs_queries for stage in stages):
+        file = None if generated is None else Path(generated) / "queries.jsonl"
+        if file is None or not file.is_file():
+            content |= {"generator": content_sha256(generator) or generator}
+            content |= {"generation": asdict(generation or GenerationOptions())}
+        else:
+            content["generated"] = file_sha256(file)
+    return content
+
+
+@contextmanager
+def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[None]:
+    """Hold an output for an adaptation, and remove what one that was killed left unfinished.
+
+    Raises:
+        InputError: it holds files and ``resume`` is off, was begun with other settings, or another process holds it.
+    """
+    with sole_writer(output_folder(output)):
+        file = output / _PLAN_FILE
+        held = [path for path in output.rglob("*") if path.is_file() and not is_incidental(path)]
+        if held and not resume:
+            raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
+        if file.is_file():
+            try:
+                before = AdaptationSettings.read(file)
+            except InputError as error:
+                raise InputError(f"{error}, or remove it to go on without it, or choose another --output") from error
+            now = AdaptationSettings.from_json(asked.as_read(), file)
+            if changed := differences(before.settings, now.settings):
+                raise InputError(
+                    f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose "
+                    "another --output"
+                )
+        elif held:
+            log.warning(
+                "%s was begun by an earlier version: whether all settings are the same cannot be checked", output
+            )
+        for folder in {path.parent for path in output.rglob("*") if is_incidental(path)}:
+            remove_unfinished(folder)
+        asked.write(file)
+        try:
+            yield
+        except InputError:
+            if not held and not any(path.is_file() for path in output.glob("*/**/*")):  # nothing was made
+                for path in (path for path in output.iterdir() if not is_incidental(path)):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            raise
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import content_sha256
 from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.provenance import TrainingRecord, collection_provenance
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
 from beir_cocodr.training.negatives import bm25_negatives, relevant_rows
@@ -68,25 +69,31 @@ def distill(
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = _student(base, options, encoder)
     given = [collection_provenance(collection, queries=True)]
-    plan = replace(training_plan("distill", base, model, encoder, options, given), teacher=teacher)
-    if (record := lock_output(output, resume, plan)) is not None:
-        return record
-    with started(output, plan):
-        rounds = _rounds(collection, model, base, teacher, output / CHECKPOINTS, options, encoder)
-    examples = ListExamples(collection, model.text_format, rounds)
-    stage = Stage(
+    plan = training_plan("distill", base, model, encoder, options, given)
+    plan = replace(plan, teacher=teacher, teacher_sha256=on_main(lambda: content_sha256(teacher)))
+    with lock_output(output, resume, plan) as record:
+        if record is not None:
+            return record
+        with started(output, plan):
+            rounds = _rounds(collection, model, base, teacher, output / CHECKPOINTS, options, encoder)
+        # An epoch of the trainer is a round, so what is meant in passes over the queries becomes steps.
+        whole = planned_steps(options.max_steps, options.epochs, len(rounds.train), options.batch_size)
+        return run_stage(_stage(plan, rounds), options.with_overrides(max_steps=whole), output, resume)
+
+
+def _stage(plan: TrainingPlan, rounds: Rounds) -> Stage:
+    model = rounds.model
+    examples = ListExamples(rounds.collection, model.text_format, rounds)
+    return Stage(
         plan=plan,
         model=model,
-        loss=_loss(model, options),
+        loss=_loss(model, rounds.options),
         dataset=examples.dataset(),
         column_tasks={c: "query" if c == "query" else "document" for c in examples.columns},
         callbacks=[rounds],
         finish=rounds.finish,
         details={"training_queries": len(rounds.train), "held_out_queries": len(rounds.held_out)},
     )
-    # An epoch of the trainer is a round, so what is meant in passes over the queries becomes steps.
-    whole = planned_steps(options.max_steps, options.epochs, len(rounds.train), options.batch_size)
-    return run_stage(stage, options.with_overrides(max_steps=whole), output, resume)
 
 
 @dataclass

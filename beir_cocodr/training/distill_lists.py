@@ -7,6 +7,7 @@ held-out queries gain no more; :class:`TeacherScores` keeps the teacher's scores
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -23,9 +25,18 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import on_main
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.io import atomic_path, draft_folder, remove_unfinished, save_array, unfinished, write_text
+from beir_cocodr.io import (
+    atomic_path,
+    draft_folder,
+    file_sha256,
+    files_sha256,
+    remove_unfinished,
+    save_array,
+    unfinished,
+    write_text,
+)
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
@@ -154,8 +165,8 @@ class Rounds(TrainerCallback):
     """Makes a round at the start of every epoch, and stops when MRR@10 of held-out queries no longer grows.
 
     An epoch of the trainer is a round: ``steps`` batches over queries in a random order by (seed, round). Rounds are
-    kept in ``folder``, so that a run that is killed goes on with the same ones; the best model so far is kept beside
-    them.
+    kept in ``folder`` with their checksums, so that a run that is killed goes on with the same ones; the best model so
+    far is kept beside them.
 
     Args:
         collection: the corpus.
@@ -194,26 +205,40 @@ class Rounds(TrainerCallback):
         number = int((state.epoch or 0) + 1e-6)
         on_main(lambda: self._make(number))
         self.current = self._read(number)
-        if self.held_out and number - int(np.argmax(self.measured)) >= self.options.patience:
+        if self._gains_no_more():
             log.info("MRR@10 has not grown for %d rounds; stopped", self.options.patience)
             control.should_training_stop = True
+
+    def _gains_no_more(self) -> bool:
+        """Whether so many rounds have passed since the best one that training stops."""
+        last = len(self.measured) - 1
+        return bool(self.held_out) and last - int(np.argmax(self.measured)) >= self.options.patience
 
     def finish(self, folder: Path) -> Json:
         """After training, on the first process: put the weights of the best round back.
 
         Returns:
-            ``held_out_mrr`` of every round and of the end, and the counts of ``lists``.
+            ``held_out_mrr`` of every round and, unless training stopped at the last one, of the end; and the counts of
+            ``lists``.
         """
+        # From the disk: a run that goes on from behind the last round has not come through any.
+        self._recall(sum(1 for _ in self.folder.glob("*/round.json")))
         if self.held_out:
             self._keep_best_round()
         return {"held_out_mrr": self.measured, "lists": self.counted}
 
     def _keep_best_round(self) -> None:
-        with unfinished(self.folder) as work:
-            self.measured.append(self._search(work / "corpus")[1])
+        rounds = len(self.measured)
+        # The host makes a step more when it is stopped, and another one when it goes on from there: neither counts.
+        if not self._gains_no_more():
+            with unfinished(self.folder) as work:
+                self.measured.append(self._search(work / "corpus")[1])
         log.info("MRR@10 of held-out queries: %s", ", ".join(f"{value:.4f}" for value in self.measured))
-        if int(np.argmax(self.measured)) < len(self.measured) - 1:
-            self.model.load_state_dict(load_file(self.folder / "best.safetensors"))
+        best = int(np.argmax(self.measured))
+        if best < rounds:
+            weights = self.folder / "best.safetensors"
+            self._check_file(weights, self._record(best).get("best"))
+            self.model.load_state_dict(load_file(weights))
 
     def _make(self, number: int) -> None:
         place = self.folder / str(number)
@@ -225,28 +250,48 @@ class Rounds(TrainerCallback):
         asked, places = np.unique(queries, return_inverse=True)
         with draft_folder(place, replace=True) as draft:
             hard, measured = self._search(draft.with_name("corpus"), asked)
-            if measured > max(self._measures(number), default=-1.0):
-                self._keep_best()
+            self._recall(number)
+            best = self._keep_best() if measured > max(self.measured, default=-1.0) else None
             lists = self._draw(number, queries, hard, places)
             scores = self.teacher.score(queries, lists)
             for name, array in (("queries", queries), ("lists", lists), ("scores", scores)):
                 np.save(draft / f"{name}.npy", array)
-            counts = {_MEASURE: measured, **count_lists(scores)}
-            write_text(draft / "round.json", json.dumps(counts))
+            record = {_MEASURE: measured, **count_lists(scores), "files": files_sha256(draft), "best": best}
+            write_text(draft / "round.json", json.dumps(record))
 
     def _read(self, number: int) -> Round:
-        self.measured[:] = self._measures(number + 1)
-        rounds = self._rounds(number + 1)
-        self.counted.update({name: int(sum(counts[name] for counts in rounds)) for name in LIST_COUNTS})
-        names = ("queries", "lists", "scores")
-        return Round(*(np.load(self.folder / str(number) / f"{name}.npy", mmap_mode="r") for name in names))
+        self._recall(number + 1)
+        files = [self.folder / str(number) / f"{name}.npy" for name in ("queries", "lists", "scores")]
+        recorded = self._record(number).get("files") or {}
+        for file in files:
+            self._check_file(file, recorded.get(file.name))
+        return Round(*(np.load(file, mmap_mode="r") for file in files))
 
-    def _measures(self, before: int) -> list[float]:
-        return [counts[_MEASURE] for counts in self._rounds(before)]
+    def _recall(self, rounds: int) -> None:
+        """Measures and counts of the first rounds, as they are on record."""
+        records = [self._record(number) for number in range(rounds)]
+        self.measured[:] = [record[_MEASURE] for record in records]
+        self.counted.update({name: int(sum(record[name] for record in records)) for name in LIST_COUNTS})
 
-    def _rounds(self, before: int) -> list[dict[str, float]]:
-        files = [self.folder / str(number) / "round.json" for number in range(before)]
-        return [json.loads(file.read_text()) for file in files]
+    def _record(self, number: int) -> dict[str, Any]:
+        file = self.folder / str(number) / "round.json"
+        try:
+            record: dict[str, Any] = json.loads(file.read_text())
+            if not all(isinstance(record[name], (int, float)) for name in (_MEASURE, *LIST_COUNTS)):
+                raise ValueError("a count is no number")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _damaged(file, error) from error
+        return record
+
+    def _check_file(self, file: Path, hash: str | None) -> None:
+        """Check that a file is as it was written, or, of an earlier version, that it can be read."""
+        try:
+            if hash is None:
+                load_file(file) if file.suffix == ".safetensors" else np.load(file, mmap_mode="r")
+            elif file_sha256(file) != hash:
+                raise ValueError("its checksum is another")
+        except (OSError, ValueError, EOFError, SafetensorError) as error:
+            raise _damaged(file, error) from error
 
     def _search(self, store: Path, asked: npt.NDArray[np.int64] | None = None) -> tuple[npt.NDArray[np.int64], float]:
         """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known ones, −1
@@ -285,10 +330,24 @@ class Rounds(TrainerCallback):
             lists.append(draw_list(self.anchors[name], self.bm25[name], own, self.options, rng))
         return np.stack(lists)
 
-    def _keep_best(self) -> None:
+    def _keep_best(self) -> str:
+        """Keep the weights; returns the file's checksum."""
         state = {name: weight.detach().cpu().clone() for name, weight in self.model.state_dict().items()}
         with atomic_path(self.folder / "best.safetensors") as temporary:
             save_file(state, temporary)
+        return file_sha256(self.folder / "best.safetensors")
+
+
+def _damaged(file: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{file} is damaged ({first_line(error)}), so that this distillation cannot be resumed; train again in "
+        "another --output"
+    )
+
+
+def array_sha256(array: npt.NDArray[Any]) -> str:
+    """The first 16 digits of a hash of an array's bytes."""
+    return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
 # Pairs scored between two files; a run that is killed asks for at most so many again.
@@ -310,8 +369,21 @@ class TeacherScores:
         self.size = len(documents)
         self.ids, self.texts = list(queries), list(queries.values())
         folder.mkdir(parents=True, exist_ok=True)
-        parts = [np.load(file) for file in sorted(folder.glob("*.npy"))]
+        parts = [self._read(file) for file in sorted(folder.glob("*.npy"))]
         self._known = np.sort(np.concatenate([np.empty(0, _PAIR), *parts]), order="key")
+
+    @staticmethod
+    def _read(file: Path) -> npt.NDArray[Any]:
+        """The pairs in a file; nothing where it is damaged: the teacher is then asked again."""
+        try:
+            pairs: npt.NDArray[Any] = np.load(file)
+            if pairs.dtype == _PAIR and file.stem.partition("-")[2] in ("", array_sha256(pairs)):
+                return pairs
+        except (OSError, ValueError, EOFError):
+            pass
+        log.warning("%s is damaged; its scores are asked for again", file)
+        file.unlink(missing_ok=True)
+        return np.empty(0, _PAIR)
 
     def score(self, queries: npt.NDArray[np.int64], lists: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """(S,) numbers of queries and (S, n) corpus rows to (S, n) scores, −inf in empty places.
@@ -352,6 +424,6 @@ class TeacherScores:
             )
 
     def _keep(self, pairs: np.ndarray) -> None:
-        number = sum(1 for _ in self.folder.glob("*.npy"))
-        save_array(self.folder / f"{number:06d}.npy", pairs)
+        numbers = [int(file.name[:6]) for file in self.folder.glob("*.npy")]
+        save_array(self.folder / f"{1 + max(numbers, default=-1):06d}-{array_sha256(pairs)}.npy", pairs)
         self._known = np.sort(np.concatenate([self._known, pairs]), order="key")

@@ -162,18 +162,20 @@ def _finetune_in_rounds(
     ``output/curves.json`` has the measures of the base and of every round on every target.
     """
     _, plan = _start(collection, base, options, encoder)
-    if (record := lock_output(output, resume, plan)) is not None:
-        return record
-    rounds = (_episodes if options.episodes else _two_stages)(base, output, options)
-    records = []
-    with started(output, plan):
-        evaluator(base, "base")
-        for round_ in rounds:
-            log.info("%s, the last is %s", round_.label, rounds[-1].label)
-            records.append(finetune_stage(collection, round_, resume, encoder))
-            evaluator(str(round_.output), round_.label)
-    kind = EPISODES if options.episodes else STAGES
-    return finish_rounds(output, rounds[-1].output, plan, kind, records, evaluator.points)
+    plan = replace(plan, targets=evaluator.seen, measures=evaluator.measures)
+    with lock_output(output, resume, plan) as record:
+        if record is not None:
+            return record
+        rounds = (_episodes if options.episodes else _two_stages)(base, output, options)
+        records = []
+        with started(output, plan):
+            evaluator(base, "base")
+            for round_ in rounds:
+                log.info("%s, the last is %s", round_.label, rounds[-1].label)
+                records.append(finetune_stage(collection, round_, resume, encoder))
+                evaluator(str(round_.output), round_.label)
+        kind = EPISODES if options.episodes else STAGES
+        return finish_rounds(output, rounds[-1].output, plan, kind, records, evaluator.points)
 
 
 def _start(
@@ -191,8 +193,15 @@ def finetune_stage(collection: Collection, round_: Round, resume: bool, encoder:
     output, options = round_.output, round_.options
     model, plan = _start(collection, round_.start, options, encoder)
     plan = replace(plan, episode=round_.episode, miner=round_.miner)
-    if (record := lock_output(output, resume, plan)) is not None:
-        return record
+    with lock_output(output, resume, plan) as record:
+        if record is not None:
+            return record
+        return run_stage(_stage(collection, round_, model, plan, encoder), options, output, resume)
+
+
+def _stage(collection: Collection, round_: Round, model: COCODR, plan: TrainingPlan, encoder: EncoderOptions) -> Stage:
+    """What a round trains: pairs, their negatives and clusters, and the loss."""
+    output, options = round_.output, round_.options
     weighted = WEIGHTINGS[options.weighting].loss is not None
     with started(output, plan):
         mined = _mine(collection, model, round_, plan, encoder) if round_.episode else None
@@ -200,7 +209,7 @@ def finetune_stage(collection: Collection, round_: Round, resume: bool, encoder:
         clusters = _clusters(pairs, model, output, options, mined) if weighted else None
         loss = training_loss(model, options, clusters, len(pairs.positives))
     sizes = None if clusters is None else clusters.bincount(minlength=options.clusters).tolist()
-    stage = Stage(
+    return Stage(
         plan=plan,
         model=model,
         loss=loss,
@@ -218,7 +227,6 @@ def finetune_stage(collection: Collection, round_: Round, resume: bool, encoder:
             "pairs_of_clusters": sizes,
         },
     )
-    return run_stage(stage, options, output, resume)
 
 
 def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor | None, pairs: int) -> Any:

@@ -8,12 +8,15 @@ model, the curves, and the record of the whole.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.distributed import on_main, rank
@@ -22,12 +25,21 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import output_folder, write_text
-from beir_cocodr.models.loading import weights_sha256
+from beir_cocodr.io import is_incidental, json_sha256, output_folder, sole_writer, write_text
+from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.provenance import RECORD_FILE, TrainingPlan, TrainingRecord, read_record, write_record
+from beir_cocodr.provenance import (
+    RECORD_FILE,
+    TrainingPlan,
+    TrainingRecord,
+    collection_provenance,
+    read_record,
+    write_record,
+)
 from beir_cocodr.records import CollectionProvenance, Json, versions
 from beir_cocodr.training.options import TrainingOptions
+
+log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
 
@@ -43,33 +55,53 @@ def training_plan(
     seen: Sequence[CollectionProvenance],
 ) -> TrainingPlan:
     """The plan of a stage that starts from ``base``, which ``model`` is as it was loaded."""
-    return TrainingPlan(stage, base, weights_sha256(model), encoder.describe(), asdict(options), tuple(seen))
+    parts = fingerprint(model)
+    weights = parts.pop("weights")
+    parts["text_format"] = json_sha256([model.text_format.as_dict(), model.similarity_fn_name])
+    plan = TrainingPlan(stage, base, weights, encoder.describe(), asdict(options), tuple(seen))
+    return replace(plan, base_parts=parts, precision=training_precision(model.device))
 
 
-def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | None:
-    """Take ``output`` for a plan; never writes over something else. To be called by all processes of a run.
+def training_precision(device: torch.device) -> str:
+    """What training computes in: bfloat16 on GPUs that have it, else float16 there, and float32 on a CPU."""
+    if device.type != "cuda":
+        return "float32"
+    return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
 
-    Returns:
-        None where there is something to train, else the record of the model that is already there.
+
+@contextmanager
+def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> Iterator[TrainingRecord | None]:
+    """Hold ``output`` for a plan; never writes over something else. To be called by all processes of a run.
+
+    Gives None where there is something to train, else the record of the model that is already there.
 
     Raises:
-        InputError: it holds files and ``resume`` is off, or it followed another plan, or is not from here.
+        InputError: it holds files and ``resume`` is off, or it followed another plan, or is not from here, or another
+            run holds it.
     """
-    return on_main(lambda: _lock(output, resume, plan))
+    with ExitStack() as stack:
+        yield on_main(lambda: _lock(stack, output, resume, plan))
 
 
-def _lock(output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | None:
-    output_folder(output)
+def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | None:
+    stack.enter_context(sole_writer(output_folder(output)))
     record = read_record(output)
+    started = output / CHECKPOINTS / _PLAN_FILE
     if record is not None:
         if not resume:
             raise InputError(f"{output} already holds a trained model; choose another --output, or --resume to keep it")
-        _check_plan(output, record, plan)
+        # A model that is there is the same wherever it would be trained now.
+        _check_plan(output, record, replace(plan, precision=record.precision))
+        if started.is_file():  # of a run that died as it finished
+            shutil.rmtree(output / CHECKPOINTS)
         return record
-    started = output / CHECKPOINTS / _PLAN_FILE
     if started.is_file() and resume:
-        _check_plan(output, TrainingPlan.read(started), plan)
-    elif any(path.is_file() for path in output.rglob("*")):
+        try:
+            before = TrainingPlan.read(started)
+        except InputError as error:
+            raise InputError(f"{error}, as nothing in {output} can be resumed; empty it or choose another") from error
+        _check_plan(output, before, plan)
+    elif any(path.is_file() and not is_incidental(path) for path in output.rglob("*")):
         way = "nothing in it can be resumed" if resume else "or --resume if it was interrupted"
         raise InputError(f"{output} is not empty; choose another --output, {way}")
     return None
@@ -87,7 +119,7 @@ def started(output: Path, plan: TrainingPlan) -> Iterator[None]:
         yield
     except InputError:
         if rank() == 0 and not any([*output.rglob("checkpoint-*"), *output.rglob(RECORD_FILE)]):
-            for path in output.iterdir():
+            for path in (path for path in output.iterdir() if not is_incidental(path)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise
 
@@ -98,6 +130,9 @@ def _check_plan(output: Path, before: TrainingPlan, plan: TrainingPlan) -> None:
             f"{output} was started with other {', '.join(changed)}; "
             "resume with the same ones, or choose another --output"
         )
+    if unstated := plan.unstated(before):
+        names = ", ".join(unstated)
+        log.warning("%s was begun by an earlier version: whether %s are the same cannot be checked", output, names)
 
 
 CURVES_FILE = "curves.json"
@@ -117,6 +152,7 @@ class TargetEvaluator:
 
     Attributes:
         points: a record for each model and target, in the order of calls.
+        seen: content of the targets.
 
     Raises:
         InputError: a target or measure that there is not.
@@ -126,7 +162,9 @@ class TargetEvaluator:
         parse_measures(measures)
         self.output, self.targets, self.measures, self.encoder = output, targets, measures, encoder
         self.points: list[Json] = []
-        on_main(lambda: [load_collection(target, "test").name for target in targets])
+        self.seen = on_main(
+            lambda: tuple(collection_provenance(load_collection(target, "test"), queries=True) for target in targets)
+        )
 
     def __call__(self, model: str, label: str) -> None:
         names = file_names(self.targets)
@@ -150,7 +188,7 @@ def finish_rounds(
     """
     each = [
         {"episode": r.episode, "steps": r.steps, "training_loss": r.training_loss, "seconds": r.seconds}
-        | {name: r.details[name] for name in _KEPT}
+        | {name: r.details.get(name) for name in _KEPT}
         for r in records
     ]
     record = TrainingRecord(

@@ -107,13 +107,14 @@ def pretrain(
     given = [collection_provenance(found, queries=False) for found in collections]
     given += context_provenance(queries, collections)
     plan = training_plan(options.objective, base, model, encoder, options, given)
-    if (record := lock_output(output, resume, plan)) is not None:
-        return record
-    on_queries = OBJECTIVES[options.objective].on_queries
-    views = ContextViews(queries, model, options) if on_queries else DocumentViews(collections, model, options)
-    stage = _stage(plan, model, base, views, options)
-    with _encoder_dropout(model, options.keeps_dropout):
-        return run_stage(stage, options, output, resume)
+    with lock_output(output, resume, plan) as record:
+        if record is not None:
+            return record
+        on_queries = OBJECTIVES[options.objective].on_queries
+        views = ContextViews(queries, model, options) if on_queries else DocumentViews(collections, model, options)
+        stage = _stage(plan, model, base, views, options)
+        with _encoder_dropout(model, options.keeps_dropout):
+            return run_stage(stage, options, output, resume)
 
 
 def _check_queries(options: PretrainOptions, queries: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ complete. Around the host's trainer stand
 - :class:`GuardedTrainer`: batches by our keys, every loss looked at, no model card that quotes the corpus;
 - :class:`FiniteGuard`: training stops at the first loss or gradient that is not a number;
 - :class:`LossState`: what a loss knows is kept in checkpoints, where the host keeps the model's state only;
+- :class:`Seal`: a checkpoint that lacks something or was changed is not gone on from;
 - :class:`EpochClock` and :class:`StderrProgress`: the epoch for the data, the progress for a person.
 """
 
@@ -37,13 +38,13 @@ from transformers import (
 from transformers.trainer_utils import TrainOutput
 
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.distributed import on_main, rank, world_size
+from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_path, write_text
+from beir_cocodr.io import atomic_path, file_sha256, files_sha256, write_text
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import Json, versions
 from beir_cocodr.training.options import TrainingOptions
-from beir_cocodr.training.outputs import CHECKPOINTS, started
+from beir_cocodr.training.outputs import CHECKPOINTS, started, training_precision
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +174,19 @@ class LossState(TrainerCallback):
                 save_file({name: value.detach().cpu().clone() for name, value in own.items()}, temporary)
 
 
+SEAL_FILE = "complete.json"
+
+
+class Seal(TrainerCallback):
+    """Records the checksum of every file of a checkpoint, once all processes have written theirs; the last callback."""
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
+        wait_for_all()
+        if rank() == 0:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            write_text(folder / SEAL_FILE, json.dumps(files_sha256(folder), indent=2) + "\n")
+
+
 @dataclass(frozen=True)
 class Stage:
     """What one training stage is made of.
@@ -245,8 +259,8 @@ class GuardedTrainer(BaseTrainer):
         for callback in (ProgressCallback, PrinterCallback):
             self.remove_callback(callback)
         progress = StderrProgress()
-        self.add_callback(guard)
-        self.add_callback(progress)
+        for callback in (guard, progress, Seal()):
+            self.add_callback(callback)
         try:
             result = self.train(resume_from_checkpoint=str(resume) if resume else None)
         finally:
@@ -335,12 +349,12 @@ def shared_arguments(device: torch.device, steps: int, examples: int, batch_size
         examples: of the dataset; a last batch that is not full is left out where there are full ones.
         batch_size: global.
     """
-    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    precision = training_precision(device)
     return {
         "per_device_train_batch_size": batch_size,
         "use_cpu": device.type == "cpu",
-        "bf16": bf16,
-        "fp16": device.type == "cuda" and not bf16,
+        "bf16": precision == "bfloat16",
+        "fp16": precision == "float16",
         "logging_steps": max(1, min(50, steps // 20)),
         "logging_nan_inf_filter": False,
         "dataloader_drop_last": examples >= batch_size,
@@ -383,25 +397,43 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
 
 
 def _checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
-    """The newest complete checkpoint; later ones were being written when the run died, and are deleted."""
+    """The newest complete checkpoint; later ones were being written when the run died, or are damaged, and are deleted.
+
+    What is gone on from further back, even from the start, gives the same weights.
+    """
     last = _last_checkpoint(folder, stateful)
-    for checkpoint in folder.glob("checkpoint-*"):
-        if last is None or _step(checkpoint) > _step(last):
-            shutil.rmtree(checkpoint)
+    later = [found for found in _checkpoints(folder) if last is None or _step(found) > _step(last)]
+    if later:
+        start = "the start" if last is None else last.name
+        log.warning("%s: %s is not complete; training goes on from %s", folder, later[-1].name, start)
+    for checkpoint in later:
+        shutil.rmtree(checkpoint)
     return last
 
 
 def _last_checkpoint(folder: Path, stateful: bool) -> Path | None:
-    """The newest complete checkpoint: the host writes trainer_state.json last, then comes the state of the loss."""
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step, reverse=True):
-        try:
-            json.loads((checkpoint / "trainer_state.json").read_text())
-        except (OSError, ValueError):
-            continue
-        if not stateful or (checkpoint / LOSS_FILE).is_file():
-            return checkpoint
-    return None
+    """The newest complete checkpoint."""
+    return next((found for found in _checkpoints(folder) if _is_complete(found, stateful)), None)
+
+
+def _is_complete(checkpoint: Path, stateful: bool) -> bool:
+    """Whether every file is as it was written. Without a seal, which is written last and which earlier versions did not
+    have: whether the last file of the host's is there, trainer_state.json, and then the state of the loss.
+    """
+    try:
+        if (seal := checkpoint / SEAL_FILE).is_file():
+            return all(file_sha256(checkpoint / name) == hash for name, hash in json.loads(seal.read_text()).items())
+        json.loads((checkpoint / "trainer_state.json").read_text())
+    except (OSError, ValueError, AttributeError):
+        return False
+    return not stateful or (checkpoint / LOSS_FILE).is_file()
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints, newest first."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
+    return sorted(found, key=_step, reverse=True)
 
 
 def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.split("-")[-1])
+    return int(checkpoint.name.removeprefix("checkpoint-"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.io import add_result, output_folder, text_sha256, write_text
 from beir_cocodr.report.html.outputs import Found, collection_texts, find_files, per_query_scores
 from beir_cocodr.report.html.sections import comparison_parts, contamination_section, drill_down, facts, training_parts
 from beir_cocodr.report.html.verdict import headline_of
@@ -49,8 +49,9 @@ def page(parts: Mapping[str, object]) -> str:
 _HEAD = 2_000
 
 
-def output_file(path: Path) -> Path:
-    """Check that the page may be written there: nothing stands there yet, or a report of ours.
+def output_file(path: Path, source: str = "", overwrite: bool = True) -> Path:
+    """Check that the page may be written there: nothing stands there yet, or a report of ours, of ``source`` unless
+    that of another run may be replaced.
 
     Raises:
         InputError: something else stands there, or the folder cannot be written to.
@@ -62,6 +63,10 @@ def output_file(path: Path) -> Path:
             head = file.read(_HEAD).decode("utf-8", "replace")
         if f'<meta name="generator" content="{GENERATOR}">' not in head:
             raise InputError(f"{path} is no report of ours and is left as it is; choose another --output")
+        if not overwrite and f'<meta name="source" content="{source}">' not in head:
+            raise InputError(
+                f"{path} is the report of another run; choose another --output, or replace it with --overwrite"
+            )
     output_folder(path.parent)
     return path
 
@@ -88,6 +93,7 @@ def write_report(
     split: str | None = None,
     queries: int = QUERIES,
     published: Sequence[Path] = (),
+    overwrite: bool = False,
 ) -> WrittenPage:
     """Write a page about what ``evaluate``, ``compare``, ``adapt``, ``quickstart`` or a training has left.
 
@@ -97,11 +103,13 @@ def write_report(
 
     Args:
         folder: the output of a command.
-        output: the page; ``folder/report.html`` by default. An older report is written over, nothing else.
+        output: the page; ``folder/report.html`` by default. An older report on the folder is written over, nothing
+            else.
         dataset, split: the collection, where the one on record is not at hand; the hash of its documents has to be
             that on record.
         queries: the most that are shown one by one: half those of the largest difference, half evenly spaced.
         published: files like benchmarks/published/cocodr.json, instead of the packaged ones.
+        overwrite: write over the report of another run, too.
 
     Raises:
         InputError: nothing of ours in the folder, a file that cannot be read, scores of different queries, another
@@ -110,7 +118,8 @@ def write_report(
     if queries < 0:
         raise InputError(f"queries is {queries}: show none or more")
     found = find_files(folder)
-    path = output_file(folder / "report.html" if output is None else output)
+    source = text_sha256(str(folder.resolve()))
+    path = output_file(folder / "report.html" if output is None else output, source, overwrite or output is None)
     models = _models(found)
     labels = {name: label for label, name in found.candidates.items()}
     names = labels if labels and found.evaluation is None else short_names(models)
@@ -124,6 +133,7 @@ def write_report(
         shown = drill_down(_runs(found, models), scores, measures, headline.pair, names, texts.collection, queries)
     title = found.judged.dataset if found.judged else found.adaptation.corpus if found.adaptation else None
     parts = {
+        "source": source,
         "title": collection_name(title) if title is not None else folder.resolve().name,
         "headline": headline,
         "facts": list(facts(found)),
@@ -135,6 +145,8 @@ def write_report(
         **training_parts(found),
     }
     write_text(path, page(parts))
+    if output is None:
+        add_result(path)
     counts = (shown.shown, shown.queries) if shown else (0, 0)
     return WrittenPage(str(path), headline.verdict, headline.sentence, *counts)
 

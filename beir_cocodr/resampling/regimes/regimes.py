@@ -11,7 +11,6 @@ import json
 import logging
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,16 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
-from beir_cocodr.io import file_sha256, output_folder, write_text
+from beir_cocodr.io import (
+    content_sha256,
+    file_sha256,
+    is_incidental,
+    output_folder,
+    sole_writer,
+    unfinished,
+    write_text,
+)
+from beir_cocodr.models.loading import model_source
 from beir_cocodr.records import Json, Record, Report, versions
 from beir_cocodr.resampling.manifest import MANIFEST_FILE, SourceRecord, read_manifest
 from beir_cocodr.resampling.regimes import Recipe
@@ -56,7 +64,7 @@ class Cell(Record):
     """One model of one training set, evaluated.
 
     Attributes:
-        given: the path of a given model, None for a trained one.
+        given, given_sha256: the path of a given model, and its content if it is here; None for a trained one.
         scores: regime to measure to query id to score.
         retrieval: the retriever's description of itself.
         training_seconds, search_seconds: the first is next to nothing for what was there already.
@@ -72,6 +80,7 @@ class Cell(Record):
     training_seconds: float
     search_seconds: float
     ood: dict[str, dict[str, float]] = field(default_factory=dict)
+    given_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -203,10 +212,13 @@ class Cells:
         """
         file = self.output / "cells" / unit.name / f"{candidate.name}-{seed}.json"
         cell = Cell.read(file) if file.is_file() else None
-        if cell is not None and cell.given != candidate.where:
+        content = None if candidate.where is None else content_sha256(candidate.model(unit, seed))
+        other = cell is not None and cell.given_sha256 is not None and cell.given_sha256 != content
+        if cell is not None and (cell.given != candidate.where or other):
             raise InputError(
-                f"{file} was made with {cell.given or 'a trained model'}, not {candidate.where}; give the "
-                "model another name, or choose another --output"
+                f"{file} was made with {cell.given or 'a trained model'}"
+                f"{', which has changed since' if other else f', not {candidate.where}'}; give the model another "
+                "name, or choose another --output"
             )
         missing = [name for name in self.ood if cell is None or name not in cell.ood]
         if cell is not None and not missing:
@@ -221,6 +233,7 @@ class Cells:
             cell = Cell(
                 model=candidate.name,
                 given=candidate.where,
+                given_sha256=content,
                 seed=seed,
                 set=unit.name,
                 scores=scores,
@@ -242,8 +255,8 @@ class Cells:
         top_k = depth(wanted)
         documents = next(iter(tests.values())).documents
         queries = {query: text for found in tests.values() for query, text in found.queries.items()}
-        with tempfile.TemporaryDirectory(dir=self.output, prefix=".embeddings-") as work:
-            retriever = load_retriever(model, documents, Path(work), self.recipe, self.progress)
+        with unfinished(self.output) as work:
+            retriever = load_retriever(model, documents, work, self.recipe, self.progress)
             results = retriever.search(queries, top_k + drop).results(documents, drop, top_k)
             retrieval = retriever.describe()
         scores = {
@@ -405,9 +418,10 @@ def evaluate_regimes(
     kinds = find_architectures(architectures)
     candidates = [trained(found, recipe, seeds, output) for found in kinds] + [given(found, seeds) for found in models]
     _check(candidates, ood)
-    _check_resumable(output_folder(output), folder, recipe, names)
-    cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
-    points = regime_points(_evaluate(cells, candidates, units, keep_models), names)
+    with sole_writer(output_folder(output)):
+        _check_resumable(output, folder, recipe, names)
+        cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
+        points = regime_points(_evaluate(cells, candidates, units, keep_models), names)
     return Regimes(
         folder=str(folder),
         method=manifest.method,
@@ -442,17 +456,24 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
 
 
 def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
-    """Cells in one output are comparable: they have one recipe, one set of measures, the same sets."""
+    """Cells in one output are comparable: they have one recipe, one set of measures, the same sets and start."""
     now: Json = {"manifest_sha256": file_sha256(folder / MANIFEST_FILE), "measures": measures, **recipe.describe()}
+    now["start_sha256"] = content_sha256(model_source(recipe.start))
+    now["teacher_sha256"] = content_sha256(recipe.teacher)
     file = output / _SETTINGS_FILE
     if file.is_file() and any((output / name).is_dir() for name in ("cells", "models")):
-        then = json.loads(file.read_text())
-        if changed := [name for name, value in now.items() if then.get(name) != value]:
+        try:
+            then = dict(json.loads(file.read_text()))
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{file} is damaged ({error}); choose another --output") from error
+        if lacking := [name for name in ("start_sha256", "teacher_sha256") if name not in then]:
+            log.warning("%s is of an earlier version: its %s cannot be checked", file, " and ".join(lacking))
+        if changed := [name for name, value in now.items() if name not in lacking and then.get(name) != value]:
             raise InputError(
                 f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose another "
                 "--output"
             )
-    elif not file.is_file() and any(output.iterdir()):
+    elif not file.is_file() and any(not is_incidental(path) for path in output.iterdir()):
         raise InputError(f"{output} is not empty and holds no evaluation of regimes; choose another --output")
     write_text(file, json.dumps(now, indent=2) + "\n")
 
