@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import Json
+from beir_cocodr.retrieval.store.record import EncodeOptions
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.store_run import StoreRun
-    from beir_cocodr.retrieval.store.record import EncodeOptions
 
 # Deaths for each actor, without a task done in between, after which nothing is tried again.
 _ATTEMPTS = 3

@@ -71,7 +71,7 @@ def test_the_files(folder, tmp_path, capsys):
     lines = (tmp_path / "o" / "nearest.tsv").read_text().splitlines()
     assert lines[0].split("\t") == ["query", "training_query", "similarity", "text", "training_text"]
     assert lines[3].split("\t") == ["q3", "", "0.0", "library loans", ""]
-    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["nearest.tsv", "overlap.json"]
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["nearest.tsv", "overlap.json", "run.json"]
 
 
 def test_nearest_by_an_encoder_is_by_cosine(folder, tiny_bert):

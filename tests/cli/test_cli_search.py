@@ -54,7 +54,11 @@ def test_encode_and_search_from_the_command_line(capsys, caplog, beir_folder, ti
     lines = output.read_text().splitlines()
     assert len(lines) == 16 * 5
     assert [line.split()[3] for line in lines[:5]] == ["1", "2", "3", "4", "5"]
-    status, out, _ = run(capsys, *arguments, "--split", "train", "--json")
+    status, _, err = run(capsys, *arguments, "--split", "train")
+    assert (status, output.read_text().splitlines()) == (2, lines)
+    assert "--overwrite" in err
+    assert run(capsys, *arguments)[0] == 0  # the same again
+    status, out, _ = run(capsys, *arguments, "--split", "train", "--json", "--overwrite")
     report = json.loads(out)
     assert (report["split"], report["queries"], report["store"]["model"]["name"]) == ("train", 16, str(tiny_bert))
 

@@ -458,17 +458,16 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
 def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
     """Cells in one output are comparable: they have one recipe, one set of measures, the same sets and start."""
     now: Json = {"manifest_sha256": file_sha256(folder / MANIFEST_FILE), "measures": measures, **recipe.describe()}
-    now["start_sha256"] = content_sha256(model_source(recipe.start))
-    now["teacher_sha256"] = content_sha256(recipe.teacher)
-    file = output / _SETTINGS_FILE
-    if file.is_file() and any((output / name).is_dir() for name in ("cells", "models")):
+    contents = {"start": model_source(recipe.start), "teacher": recipe.teacher}
+    now |= {f"{name}_sha256": content_sha256(path) for name, path in contents.items()}
+    if (file := output / _SETTINGS_FILE).is_file() and any((output / name).is_dir() for name in ("cells", "models")):
         try:
             then = dict(json.loads(file.read_text()))
         except (ValueError, TypeError) as error:
             raise InputError(f"{file} is damaged ({error}); choose another --output") from error
-        if lacking := [name for name in ("start_sha256", "teacher_sha256") if name not in then]:
+        if lacking := [name for name in now if name not in then]:
             log.warning("%s is of an earlier version: its %s cannot be checked", file, " and ".join(lacking))
-        if changed := [name for name, value in now.items() if name not in lacking and then.get(name) != value]:
+        if changed := [name for name in now if name not in lacking and then[name] != now[name]]:
             raise InputError(
                 f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose another "
                 "--output"

@@ -1,0 +1,269 @@
+"""The output of a training: one plan, one process, and what is broken in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import asdict, fields, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from test_io import hold
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.errors import InputError
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.options import SELECTION, GenerationOptions
+from beir_cocodr.generation.shards import GeneratedFrom, GenerationPlan
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord
+from beir_cocodr.records import differences
+from beir_cocodr.resampling.manifest import MANIFEST_FILE
+from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes.regimes import _check_resumable, evaluate_regimes
+from beir_cocodr.training.adapt import _settings, adapt
+from beir_cocodr.training.distill import distill
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started
+from beir_cocodr.training.presets import adapt_options
+from beir_cocodr.training.pretrain import pretrain
+
+#: Options that another value of changes no result, and why.
+HARMLESS = {
+    "device": "the same numbers up to rounding; what is computed in another precision is compared beside the options",
+    "progress": "only what is shown",
+    "encode_batch_size": "texts encoded at a time",
+    "stores": "embeddings that would be computed otherwise, checked against encoder and corpus",
+    "batch_size of SearchOptions": "queries encoded at a time",
+    # What was generated stays, and is selected anew as a whole at the end.
+    **dict.fromkeys(SELECTION, "selection is made at the end, of all that was generated"),
+}
+
+VALUES = [True, False, 0, 1, 2, 3, 7, 64, 0.25, 0.5, 1.5, "x", "mlm", "qc", "masked", "infonce", "cvar", "mined", "mrl"]
+VALUES += ["kl", "mean", "fused", "cross-encoder", "paper", "sketch", "none", "minilm", "fr", ("a",)]
+
+
+def changed(options: Any, name: str) -> Any:
+    """The options with another value of one field that they take."""
+    for value in VALUES:
+        try:
+            made = replace(options, **{name: value})
+        except (InputError, TypeError, AttributeError, ValueError):
+            continue
+        if getattr(made, name) != getattr(options, name):
+            return made
+    raise AssertionError(f"no other value for {name}: add one")
+
+
+def every_field() -> list[tuple[Any, str]]:
+    kinds = (PretrainOptions, FinetuneOptions, DistillOptions, GenerationOptions, Recipe, EncoderOptions, SearchOptions)
+    return [
+        (kind, field.name)
+        for kind in kinds
+        for field in fields(kind)
+        if field.name not in HARMLESS and f"{field.name} of {kind.__name__}" not in HARMLESS
+    ]
+
+
+@pytest.mark.parametrize(("kind", "name"), every_field(), ids=lambda value: getattr(value, "__name__", value))
+def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
+    before = kind()
+    if kind is SearchOptions:
+        now = replace(before, encoder=EncoderOptions(5)) if name == "encoder" else changed(before, name)
+        assert differences(before.describe(), now.describe())
+        return
+    now = changed(before, name)
+    if kind is GenerationOptions:
+        plans = [GenerationPlan(GeneratedFrom("c"), each.generation(), {}, "t") for each in (before, now)]
+        found = plans[1].changes(plans[0], selection=False)
+        # A tokenizer is known by its content.
+        assert found == [f"settings: {name}"] or name == "tokenizer"
+        other = replace(plans[0], tokenizer_sha256="u")
+        assert other.changes(plans[0], selection=False) == ["tokenizer_sha256"]
+    elif kind is Recipe:
+        (tmp_path / MANIFEST_FILE).write_text("{}")
+        output = tmp_path / "o"
+        (output / "cells").mkdir(parents=True)
+        _check_resumable(output, tmp_path, before, ["R@5"])
+        with pytest.raises(InputError, match=f"other .*{name}"):
+            _check_resumable(output, tmp_path, now, ["R@5"])
+    else:
+        encoder = kind is EncoderOptions
+        plans = [
+            TrainingPlan("s", encoder=each.describe()) if encoder else TrainingPlan("s", options=asdict(each))
+            for each in (before, now)
+        ]
+        with started(tmp_path, plans[0]):
+            pass
+        with lock_output(tmp_path, True, plans[0]) as record:
+            assert record is None
+        with pytest.raises(InputError, match=f"other .*{name}"), lock_output(tmp_path, True, plans[1]):
+            pass
+
+
+#: What a function takes beside options: what is compared, by the name it has there, or why it is not.
+ARGUMENTS = {
+    pretrain: {"corpora": "seen", "base": "base_sha256", "queries": "seen"},
+    finetune: {"dataset": "seen", "base": "base_sha256", "split": "seen", "targets": "targets", "measures": "measures"},
+    distill: {"dataset": "seen", "base": "base_sha256", "split": "seen", "teacher": "teacher"},
+    adapt: {
+        **{"corpus": "corpus", "source": "source", "base": "in the plan of every stage", "stages": "stages"},
+        **{"split": "corpus", "source_split": "source", "measures": "measures", "options": "options"},
+        **{"generated": "generated", "generator": "generator", "generation": "generation", "teacher": "teacher"},
+        **{"queries": "queries", "samples": "samples", "search": "search"},
+    },
+    generate_queries: {"dataset": "dataset", "generator": "generator", "part": "shares the same work"},
+    evaluate_regimes: {
+        **{"folder": "manifest_sha256", "architectures": "adds cells", "models": "adds cells, known by their content"},
+        **{"recipe": "recipe", "seeds": "adds cells", "ood": "adds to cells", "measures": "measures"},
+        "keep_models": "what is left of them",
+    },
+}
+
+
+@pytest.mark.parametrize("function", ARGUMENTS, ids=lambda function: function.__name__)
+def test_no_argument_can_be_forgotten_either(function):
+    always = {"output", "options", "resume", "encoder", "device", "progress"}
+    assert set(signature(function).parameters) - always == set(ARGUMENTS[function]) - always
+
+
+def test_an_adaptation_compares_all_that_it_is_asked_for(beir_folder, tmp_path):
+    target = load_collection(beir_folder, "test")
+    options = {stage: adapt_options(stage) for stage in ("finetune", "gpl", "qgen")}
+
+    def settings(**changes: Any) -> dict[str, Any]:
+        given: dict[str, Any] = {"stages": list(options), "options": options, "source": str(beir_folder)}
+        given |= {"source_split": "train", "generated": None, "generator": "lexical", "generation": None}
+        return _settings(target, **given | {"teacher": "x"} | changes)
+
+    other = options | {"qgen": options["qgen"].with_overrides(seed=7)}
+    table = tmp_path / "table.tsv"
+    table.write_text("q\td\t1\n")
+    queries = tmp_path / "queries"
+    queries.mkdir()
+    (queries / "queries.jsonl").write_text("{}\n")
+    for changes, name in [
+        ({"options": other}, "options: qgen"),
+        ({"source_split": "test"}, "source"),
+        ({"generator": "some/model"}, "generator"),
+        ({"generation": GenerationOptions(seed=1)}, "generation: seed"),
+        ({"generated": queries}, "generated"),
+        ({"teacher": str(table)}, "teacher"),
+        ({"stages": ["finetune", "gpl"]}, "stages"),
+    ]:
+        assert name in differences(settings(), settings(**changes))
+
+
+OPTIONS = FinetuneOptions(max_steps=6, batch_size=4, mini_batch_size=3, learning_rate=1e-3, save_steps=2)
+
+
+@pytest.fixture(scope="module")
+def whole(beir_folder, tiny_mlm, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "m"
+    finetune(str(beir_folder), str(tiny_mlm), folder, OPTIONS)
+    return folder
+
+
+@pytest.fixture
+def interrupted(whole, beir_folder, tiny_mlm, tmp_path, dies_at) -> Path:
+    """Training that died at step 5, with checkpoints of steps 2 and 4."""
+    with dies_at(5):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
+    return tmp_path / "m"
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    a, b = (load_file(folder / "model.safetensors") for folder in (first, second))
+    return a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+
+
+def test_two_trainings_in_one_output_are_refused(beir_folder, tiny_mlm, tmp_path):
+    (tmp_path / "m").mkdir()
+    process = hold(tmp_path / "m", 60)
+    try:
+        with pytest.raises(InputError, match="another process writes"):
+            finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
+        with pytest.raises(InputError, match="another process writes"):
+            adapt(str(beir_folder), None, str(tiny_mlm), tmp_path / "m", ["coco"])
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors", "trainer_state.json", "scheduler.pt"])
+def test_a_damaged_checkpoint_is_left_out_for_one_further_back(file, interrupted, whole, beir_folder, tiny_mlm, caplog):
+    damaged = interrupted / CHECKPOINTS / "checkpoint-4" / file
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: len(content) // 2] + b"\0" + content[len(content) // 2 + 1 :])
+    with caplog.at_level(logging.WARNING):
+        record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
+    assert record.resumed_from == "checkpoint-2"
+    assert "checkpoint-4 is not complete" in caplog.text
+    assert same_weights(interrupted, whole)
+
+
+def test_without_a_whole_checkpoint_training_starts_anew(interrupted, whole, beir_folder, tiny_mlm, caplog):
+    for checkpoint in (interrupted / CHECKPOINTS).glob("checkpoint-*"):
+        (checkpoint / "optimizer.pt").unlink()
+    record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
+    assert record.resumed_from is None
+    assert "from the start" in caplog.text
+    assert same_weights(interrupted, whole)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"stage": 3}', '{"parent": "x"}', "\xff"])
+def test_a_broken_record_or_plan_is_one_line(content, whole, interrupted, beir_folder, tiny_mlm, tmp_path):
+    finished = tmp_path / "finished"
+    shutil.copytree(whole, finished)
+    for folder, file in (
+        (finished, finished / "training.json"),
+        (interrupted, interrupted / CHECKPOINTS / "plan.json"),
+    ):
+        file.write_bytes(content.encode("latin-1"))
+        with pytest.raises(InputError, match=file.name) as error:
+            finetune(str(beir_folder), str(tiny_mlm), folder, OPTIONS, resume=True)
+        assert "\n" not in str(error.value)
+
+
+def test_the_base_is_known_by_its_tokenizer_and_format_too(interrupted, beir_folder, tiny_mlm, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(tiny_mlm, other)
+    rules = json.loads((other / "tokenizer.json").read_text())
+    rules["normalizer"]["lowercase"] = not rules["normalizer"]["lowercase"]
+    (other / "tokenizer.json").write_text(json.dumps(rules))
+    with pytest.raises(InputError, match="tokenizer"):
+        finetune(str(beir_folder), str(other), interrupted, OPTIONS, resume=True)
+
+
+def test_a_plan_of_an_earlier_version_is_gone_on_with_and_said(interrupted, whole, beir_folder, tiny_mlm, caplog):
+    file = interrupted / CHECKPOINTS / "plan.json"
+    content = json.loads(file.read_text())
+    for name in ("base_parts", "precision"):
+        del content[name]
+    file.write_text(json.dumps(content))
+    for seal in interrupted.rglob("complete.json"):
+        seal.unlink()
+    finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
+    assert "earlier version" in caplog.text
+    assert same_weights(interrupted, whole)
+
+
+def test_training_in_another_precision_is_refused_and_a_finished_model_kept():
+    plan = TrainingPlan("finetune", precision="bfloat16")
+    assert replace(plan, precision="float32").changes(plan) == ["precision"]
+
+
+def test_teachers_are_known_by_their_content(tmp_path):
+    plan = TrainingPlan("distill", teacher="a", teacher_sha256="1")
+    assert replace(plan, teacher="moved").changes(plan) == []
+    assert replace(plan, teacher_sha256="2").changes(plan) == ["teacher_sha256"]
+    earlier = replace(plan, teacher_sha256=None)
+    assert plan.changes(earlier) == []
+    assert replace(plan, teacher="b").changes(earlier) == ["teacher"]
+    record = TrainingRecord.from_json(replace(plan, targets=()).to_json(), "x")
+    assert (record.teacher_sha256, record.targets) == ("1", ())
