@@ -45,7 +45,7 @@ HARMLESS = {
 }
 
 VALUES = [True, False, 0, 1, 2, 3, 7, 64, 0.25, 0.5, 1.5, "x", "mlm", "qc", "masked", "infonce", "cvar", "mined", "mrl"]
-VALUES += ["kl", "mean", "fused", "cross-encoder", "paper", "sketch", "none", "minilm", "fr", ("a",)]
+VALUES += ["kl", "mean", "fused", "cross-encoder", "paper", "sketch", "none", "minilm", "fr", "{passage}", ("a",)]
 
 
 def changed(options: Any, name: str) -> Any:
@@ -88,8 +88,9 @@ def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
     elif kind is Recipe:
         (tmp_path / MANIFEST_FILE).write_text("{}")
         output = tmp_path / "o"
-        (output / "cells").mkdir(parents=True)
+        output.mkdir()
         _check_resumable(output, tmp_path, before, ["R@5"])
+        (output / "cells").mkdir()
         with pytest.raises(InputError, match=f"other .*{name}"):
             _check_resumable(output, tmp_path, now, ["R@5"])
     else:
