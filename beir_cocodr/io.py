@@ -24,6 +24,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
+from beir_cocodr.disk import UNFINISHED, naming_full_disk
 from beir_cocodr.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,23 +32,28 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 
-_UNFINISHED, _LOCK = ".unfinished-", ".lock"
+_LOCK = ".lock"
 
 # A writer in the cache that is not older than this may still be alive.
 _LEFT_OVER_SECONDS = 86_400
 
-_CLOCK_TICK_NS = 20_000_000
+#: Two changes of a file within this time may look the same.
+CLOCK_TICK_NS = 20_000_000
 
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[Path]:
-    """A new folder in ``folder``, which is made if need be; removed at the end with what is left in it."""
-    place = folder / f"{_UNFINISHED}{uuid4().hex}"
-    place.mkdir(parents=True)
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    """A new folder in ``folder``, which is made if need be; removed at the end with what is left in it.
+
+    Where the disk is full, :class:`~beir_cocodr.disk.DiskFull` names ``folder``, whatever a library raises.
+    """
+    place = folder / f"{UNFINISHED}{uuid4().hex}"
+    with naming_full_disk(folder):
+        place.mkdir(parents=True)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
@@ -130,6 +136,7 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
             raise InputError(f"{output} cannot be made: {error.strerror}; choose another --output") from error
         draft, former = place / "new", place / "former"
         draft.mkdir()
+        stack.enter_context(naming_full_disk(output))
         yield draft
         if not replace:
             check_output_free(output)
@@ -287,12 +294,12 @@ def add_result(path: Path) -> None:
 
 def is_incidental(path: Path) -> bool:
     """Whether a path is a lock or the unfinished work of a process that runs or was killed."""
-    return path.name == _LOCK or path.name.startswith(_UNFINISHED)
+    return path.name == _LOCK or path.name.startswith(UNFINISHED)
 
 
 def remove_unfinished(folder: Path, older_than: float = 0.0) -> None:
     """Remove what writers left half-written, where it was not touched for ``older_than`` seconds."""
-    for left_over in folder.glob(f"{_UNFINISHED}*"):
+    for left_over in folder.glob(f"{UNFINISHED}*"):
         with suppress(FileNotFoundError):  # another process was faster
             if older_than and time.time() - left_over.stat().st_mtime <= older_than:
                 continue
@@ -324,8 +331,8 @@ def file_state(path: Path) -> tuple[str, str, str]:
     resolved = path.resolve()
     state = resolved.stat()
     # File times advance in ticks: two writes within one would look the same, so let the tick pass.
-    if abs(time.time_ns() - state.st_mtime_ns) < _CLOCK_TICK_NS:
-        time.sleep(_CLOCK_TICK_NS / 1e9)
+    if abs(time.time_ns() - state.st_mtime_ns) < CLOCK_TICK_NS:
+        time.sleep(CLOCK_TICK_NS / 1e9)
         state = resolved.stat()
     return str(resolved), str(state.st_size), str(state.st_mtime_ns)
 

@@ -61,7 +61,7 @@ def write_vectors(path: Path, count: int, dimensions: int, seed: int) -> None:
 
 def write_store(folder: Path, vectors: Path, count: int) -> None:
     """The first of the vectors as the store that query embeddings are kept in."""
-    from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, StoreRecord
+    from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
     from beir_cocodr.retrieval.store.shard import pack
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -69,8 +69,9 @@ def write_store(folder: Path, vectors: Path, count: int) -> None:
     identity = {"similarity": "cosine", "precision": "fp32", "shard_size": SHARD_SIZE}
     record = StoreRecord(identity, EncodedBy(None), count, rows.shape[1])
     folder.mkdir()
-    record.write(folder / STORE_FILE)
-    for shard in EmbeddingStore(folder, record).shards:
+    store = EmbeddingStore(folder, record)
+    store.write_record()
+    for shard in store.shards:
         shard.write(pack(rows[shard.start : shard.stop], "fp32"))
 
 

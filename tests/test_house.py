@@ -30,13 +30,15 @@ ROOMS = [
 #: What all rooms share, and what each may import: other files of this list, and rooms.
 SHARED = {
     "errors": set(),
-    "io": {"errors"},
+    "disk": {"errors"},
+    "io": {"errors", "disk"},
+    "checksums": {"errors", "io"},
     "distributed": {"errors"},
     "records": {"errors", "io"},
     "provenance": {"errors", "io", "records", "distributed", "data", "models"},
 }
 
-MOST_MODULES, MOST_LINES = 150, 500
+MOST_MODULES, MOST_LINES = 170, 500
 
 
 def files() -> Iterator[tuple[str, Path]]:

@@ -19,6 +19,7 @@ from beir_cocodr.cli.evaluation import compare, report
 from beir_cocodr.cli.resampling import overlap, resample
 from beir_cocodr.cli.search import encode, search
 from beir_cocodr.cli.training import adapt, distill, finetune, pretrain
+from beir_cocodr.disk import describe_full_disk, no_room
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import ALIASES, BM25, FUSIONS, SearchOptions
 from beir_cocodr.report.terminal import print_json, print_record
@@ -47,9 +48,12 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         status = 130
     except Exception as error:
-        if not hasattr(error, "format_message"):  # not a usage error of the host
+        if no_room(error) is not None:
+            status = _fail(describe_full_disk(error))
+        elif not hasattr(error, "format_message"):  # not a usage error of the host
             raise
-        status = _fail(error.format_message())
+        else:
+            status = _fail(error.format_message())
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -86,7 +90,15 @@ def validate(
 
 @app.command()
 @options.takes(
-    "search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "stores", "device"
+    "search",
+    "analyzer",
+    "query_length",
+    "document_length",
+    "title_separator",
+    "batch_size",
+    "stores",
+    "verify",
+    "device",
 )
 def evaluate(
     dataset: options.Dataset,

@@ -34,7 +34,7 @@ _Threads = Annotated[
 ]
 
 
-@options.takes("settings", "shard_size", "precision", "backend", "token_budget")
+@options.takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
 @options.takes("encoder", "query_length", "document_length", "title_separator", "device")
 def encode(
     dataset: options.Dataset,
@@ -68,7 +68,7 @@ def encode(
     )
 
 
-@options.takes("queries", "batch_size", "device")
+@options.takes("queries", "batch_size", "verify", "device")
 def search(
     store: Annotated[Path, plain("Folder that encode wrote.")],
     dataset: options.Dataset,
@@ -92,16 +92,17 @@ def search(
     """Search the queries of a collection in a store and write a TREC run."""
     from beir_cocodr.evaluation.store_run import search as run
 
-    batch_size, device = queries.batch_size, queries.encoder.device
+    batch_size, verify, device = queries.batch_size, queries.verify, queries.encoder.device
     if ray is None:
         count = 1 if processes is None else processes
         searching = partial(run, processes=count, device=device, threads=threads, batch_size=batch_size, index=index)
-        report = searching(store, dataset, output, top_k, split, identical_ids, model, overwrite=overwrite)
+        given = (store, dataset, output, top_k, split, identical_ids, model)
+        report = searching(*given, verify=verify, overwrite=overwrite)
     elif index is not None:
         raise InputError("an index is searched in one process: give --index or --ray, not both")
     else:
         own: Json = {"split": split, "policy": identical_ids, "model": model, "batch_size": batch_size}
-        own["overwrite"] = overwrite
+        own |= {"overwrite": overwrite, "verify": verify}
         work = load_plugin("ray search")
         report = work(store, dataset, output, top_k, ray, processes, device, threads, **own)
     if as_json:

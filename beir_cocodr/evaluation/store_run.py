@@ -67,6 +67,7 @@ def search(
     threads: int | None = None,
     batch_size: int = 64,
     index: str | None = None,
+    verify: bool = True,
     share: ShareOut = share_out,
     overwrite: bool = False,
 ) -> StoreRun:
@@ -86,6 +87,7 @@ def search(
         batch_size: queries encoded at a time.
         index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`; searched in this
             process. None searches exactly.
+        verify: compare each file of the store with its checksum before it is read.
         share: as for ``search_store``.
         overwrite: replace the run of another search.
 
@@ -96,7 +98,7 @@ def search(
     started = time.perf_counter()
     devices, policy = device_list(device, processes), identical_ids(dataset, policy)
     _check(output, top_k, index)
-    opened = EmbeddingStore.open(store)
+    opened = EmbeddingStore.open(store, verify)
     settings: Json = {"store": opened.describe(), "dataset": dataset, "split": split, "top_k": top_k}
     settings |= {"identical_ids": policy, "index": index}
     _check_run(output, settings, overwrite)

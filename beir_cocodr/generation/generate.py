@@ -20,6 +20,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
+from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import (
@@ -142,23 +143,24 @@ def generate_queries(
     if (record := _lock_generation(output, plan)) is not None:
         return record
     shards = QueryShards(output, len(documents), options.shard_documents)
-    reader = PassageReader(documents, options.text_format, counter.count, options.passage_tokens, options.language)
-    if mine := [shard for shard in shards.missing() if shard % parts == number - 1]:
-        if options.max_passages is not None:
-            reader.draw(options.max_passages, options.seed, shards.folder)
-        maker.prepare(shards.folder)
-    for shard in tqdm(mine, desc="Queries", unit="shard", disable=not progress):
-        if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
-            break
-        begun = time.perf_counter()
-        passages, counts = reader.read(shards.rows(shard))
-        generated = maker.generate(passages, shard)
-        queries, cleaned = clean_queries(generated.queries, options.max_length)
-        shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
-    if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
-        log.info("%s: %d of %d shards are left to other processes", output, len(missing), shards.count)
-        return UnfinishedGeneration(shards.count, len(missing))
-    return _finish(output, shards, collection, plan, options, consistency)
+    with naming_full_disk(output, shards.describe):
+        reader = PassageReader(documents, options.text_format, counter.count, options.passage_tokens, options.language)
+        if mine := [shard for shard in shards.missing() if shard % parts == number - 1]:
+            if options.max_passages is not None:
+                reader.draw(options.max_passages, options.seed, shards.folder)
+            maker.prepare(shards.folder)
+        for shard in tqdm(mine, desc="Queries", unit="shard", disable=not progress):
+            if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
+                break
+            begun = time.perf_counter()
+            passages, counts = reader.read(shards.rows(shard))
+            generated = maker.generate(passages, shard)
+            queries, cleaned = clean_queries(generated.queries, options.max_length)
+            shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
+        if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
+            log.info("%s: %d of %d shards are left to other processes", output, len(missing), shards.count)
+            return UnfinishedGeneration(shards.count, len(missing))
+        return _finish(output, shards, collection, plan, options, consistency)
 
 
 def _generator(

@@ -90,6 +90,10 @@ class QueryShards:
         """The shards that are not finished."""
         return [shard for shard in range(self.count) if not self._file(shard).is_file()]
 
+    def describe(self) -> str:
+        """How many are finished, for a person."""
+        return f"{self.count - len(self.missing())} of {self.count} shards are complete and not generated again"
+
     def write(
         self, shard: int, passages: list[Passage], queries: list[list[str]], counts: dict[str, int], seconds: float
     ) -> None:

@@ -141,6 +141,7 @@ class SearchOptions:
         batch_size: queries encoded at a time; documents are batched by their tokens.
         progress: show progress bars on stderr.
         stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and encodes nothing.
+        verify: compare each file of a store with its checksum when it is first read.
     """
 
     encoder: EncoderOptions = EncoderOptions()
@@ -152,6 +153,7 @@ class SearchOptions:
     stores: tuple[str | Path, ...] = option(
         (), "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.", flag="--store"
     )
+    verify: bool = option(True, "Compare each file of a store with its checksum when it is first read.")
 
     def describe(self) -> Json:
         """What results depend on: all but device, batch size, progress and where embeddings come from."""

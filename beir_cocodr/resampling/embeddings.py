@@ -23,7 +23,7 @@ from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.resampling.manifest import EncoderRecord
-from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, StoreRecord
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -122,7 +122,7 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
     if not folder.exists():
         _encode(encoder, queries, folder)
     found = EmbeddingStore.found(folder)
-    if found is None or found.missing():
+    if found is None or found.missing(thorough=True):
         raise InputError(f"{folder} holds no embeddings, or shards are missing: delete that folder")
     if found.dimensions != encoder.dimensions:
         raise InputError(
@@ -145,8 +145,9 @@ def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> 
     )
     try:
         with draft_folder(folder) as draft:
-            record.write(draft / STORE_FILE)
-            for shard in EmbeddingStore(draft, record).shards:
+            store = EmbeddingStore(draft, record)
+            store.write_record()
+            for shard in store.shards:
                 vectors = encoder.encode(texts[shard.start : shard.stop])
                 _check_finite(vectors, ids[shard.start : shard.stop])
                 shard.write(pack(vectors, "fp32"))

@@ -139,14 +139,15 @@ class StoreChoice:
     Args:
         folders: of complete stores.
         documents: the corpus.
+        verify: see :class:`~beir_cocodr.models.spec.SearchOptions`.
 
     Raises:
         InputError: a folder without a complete store, or a store of folded vectors.
     """
 
-    def __init__(self, folders: Iterable[str | Path], documents: Documents) -> None:
+    def __init__(self, folders: Iterable[str | Path], documents: Documents, verify: bool = True) -> None:
         self.documents = documents
-        self.stores = [EmbeddingStore.open(folder) for folder in folders]
+        self.stores = [EmbeddingStore.open(folder, verify) for folder in folders]
         self._used: set[Path] = set()
         for store in self.stores:
             if store.record.prior:

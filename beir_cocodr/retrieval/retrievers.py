@@ -84,7 +84,7 @@ class Retrievers:
     def _stores(self) -> StoreChoice:
         from beir_cocodr.retrieval.dense import StoreChoice
 
-        return StoreChoice(self.options.stores, self.documents)
+        return StoreChoice(self.options.stores, self.documents, self.options.verify)
 
     def _dense(self, name: str) -> Dense:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.

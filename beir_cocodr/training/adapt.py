@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.evaluate import evaluate
@@ -26,7 +27,7 @@ from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import content_sha256, file_sha256, is_incidental, output_folder, remove_unfinished, sole_writer
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.provenance import TrainingRecord, collection_provenance
+from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance
 from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
@@ -156,7 +157,8 @@ def adapt(
     settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
     asked = _settings(target, chosen, settings, source, source_split, generated, generator, generation, teacher)
     asked |= {"measures": measures, "queries": queries, "samples": samples, "search": search.describe()}
-    with _begun(output, AdaptationSettings(asked), resume):
+    complete = naming_full_disk(output, lambda: _complete_models(output))
+    with _begun(output, AdaptationSettings(asked), resume), complete:
         folder = None
         if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
             folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
@@ -165,6 +167,11 @@ def adapt(
         record = judge_models(plan, models, target, split, measures, queries, samples, search)
         record.write(output / "adapt.json")
     return record
+
+
+def _complete_models(output: Path) -> str:
+    names = sorted(path.parent.name for path in (output / "models").glob(f"*/{RECORD_FILE}"))
+    return f"complete models: {', '.join(names) or 'none'}; --resume keeps them"
 
 
 @dataclass(frozen=True)

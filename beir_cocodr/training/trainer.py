@@ -38,6 +38,7 @@ from transformers import (
 from transformers.trainer_utils import TrainOutput
 
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path, file_sha256, files_sha256, write_text
@@ -300,8 +301,14 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         callbacks=[*stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
     )
     guard = FiniteGuard(output, lambda: _last_checkpoint(checkpoints, stateful), stage.names)
+
+    def safe() -> str:
+        last = _last_checkpoint(checkpoints, stateful)
+        return f"{last} is complete, --resume goes on with it" if last else "nothing was trained that can be resumed"
+
     try:
-        result = trainer.train_guarded(guard, stage.batch_keys, last)
+        with naming_full_disk(output, safe):
+            result = trainer.train_guarded(guard, stage.batch_keys, last)
     except NoBatch:
         on_main(lambda: shutil.rmtree(checkpoints))
         raise
@@ -324,7 +331,8 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         versions=versions(),
         parent=read_record(str(stage.plan.base)),
     )
-    return on_main(lambda: _save(stage, output, record))
+    with naming_full_disk(output, safe):
+        return on_main(lambda: _save(stage, output, record))
 
 
 def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:

@@ -12,7 +12,6 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
-from beir_cocodr.retrieval.store.record import STORE_FILE
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -116,8 +115,9 @@ def test_another_dimension_or_number_than_the_cache_is_refused(tiny_cosine, tmp_
         shutil.rmtree(found.folder)
         found.folder.mkdir()
         record = dataclasses.replace(found.record, **change)
-        record.write(found.folder / STORE_FILE)
-        for shard in EmbeddingStore(found.folder, record).shards:
+        store = EmbeddingStore(found.folder, record)
+        store.write_record()
+        for shard in store.shards:
             shard.write(pack(np.zeros((len(shard), record.dimensions), np.float32), "fp32"))
         with pytest.raises(InputError, match=expected):
             query_embeddings(encoder, QUERIES)

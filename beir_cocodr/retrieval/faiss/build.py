@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from beir_cocodr import checksums
+from beir_cocodr.disk import DiskFull
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.kl import Folding, VectorTransform
@@ -278,12 +280,17 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
             if parts.remainders is not None:
                 np.save(draft / REMAINDERS, parts.remainders)
             (draft / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
-    except (OSError, RuntimeError) as error:  # faiss reports a full disk as a RuntimeError
+            checksums.add_checksums(draft, [path.name for path in draft.iterdir()])
+    except DiskFull:
+        raise
+    except (OSError, RuntimeError) as error:  # faiss reports a failed write as a RuntimeError
         raise InputError(f"{folder} cannot be written: {first_line(error)}; choose another folder") from error
 
 
-def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts:
+def read_parts(folder: Path, key: Mapping[str, Any] | None = None, verify: bool = True) -> IndexParts:
     """What :func:`write_parts` wrote, if the values of its key are those of ``key``."""
+    if verify:
+        _verify(folder)
     settings = _settings(folder)
     saved = settings["key"]
     for name, value in (key or {}).items():
@@ -312,6 +319,14 @@ def read_parts(folder: Path, key: Mapping[str, Any] | None = None) -> IndexParts
             raise InputError(f"{problem}; build the index again")
     record = {name: settings[name] for name in ("key", "recall", "faiss")}
     return IndexParts(index, transform, layout, options, remainders, record)
+
+
+def _verify(folder: Path) -> None:
+    names = [name for name in (SETTINGS, INDEX, TRANSFORM, REMAINDERS) if (folder / name).exists()]
+    if names:
+        checksums.warn_without_checksums(folder, "delete it, and the next search builds the index again")
+    for name in names if checksums.has_checksums(folder) else ():
+        checksums.verify(folder / name, "delete the folder of this index, and the next search builds it again")
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -191,17 +191,18 @@ class FaissIndex:
         write_parts(Path(folder), self._parts)
 
     @classmethod
-    def load(cls, folder: str | Path, key: Mapping[str, Any] | None = None) -> Self:
+    def load(cls, folder: str | Path, key: Mapping[str, Any] | None = None, verify: bool = True) -> Self:
         """Read what :meth:`save` wrote.
 
         Args:
             folder: where.
             key: values that the saved key must have.
+            verify: compare the files with their checksums; indexes of earlier versions have none.
 
         Raises:
-            InputError: there is no index, its parts do not belong together, or the key is another.
+            InputError: there is no index, its parts are broken or do not belong together, or the key is another.
         """
-        return cls(read_parts(Path(folder), key))
+        return cls(read_parts(Path(folder), key, verify))
 
     def _candidates(
         self, placed: Matrix, k: int, ties: npt.NDArray[Any] | None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,9 +17,11 @@ import numpy as np
 from accelerate.utils.memory import clear_device_cache
 from tqdm import tqdm
 
+from beir_cocodr.checksums import add_checksums, checked_path, has_checksums
 from beir_cocodr.data.collection import load_collection, resolve_source
 from beir_cocodr.data.defects import ignore
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
@@ -31,7 +34,7 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, EncodeOptions, Identity, StoreRecord
-from beir_cocodr.retrieval.store.store import FOLDING_FILE, EmbeddingStore
+from beir_cocodr.retrieval.store.store import FOLDING_FILE, EmbeddingStore, StoreIds
 
 #: Queries and documents that the means of a folding are taken from.
 FOLDING_SAMPLE = 256
@@ -65,7 +68,7 @@ class ShardJob:
         Raises:
             InputError: the model is no longer the one that the store was begun with.
         """
-        store = EmbeddingStore.found(self.folder)
+        store = EmbeddingStore.found(self.folder, self.options.verify)
         if store is None:
             raise InputError(f"{self.folder} is gone: it held the store that was being written")
         model = load_encoder(self.model, replace(self.encoder, device=device))
@@ -120,19 +123,22 @@ def prepare_store(
         InputError: the folder holds a store with another key, or the disk is too full.
     """
     model, documents = encoder.model, encoder.documents
-    found = EmbeddingStore.found(folder)
+    found = EmbeddingStore.found(folder, options.verify)
     size = options.shard_size or (found.record.shard_size if found else SHARD_SIZE)
     identity = identity_of(encoder, options, size)
-    missing = None
+    missing = tables = None
     if found is not None:
         found.record.check_identity(identity, folder)
-        missing, total = found.missing(), len(found.shards)
-        if found.record.prior and not (folder / FOLDING_FILE).exists() and len(missing) < total:
+        missing, total = found.missing(thorough=True), len(found.shards)
+        if len(missing) < total and found.lacks_folding():
             raise InputError(
-                f"{folder} has lost its {FOLDING_FILE}, without which its shards mean nothing; delete it and "
-                "encode again"
+                f"{folder} has lost its {FOLDING_FILE}, or it is broken, and without it its shards mean nothing; "
+                "delete the folder and encode again"
             )
-        if not missing and found.table.complete():
+        tables = found.table.broken()
+        if not has_checksums(folder):
+            found, tables = _with_checksums(found, missing, options.verify), StoreIds.FILES
+        if not missing and not tables:
             log.info("%s is complete, nothing is encoded", folder)
             return found, [], None
         log.info("%s: %d of %d shards are there", folder, total - len(missing), total)
@@ -145,11 +151,21 @@ def prepare_store(
     log.info("%s", expected)
     expected.check_disk_space(folder)
     if found is None:
-        record.write(folder / STORE_FILE)
-    store.table.write(documents)
-    if record.prior and not (folder / FOLDING_FILE).exists():
-        _folding(encoder, queries).save(folder / FOLDING_FILE)
+        store.write_record()
+    store.table.write(documents, tables)
+    if store.lacks_folding():
+        with checked_path(folder / FOLDING_FILE) as temporary:
+            _folding(encoder, queries).save(temporary)
     return store, missing, expected
+
+
+def _with_checksums(store: EmbeddingStore, missing: list[int], verify: bool) -> EmbeddingStore:
+    """A store of an earlier version, whose record, folding and shards get the checksums that they have now."""
+    shards = [shard.path.name for number, shard in enumerate(store.shards) if number not in set(missing)]
+    folding = [FOLDING_FILE] if store.record.prior and shards else []
+    add_checksums(store.folder, [STORE_FILE, *folding, *shards])
+    log.info("%s has checksums from now on", store.folder)
+    return EmbeddingStore(store.folder, store.record, verify)
 
 
 def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int) -> Identity:
@@ -221,7 +237,7 @@ def encode(
     folder, started = Path(output), time.perf_counter()
     devices = device_list(encoder.device, processes)
     documents = load_collection(dataset, labels="none").documents
-    with torch_threads(threads) as count, sole_writer(output_folder(folder)):
+    with _written_to(folder), torch_threads(threads) as count, sole_writer(output_folder(folder)):
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
         corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
         warn_if_crowded(devices, count)
@@ -276,13 +292,26 @@ def encode_documents(
     Raises:
         InputError: as :func:`encode`.
     """
-    with sole_writer(output_folder(Path(folder))):
+    with _written_to(Path(folder)), sole_writer(output_folder(Path(folder))):
         encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
         store, missing, expected = prepare_store(encoder, name, Path(folder), options, [str(model.device)], queries)
         with _bar(expected, progress) as bar:
             for number in missing:
                 encode_shard(store, encoder, number, bar.update)
     return store
+
+
+def _written_to(folder: Path) -> AbstractContextManager[None]:
+    """Where the disk is full, the error says how much of the store in ``folder`` is safe."""
+
+    def safe() -> str:
+        store = EmbeddingStore.found(folder, verify=False)
+        if store is None:
+            return "nothing was encoded"
+        total = len(store.shards)
+        return f"{total - len(store.missing())} of {total} shards are complete and not encoded again"
+
+    return naming_full_disk(folder, safe)
 
 
 def _bar(expected: Estimate | None, progress: bool) -> Any:

@@ -164,6 +164,7 @@ class EncodeOptions:
     shard_size: int | None = option(None, "Documents a file, all that is lost when killed; default: 16384.")
     precision: Precision = option("fp32", "On disk: fp32, fp16, bf16 (in fp16) or int8.")
     backend: Backend = option("fp32", "Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")
+    verify: bool = option(True, "Compare what the store holds already with its checksums.")
     token_budget: int | None = option(None, "Tokens a batch, padding included; default: 4096 on a CPU, else 32768.")
 
     def __post_init__(self) -> None:

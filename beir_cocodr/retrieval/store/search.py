@@ -47,6 +47,7 @@ class SearchJob:
         top_k: documents wanted for each query.
         threads: CPU threads of each process.
         excluded_rows: (Q,), a row that each query must not retrieve, -1 for none; None for none at all.
+        verify: of the store.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class SearchJob:
     top_k: int
     threads: int
     excluded_rows: npt.NDArray[np.int64] | None = None
+    verify: bool = True
 
     def start(self, device: str) -> Callable[[Group], npt.NDArray[Any]]:
         """Put the queries on a device.
@@ -61,7 +63,7 @@ class SearchJob:
         Returns:
             a function from a group of shards to the (Q, k) keys of its best documents, for ``merge_keys``.
         """
-        store = EmbeddingStore.open(self.folder)
+        store = EmbeddingStore.open(self.folder, self.verify)
         queries = torch.from_numpy(self.queries).to(device)
 
         def work(group: Group) -> npt.NDArray[Any]:
@@ -108,7 +110,7 @@ def search_store(
     """
     queries, offsets = store.queries(vectors)
     with torch_threads(threads) as count:
-        job = SearchJob(store.folder, queries.numpy(), top_k, count, excluded_rows)
+        job = SearchJob(store.folder, queries.numpy(), top_k, count, excluded_rows, store.verify)
         try:
             groups = _groups(len(store.shards), len(devices))
             keys = merge_keys(_parts(job, groups, devices, share), top_k)
@@ -175,7 +177,7 @@ def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: tor
 def _index(store: EmbeddingStore, kind: Kind, queries: npt.NDArray[np.float32]) -> FaissIndex:
     folder, key = store.folder / f"index-{kind}", {"store": store.record.key}
     if folder.exists():
-        index = FaissIndex.load(folder, key)
+        index = FaissIndex.load(folder, key, store.verify)
         log.info("%s is loaded; when it was built, it found of exact search: %s", folder, index.record["recall"])
         return index
     # Also of vectors that are folded already: it keeps MRL's prior out of the codes, and changes little else.

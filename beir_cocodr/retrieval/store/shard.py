@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from beir_cocodr import checksums
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_path
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import Precision
 
@@ -105,6 +105,9 @@ def bytes_per_vector(width: int, precision: Precision, prior: bool = False) -> i
 # A single entry, because safetensors does not promise an order among several.
 _ENTRY = "shard"
 
+# What to do about a broken file of a store.
+ENCODE_AGAIN = "encode again, which makes what is broken anew"
+
 _TYPES = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
 
 
@@ -116,19 +119,21 @@ class Shard:
         path: the file.
         key: of the store.
         start, stop: corpus rows, ``stop`` excluded.
+        verify: compare the file with its checksum before it is read.
     """
 
     path: Path
     key: str
     start: int
     stop: int
+    verify: bool = True
 
     def __len__(self) -> int:
         return self.stop - self.start
 
     def write(self, arrays: Arrays) -> None:
         """Put the arrays of :func:`pack` in place, in one step."""
-        with atomic_path(self.path) as temporary:
+        with checksums.checked_path(self.path) as temporary:
             save_file(arrays, temporary, metadata={_ENTRY: json.dumps(self._label)})
 
     def read(self) -> torch.Tensor:
@@ -159,12 +164,12 @@ class Shard:
             for name, part in header.items()
         }
 
-    def fault(self) -> str | None:
-        """What keeps this file from being the shard, "missing" or a message, else None. Reads no vectors."""
+    def fault(self, thorough: bool = False) -> str | None:
+        """What keeps this file from being the shard, "missing" or a message, else None. Reads vectors if thorough."""
         if not self.path.exists():
             return "missing"
         try:
-            with self._opened():
+            with self._opened(thorough):
                 return None
         except InputError as error:
             return str(error)
@@ -174,7 +179,9 @@ class Shard:
         return {"key": self.key, "start": self.start, "stop": self.stop}
 
     @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _opened(self, thorough: bool = True) -> Iterator[Any]:
+        if self.verify and thorough:
+            checksums.verify(self.path, ENCODE_AGAIN)
         try:
             with safe_open(self.path, framework="numpy") as file:
                 label = json.loads((file.metadata() or {}).get(_ENTRY, "null"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -23,17 +23,17 @@ import pyarrow.parquet as pq
 import torch
 import torch.nn.functional as F
 
+from beir_cocodr import checksums
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_path, save_array
+from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.models.kl import Folding
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
-from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, unpack
+from beir_cocodr.retrieval.store.shard import ENCODE_AGAIN, Arrays, OutOfRange, Shard, pack, unpack
 
 Rows = npt.NDArray[np.int64]
 
-_IDS, _RANKS, _ORDER = "ids.parquet", "tie_ranks.npy", "tie_order.npy"
+_IDS, _ORDER, _RANKS = "ids.parquet", "tie_order.npy", "tie_ranks.npy"
 
 # Ids of a row group of the table.
 _GROUP = 16_384
@@ -153,29 +153,47 @@ class StoreIds:
     Args:
         folder: of the store.
         count: N.
+        verify: compare files with their checksums before they are read.
     """
 
-    def __init__(self, folder: Path, count: int) -> None:
-        self.folder, self.count = folder, count
+    FILES = (_IDS, _ORDER, _RANKS)
 
-    def write(self, documents: Documents) -> None:
-        """Write what is not there yet. Sorting takes some 30 bytes for each id."""
+    def __init__(self, folder: Path, count: int, verify: bool = True) -> None:
+        self.folder, self.count, self.verify = folder, count, verify
+
+    def write(self, documents: Documents, names: Collection[str] | None = None) -> None:
+        """Write the named files, by default those that are not there or broken. Sorting takes some 30 bytes an id."""
+        names = self.broken() if names is None else names
         ids = documents.table.column("id")
-        if not (self.folder / _IDS).exists():
+        if _IDS in names:
             table = pa.table([ids], schema=pa.schema([pa.field("id", pa.large_string(), nullable=False)]))
-            with atomic_path(self.folder / _IDS) as temporary:
+            with checksums.checked_path(self.folder / _IDS) as temporary:
                 # Ids are all different: a dictionary of them would be a second copy.
                 pq.write_table(table, temporary, _GROUP, compression="zstd", use_dictionary=False)
-        if not (self.folder / _ORDER).exists():
+        if _ORDER in names:
             order = pc.sort_indices(ids, sort_keys=[("", "descending")])
-            save_array(self.folder / _ORDER, order.to_numpy().astype(np.uint32))
-        if not (self.folder / _RANKS).exists():
+            with checksums.checked_path(self.folder / _ORDER) as temporary:
+                np.save(temporary, order.to_numpy().astype(np.uint32))
+        if _RANKS in names:
             ranks = np.empty(self.count, dtype=np.uint32)
             ranks[self._array(_ORDER)] = np.arange(self.count, dtype=np.uint32)
-            save_array(self.folder / _RANKS, ranks)
+            with checksums.checked_path(self.folder / _RANKS) as temporary:
+                np.save(temporary, ranks)
 
     def complete(self) -> bool:
-        return all((self.folder / name).exists() for name in (_IDS, _RANKS, _ORDER))
+        return all((self.folder / name).exists() for name in self.FILES)
+
+    def broken(self) -> list[str]:
+        """The files that are not there or cannot be what was written; of the latter, each is warned of."""
+        names = []
+        for name in self.FILES:
+            try:
+                self._table().close() if name == _IDS else self._array(name)
+            except InputError as error:
+                names.append(name)
+                if (self.folder / name).exists():
+                    log.warning("%s, as is done now", error)
+        return names
 
     def tie_ranks(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.uint32]:
         """Of consecutive rows, by default of all; memory-mapped."""
@@ -183,7 +201,10 @@ class StoreIds:
 
     def rows_at(self, ranks: Rows) -> Rows:
         """The rows that have the given tie ranks, in the same shape."""
-        return self._array(_ORDER)[ranks].astype(np.int64)
+        try:
+            return self._array(_ORDER)[ranks].astype(np.int64)
+        except IndexError as error:  # only where nothing is verified
+            raise InputError(f"{self.folder / _RANKS} is broken ({error}); {ENCODE_AGAIN}") from error
 
     def ids(self, rows: Rows | Sequence[int]) -> list[str]:
         """The ids of (M,) rows in their order. Reads the row groups that hold them, one at a time.
@@ -200,30 +221,36 @@ class StoreIds:
             group_of = unique // _GROUP
             for part in np.split(unique, np.flatnonzero(np.diff(group_of)) + 1) if len(unique) else []:
                 group = int(part[0] // _GROUP)
-                column = table.read_row_group(group, columns=["id"]).column("id")
-                found += column.take(pa.array(part - group * _GROUP)).to_pylist()
+                try:
+                    column = table.read_row_group(group, columns=["id"]).column("id")
+                    found += column.take(pa.array(part - group * _GROUP)).to_pylist()
+                except (OSError, pa.ArrowException) as error:  # only where nothing is verified
+                    raise InputError(f"{self.folder / _IDS} is broken ({first_line(error)}); {ENCODE_AGAIN}") from error
         return [found[place] for place in places.tolist()]
 
     def _table(self) -> pq.ParquetFile:
-        path = self.folder / _IDS
+        path = self._verified(_IDS)
         try:
             table = pq.ParquetFile(path, memory_map=True)
         except (OSError, pa.ArrowInvalid) as error:
-            raise InputError(f"{path} is no id table ({error}); delete it and encode again") from error
+            raise InputError(f"{path} is no id table ({error}); {ENCODE_AGAIN}") from error
         if table.metadata.num_rows != self.count:
-            raise InputError(
-                f"{path} has {table.metadata.num_rows} ids for {self.count} documents; delete it and encode again"
-            )
+            raise InputError(f"{path} has {table.metadata.num_rows} ids for {self.count} documents; {ENCODE_AGAIN}")
         return table
 
+    def _verified(self, name: str) -> Path:
+        if self.verify:
+            checksums.verify(self.folder / name, ENCODE_AGAIN)
+        return self.folder / name
+
     def _array(self, name: str) -> npt.NDArray[np.uint32]:
-        path = self.folder / name
+        path = self._verified(name)
         try:
             array: npt.NDArray[np.uint32] = np.load(path, mmap_mode="r")
         except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({error}); delete it and encode again") from error
+            raise InputError(f"{path} cannot be read ({error}); {ENCODE_AGAIN}") from error
         if array.shape != (self.count,):
-            raise InputError(f"{path} has shape {array.shape} for {self.count} documents; delete it, encode again")
+            raise InputError(f"{path} has shape {array.shape} for {self.count} documents; {ENCODE_AGAIN}")
         return array
 
 
@@ -235,6 +262,7 @@ class EmbeddingStore(Embeddings):
       MRL's below fp32 with ``priors`` (n,) float32 and without their first number.
     - ``folding.safetensors``: what was done to MRL's vectors before they lost precision.
     - ``ids.parquet`` and others: :class:`StoreIds`.
+    - ``checksums``: of each of these files; stores of earlier versions have none, and get them by ``encode``.
 
     A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision: scores of a
     store are always dot products, and :meth:`queries` makes the vectors that they are with.
@@ -242,21 +270,22 @@ class EmbeddingStore(Embeddings):
     Args:
         folder: of the store.
         record: what it says of itself.
+        verify: compare each file with its checksum before it is read for the first time in a process.
     """
 
-    def __init__(self, folder: Path, record: StoreRecord) -> None:
-        self.folder, self.record = folder, record
-        self.table = StoreIds(folder, record.documents)
+    def __init__(self, folder: Path, record: StoreRecord, verify: bool = True) -> None:
+        self.folder, self.record, self.verify = folder, record, verify
+        self.table = StoreIds(folder, record.documents, verify)
         self._mapped: dict[int, Arrays] = {}
 
     @classmethod
-    def open(cls, folder: str | Path) -> EmbeddingStore:
+    def open(cls, folder: str | Path, verify: bool = True) -> EmbeddingStore:
         """A store that is complete.
 
         Raises:
-            InputError: there is none, or shards of it are missing.
+            InputError: there is none, shards of it are missing, or its record is not what was written.
         """
-        store = cls.found(Path(folder))
+        store = cls.found(Path(folder), verify)
         if store is None:
             raise InputError(f"{folder} holds no embeddings; make them with encode --output {folder}")
         missing = store.missing()
@@ -268,14 +297,24 @@ class EmbeddingStore(Embeddings):
         return store
 
     @classmethod
-    def found(cls, folder: Path) -> EmbeddingStore | None:
-        """The store in a folder, complete or not; None where there is none.
+    def found(cls, folder: Path, verify: bool = True) -> EmbeddingStore | None:
+        """The store in a folder, complete or not; None where there is none. One without checksums is not verified.
 
         Raises:
-            InputError: its record cannot be read.
+            InputError: its record cannot be read, or is not what was written.
         """
         path = folder / STORE_FILE
-        return cls(folder, StoreRecord.read(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        if verify:
+            checksums.warn_without_checksums(folder, "encode it again, which records them")
+        if verify := verify and checksums.has_checksums(folder):
+            checksums.verify(path, "delete the folder and encode again")
+        return cls(folder, StoreRecord.read(path), verify)
+
+    def write_record(self) -> None:
+        with checksums.checked_path(self.folder / STORE_FILE) as temporary:
+            self.record.write(temporary)
 
     def __len__(self) -> int:
         return self.record.documents
@@ -291,15 +330,18 @@ class EmbeddingStore(Embeddings):
         digits = max(5, len(str(len(starts))))
         paths = (self.folder / f"shard-{number:0{digits}}.safetensors" for number in range(len(starts)))
         return [
-            Shard(path, self.record.key, start, min(start + size, total))
+            Shard(path, self.record.key, start, min(start + size, total), self.verify)
             for path, start in zip(paths, starts, strict=True)
         ]
 
-    def missing(self) -> list[int]:
-        """The shards that are not there; those that are broken count among them, and this is said."""
+    def missing(self, thorough: bool = False) -> list[int]:
+        """The shards that are not there; those that are broken count among them, and each is warned of.
+
+        Only a ``thorough`` look reads vectors, and compares them with their checksums.
+        """
         missing = []
         for number, shard in enumerate(self.shards):
-            fault = shard.fault()
+            fault = shard.fault(thorough)
             if fault is not None:
                 missing.append(number)
             if fault not in (None, "missing"):
@@ -356,7 +398,19 @@ class EmbeddingStore(Embeddings):
     @cached_property
     def folding(self) -> Folding | None:
         """What was done to MRL's vectors; None for all others and where nothing was."""
-        return Folding.load(self.folder / FOLDING_FILE) if self.record.prior else None
+        if not self.record.prior:
+            return None
+        if self.verify:
+            checksums.verify(self.folder / FOLDING_FILE, "delete the folder and encode again")
+        return Folding.load(self.folder / FOLDING_FILE)
+
+    def lacks_folding(self) -> bool:
+        """Whether its vectors were folded, and by what is not there or broken."""
+        try:
+            return self.record.prior and self.folding is None
+        except InputError as error:
+            log.debug("%s", error)
+            return True
 
     def queries(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores.

@@ -14,6 +14,8 @@ from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
 
 faiss = pytest.importorskip("faiss")
+# An index of an earlier version.
+WITHOUT_CHECKSUMS = shutil.ignore_patterns("checksums")
 KEY = {"model": "tiny", "corpus": "c0ffee", "lengths": [64, 128]}
 
 
@@ -118,7 +120,7 @@ def folders(tmp_path_factory):
     ],
 )
 def test_files_of_different_indexes_are_refused(folders, tmp_path, file, source, message):
-    shutil.copytree(folders / "one", tmp_path / "mixed")
+    shutil.copytree(folders / "one", tmp_path / "mixed", ignore=WITHOUT_CHECKSUMS)
     shutil.copy(folders / source / file, tmp_path / "mixed" / file)
     with pytest.raises(InputError, match=message) as caught:
         FaissIndex.load(tmp_path / "mixed")
@@ -127,8 +129,9 @@ def test_files_of_different_indexes_are_refused(folders, tmp_path, file, source,
 
 @pytest.mark.parametrize("file", ["index.faiss", "transform.safetensors", "prior.npy", "settings.json"])
 @pytest.mark.parametrize("damage", ["absent", "cut", "other"])
-def test_damaged_files_are_refused(folders, tmp_path, file, damage):
-    shutil.copytree(folders / "one", tmp_path / "index")
+@pytest.mark.parametrize("verified", [True, False])
+def test_damaged_files_are_refused(folders, tmp_path, file, damage, verified):
+    shutil.copytree(folders / "one", tmp_path / "index", ignore=None if verified else WITHOUT_CHECKSUMS)
     path = tmp_path / "index" / file
     if damage == "absent":
         path.unlink()
@@ -146,7 +149,7 @@ def test_another_key_or_version_is_refused(folders, tmp_path):
         FaissIndex.load(folders / "one", key={"dtype": "fp16"})
     with pytest.raises(InputError, match="no index"):
         FaissIndex.load(tmp_path / "nowhere")
-    shutil.copytree(folders / "one", tmp_path / "index")
+    shutil.copytree(folders / "one", tmp_path / "index", ignore=WITHOUT_CHECKSUMS)
     settings = tmp_path / "index" / "settings.json"
     settings.write_text(settings.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(InputError, match="version"):

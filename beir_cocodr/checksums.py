@@ -1,0 +1,94 @@
+"""Checksums of files, in the folder ``checksums`` beside them: recorded before a file takes its name, verified when it
+is first read in a process.
+
+Each has a file of its own, so that many processes can write to a folder, in the format of ``xxhsum``:
+``cat checksums/* | xxhsum --check`` verifies a folder without this package.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import xxhash
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import CLOCK_TICK_NS, atomic_path, unfinished, write_text
+
+CHECKSUMS = "checksums"
+
+# Read at a time: what is hashed is still in the processor's cache.
+_BLOCK = 1 << 18
+
+# Files that this process has verified, as they were then; and folders that it has warned of.
+_verified: dict[Path, tuple[int, ...]] = {}
+_warned: set[Path] = set()
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def checked_path(path: Path) -> Iterator[Path]:
+    """:func:`~beir_cocodr.io.atomic_path` for a file with a checksum: whatever has its name has its checksum too."""
+    with atomic_path(path) as temporary:
+        yield temporary
+        write_text(path.parent / CHECKSUMS / path.name, _checksum(temporary))
+
+
+def add_checksums(folder: Path, names: Iterable[str]) -> None:
+    """Record the checksums of files of a folder that has none yet, all in one step."""
+    with unfinished(folder) as draft:
+        for name in names:
+            write_text(draft / CHECKSUMS / name, _checksum(folder / name))
+        (draft / CHECKSUMS).replace(folder / CHECKSUMS)
+
+
+def has_checksums(folder: Path) -> bool:
+    """Whether a folder was written with checksums; one of earlier versions was not."""
+    return (folder / CHECKSUMS).is_dir()
+
+
+def warn_without_checksums(folder: Path, way_out: str) -> None:
+    """Warn, once in a process, where a folder has no checksums and is read as it is."""
+    if not has_checksums(folder) and folder.absolute() not in _warned:
+        _warned.add(folder.absolute())
+        log.warning("%s has no checksums, so nothing shows whether it is as it was written; %s", folder, way_out)
+
+
+def fault(path: Path) -> str | None:
+    """What is wrong with a file, by its checksum; None where nothing is. A file is read once in a process."""
+    recorded = path.parent / CHECKSUMS / path.name
+    try:
+        state = _state(path) + _state(recorded)
+        if _verified.get(path.absolute()) == state:
+            return None
+        if recorded.read_bytes() != _checksum(path).encode():
+            return f"{path} was changed since it was written, by its checksum in {CHECKSUMS}"
+    except OSError as error:
+        return f"{error.filename or path} cannot be read ({error.strerror or error})"
+    if time.time_ns() - max(*state[:2], *state[4:6]) > CLOCK_TICK_NS:  # else a change may not show
+        _verified[path.absolute()] = state
+    return None
+
+
+def verify(path: Path, way_out: str) -> None:
+    """Raise an InputError that ends in ``way_out`` where a file is not what was written."""
+    if found := fault(path):
+        raise InputError(f"{found}; {way_out}")
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def _checksum(path: Path) -> str:
+    """The line that ``xxhsum -H3`` prints for a file."""
+    digest, block = xxhash.xxh3_64(), memoryview(bytearray(_BLOCK))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest.update(block[:count])
+    return f"XXH3_{digest.hexdigest()}  {path.name}\n"
