@@ -20,7 +20,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What libraries make of these errors: those in Rust, Arrow and FAISS; NumPy after a short write; PyTorch after any.
 _REPORTED = re.compile(
     "|".join(rf"{re.escape(os.strerror(number))}|\b(?:os error|errno) {number}\b" for number in _NO_ROOM)
-    + r"|\d requested and \d+ written|PytorchStreamWriter failed|inline_container",
+    + r"|not enough free space|\d requested and \d+ written|PytorchStreamWriter failed|inline_container",
     re.IGNORECASE,
 )
 

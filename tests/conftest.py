@@ -194,3 +194,15 @@ def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextMan
                 yield
 
     return dying
+
+
+@contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond so many bytes, as if the disk were full; Linux and macOS only."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

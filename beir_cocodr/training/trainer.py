@@ -304,7 +304,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
 
     def safe() -> str:
         last = _last_checkpoint(checkpoints, stateful)
-        return f"{last} is complete, --resume goes on with it" if last else "nothing was trained that can be resumed"
+        return f"{last.name if last else 'no checkpoint'} is complete, --resume goes on from there"
 
     try:
         with naming_full_disk(output, safe):

@@ -126,7 +126,8 @@ def prepare_store(
     found = EmbeddingStore.found(folder, options.verify)
     size = options.shard_size or (found.record.shard_size if found else SHARD_SIZE)
     identity = identity_of(encoder, options, size)
-    missing = tables = None
+    missing: list[int] | None = None
+    tables: Sequence[str] | None = None  # all of ids and order that is broken
     if found is not None:
         found.record.check_identity(identity, folder)
         missing, total = found.missing(thorough=True), len(found.shards)
