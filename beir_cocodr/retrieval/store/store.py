@@ -192,7 +192,7 @@ class StoreIds:
             except InputError as error:
                 names.append(name)
                 if (self.folder / name).exists():
-                    log.warning("%s, as is done now", error)
+                    log.warning("%s; counted as missing", str(error).partition("; ")[0])
         return names
 
     def tie_ranks(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.uint32]:
@@ -345,7 +345,7 @@ class EmbeddingStore(Embeddings):
             if fault is not None:
                 missing.append(number)
             if fault not in (None, "missing"):
-                log.warning("%s, as what is missing", fault)
+                log.warning("%s; counted as missing", fault.partition("; ")[0])
         return missing
 
     def write(self, number: int, vectors: npt.NDArray[np.float32], documents: Documents) -> None:
