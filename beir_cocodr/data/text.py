@@ -7,8 +7,9 @@ there is none. Masking for masked language modelling takes whole words.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,20 +90,66 @@ def count_units(text: str) -> int:
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load a tokenizer by a hub name or folder.
+    """Load a tokenizer by a hub name or folder, which reads texts as :func:`read_literally` makes it.
 
-    For a model folder without tokenizer files the host makes one that knows special tokens only, and reads every text
-    as unknown; that, too, is an ``InputError``.
+    Raises:
+        InputError: there is none, or none with a vocabulary.
     """
     from transformers import AutoTokenizer  # takes seconds, and counting words must not cost them
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # the host raises of everything, and tokenizers plain exceptions
         raise InputError(f"the tokenizer of {name!r} cannot be loaded ({first_line(error)})") from error
-    if len(tokenizer) - len(tokenizer.all_special_ids) < 2:
-        raise InputError(f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model")
+    check_vocabulary(tokenizer, name)
+    read_literally(tokenizer)
     return tokenizer
+
+
+def check_vocabulary(tokenizer: Any, name: str) -> None:
+    """Check that a tokenizer knows more than special tokens.
+
+    For a model folder without tokenizer files the host makes one that knows no others, and reads every text as unknown.
+    """
+    if hasattr(tokenizer, "all_special_ids") and len(tokenizer) - len(tokenizer.all_special_ids) < 2:
+        raise InputError(f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model")
+
+
+def read_literally(tokenizer: Any, prompts: Iterable[str | None] = ()) -> Callable[[str], str]:
+    """Make a tokenizer read special tokens that a text spells out, such as "[SEP]", as text.
+
+    The tokenizer's own ``split_special_tokens`` does so for most. Two kinds need more: tokenizers whose vocabulary has
+    special tokens among its words (Unigram, as of T5 and XLM-R), and models whose prompts spell special tokens that are
+    meant. For both a space parts them in texts: "< /s>".
+
+    Args:
+        tokenizer: of the host; it is changed. What is saved with it keeps the setting.
+        prompts: what the model puts before texts.
+
+    Returns:
+        What every text has to pass before the prompt is put before it; most pass unchanged.
+    """
+    if not hasattr(tokenizer, "split_special_tokens"):
+        if hasattr(tokenizer, "encode_special_tokens"):  # a tokenizer of the library below
+            tokenizer.encode_special_tokens = True
+        return _part_nothing
+    special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special and len(str(token)) > 1]
+    meant = any(token in prompt for prompt in prompts if prompt for token in special)
+    tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = not meant
+    if not meant and special:
+        found = tokenizer([f"a {token} a" for token in special], add_special_tokens=False, verbose=False)["input_ids"]
+        own = zip(special, tokenizer.convert_tokens_to_ids(special), found, strict=True)
+        special = [token for token, id, ids in own if id in ids and token != tokenizer.unk_token]
+    return partial(_part, regex.compile("|".join(map(regex.escape, special)))) if special else _part_nothing
+
+
+def _part(special: regex.Pattern[str], text: str) -> str:
+    parted: str = special.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+    return parted
+
+
+def _part_nothing(text: str) -> str:
+    return text
 
 
 #: The lengths of texts in tokens, what the tokenizer adds to every text included.

@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from beir_cocodr.data.passages import Passage, fitting_prefix
-from beir_cocodr.data.text import load_tokenizer, token_counter
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.data.text import load_tokenizer, read_literally, token_counter
+from beir_cocodr.errors import InputError
 from beir_cocodr.generation.options import PLACEHOLDER, GenerationOptions
 from beir_cocodr.generation.shards import Generated, Query
+from beir_cocodr.models.integrity import GENERATOR, check_loaded, loading
 from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.records import Json
 
@@ -28,22 +28,12 @@ def _load(name: str, device: str | None) -> tuple[Any, Any, Kind]:
     """A language model in evaluation mode, its tokenizer, and its kind; in bfloat16 on a GPU, in float32 elsewhere."""
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
-    try:
+    with loading(name, GENERATOR, "generator"):
         kind = _kind(name, AutoConfig.from_pretrained(name))
         loader = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
         tokenizer = load_tokenizer(name)
-        model, info = loader.from_pretrained(name, dtype=dtype, output_loading_info=True)
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise InputError(
-            f"generator {name!r} is neither 'lexical' nor a language model that can be loaded now ({first_line(error)})"
-        ) from error
-    if missing := sorted(info["missing_keys"]):
-        raise InputError(
-            f"generator {name!r} lacks the weights of its decoder or its output layer "
-            f"({len(missing)}, such as {missing[0]}); name a model that was trained to write"
-        )
+        model = loader.from_pretrained(name, dtype=dtype)
+        check_loaded(model, tokenizer, name, "generator")
     try:
         model = model.eval().to(place)
     except (RuntimeError, AssertionError) as error:
@@ -104,6 +94,7 @@ class ModelGenerator:
         self.model, self.tokenizer, self.kind = _load(name, device)
         self.counter = token_counter(self.tokenizer)
         self.template = _template(name, self.kind, options)
+        self._literally = read_literally(self.tokenizer, [self.template])
         self.room = self._room()
         self.sampling = self._sampling()
 
@@ -158,6 +149,7 @@ class ModelGenerator:
 
     def _prompts(self, texts: list[str]) -> tuple[list[str], int]:
         """What the model reads for each passage, and how many passages were cut."""
+        texts = [self._literally(text) for text in texts]
         if self.room is None:
             return self._filled(texts), 0
         lengths = self._prompt_tokens(texts)

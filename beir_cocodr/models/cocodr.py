@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 from typing import Any, Self
@@ -15,8 +16,9 @@ from sentence_transformers.base.modules import Module
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from sentence_transformers.util import load_file_path
 
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import TextFormat, read_literally
 from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.models.integrity import check_loaded, loading
 
 #: Where the hub's files lie: arguments of the host's functions that load them.
 PLACES = ("token", "cache_folder", "revision", "local_files_only")
@@ -45,7 +47,7 @@ class SavedModule(Module):
         """Load from a folder, where anything missing or damaged is an InputError."""
         try:
             return cls.load(str(folder))
-        except (OSError, ValueError, TypeError, RuntimeError) as error:
+        except Exception as error:  # of JSON, of safetensors, of torch, or of the constructor
             raise InputError(f"{folder} is not a complete {noun}; delete it for a new one") from error
 
 
@@ -104,12 +106,32 @@ class COCODR(SentenceTransformer):
         if name is not None and not Path(name).is_dir():
             kwargs = _reachable(name, kwargs)
         hub = {k: kwargs[k] for k in PLACES if k in kwargs}
-        if name is not None and kwargs.get("modules") is None and not _find(name, "modules.json", hub):
-            super().__init__(**_bare_encoder(name, kwargs), prompts=prompts)
-        else:
-            super().__init__(name, prompts=prompts, **kwargs)
-        self.title_separator = _saved_separator(name, hub) if title_separator is None else title_separator
+        # The host's private name for classes that the caller hands over, see MRL.
+        safe = {"trusted": bool(kwargs.get("trust_remote_code")), "known": tuple(self._module_classes)}
+        with nullcontext() if name is None else loading(name, **safe):
+            if name is not None and kwargs.get("modules") is None and not _find(name, "modules.json", hub):
+                super().__init__(**_bare_encoder(name, kwargs), prompts=prompts)
+            else:
+                super().__init__(name, prompts=prompts, **kwargs)
+            self.title_separator = _saved_separator(name, hub) if title_separator is None else title_separator
+            self._literally = read_literally(self.tokenizer, self.prompts.values())
+            if name is not None:
+                check_loaded(self, self.tokenizer, name)
+                self._check_encodes(name)
         self._set_lengths(query_length, document_length)
+
+    def _check_encodes(self, name: str) -> None:
+        """Encode a text: settings of the right types may not fit each other, or the weights."""
+        vector = self.encode_document(["a"], convert_to_tensor=True, show_progress_bar=False)[0]
+        if not bool(vector.isfinite().all()):
+            raise InputError(f"model {name!r} gives NaN or infinite numbers; its weights or settings are damaged")
+        if len(vector) != (width := self.get_embedding_dimension()):
+            raise InputError(f"model {name!r} gives {len(vector)} numbers, its settings promise {width}")
+
+    def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> Any:
+        """The host's features of texts; special tokens that a text spells out are text."""
+        texts = [self._literally(text) if isinstance(text, str) else text for text in inputs]
+        return super().preprocess(texts, prompt=prompt, **kwargs)
 
     def _set_lengths(self, query_length: int | None, document_length: int | None) -> None:
         first = self[0]
@@ -192,7 +214,7 @@ def _find(name: str, file: str, hub: dict[str, Any]) -> str | None:
 
 def _saved_separator(name: str | None, hub: dict[str, Any]) -> str:
     path = None if name is None else _find(name, _FORMAT_FILE, hub)
-    return " " if path is None else str(json.loads(Path(path).read_text())[_FORMAT_KEY])
+    return " " if path is None else str(json.loads(Path(path).read_text(encoding="utf-8"))[_FORMAT_KEY])
 
 
 def _bare_encoder(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -203,6 +225,8 @@ def _bare_encoder(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     shared |= {k: hub | (kwargs.pop(k, None) or {}) for k in ("model_kwargs", "processor_kwargs", "config_kwargs")}
     try:
         transformer = Transformer(name, cache_dir=kwargs.get("cache_folder"), **shared)
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(
             f"model {name!r} is neither a folder with a transformer nor a hub name that can be loaded now "

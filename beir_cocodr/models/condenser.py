@@ -20,6 +20,7 @@ from transformers import AutoModelForMaskedLM
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import SavedModule
+from beir_cocodr.models.integrity import MAYBE_HEAD, loading, named
 
 #: The file beside the BERT weights in which Condenser and coCondenser were released with their head.
 PUBLISHED_HEAD = "model.pt"
@@ -46,18 +47,26 @@ _LAYER_NAMES = {
 
 
 def mlm_layers(source: str) -> dict[str, Tensor] | None:
-    """dense, LayerNorm and bias of a masked language model, under our head's names; None without one."""
+    """dense, LayerNorm and bias of a masked language model, under our head's names; None without one.
+
+    Raises:
+        InputError: there is one, and a part of it is missing.
+    """
     try:
-        language_model, info = AutoModelForMaskedLM.from_pretrained(source, output_loading_info=True)
-    except (OSError, ValueError, KeyError):
+        with loading(source, MAYBE_HEAD):
+            language_model, info = AutoModelForMaskedLM.from_pretrained(source, output_loading_info=True)
+    except InputError:  # no such head is known for the encoder, which itself was loaded whole from there
         return None
     weights, missing = language_model.state_dict(), set(info["missing_keys"])
     for dense, norm, bias in _MLM_NAMES:
         names = {"bias": bias}
         for part in ("weight", "bias"):
             names |= {f"dense.{part}": f"{dense}.{part}", f"layer_norm.{part}": f"{norm}.{part}"}
-        if all(name in weights and name not in missing for name in names.values()):
+        lacking = [name for name in names.values() if name not in weights or name in missing]
+        if not lacking:
             return {ours: weights[theirs] for ours, theirs in names.items()}
+        if len(lacking) < len(names):
+            raise InputError(f"the language-model head of {source} lacks {named(lacking)}; save or download it again")
     return None
 
 

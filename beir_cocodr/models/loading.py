@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from beir_cocodr.data.text import read_literally
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
 from beir_cocodr.models.spec import ALIASES, EncoderOptions
 
@@ -45,7 +49,7 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
     """
     source, given = model_source(str(name)), options.overrides()
     modules = Path(source) / "modules.json"
-    is_mrl = modules.is_file() and HEAD_CLASS in modules.read_text()
+    is_mrl = modules.is_file() and HEAD_CLASS.encode() in modules.read_bytes()
     model = MRL.load(source, **given) if is_mrl else COCODR(source, **given)
     if model.similarity_fn_name not in ("cosine", "dot"):
         raise InputError(
@@ -53,6 +57,27 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
             "or dot product: save it with another similarity_fn_name"
         )
     return model
+
+
+def load_cross_encoder(name: str, device: str | None = None) -> tuple[Any, Callable[[str], str]]:
+    """Load a cross-encoder that gives one score a pair, and what :func:`read_literally` makes of its tokenizer.
+
+    Raises:
+        InputError: it cannot be loaded whole, has no trained classifier, or several scores.
+    """
+    from sentence_transformers import CrossEncoder
+
+    with loading(name, CROSS_ENCODER, "cross-encoder"):
+        model = CrossEncoder(name, device=device)
+        if model.num_labels != 1:
+            raise InputError(
+                f"cross-encoder {name!r} gives {model.num_labels} numbers a pair; it has to give one score"
+            )
+        check_loaded(model, model.tokenizer, name, "cross-encoder")
+        literally = read_literally(model.tokenizer, model.prompts.values())
+        if not np.isfinite(model.predict([("a", "b")], show_progress_bar=False)).all():
+            raise InputError(f"cross-encoder {name!r} gives scores that are NaN or infinite")
+    return model, literally
 
 
 def weights_sha256(model: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR, PLACES
 from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
+
+log = logging.getLogger(__name__)
 
 #: How a saved folder names the head.
 HEAD_CLASS = f"{MRLHead.__module__}.{MRLHead.__name__}"
@@ -90,6 +93,7 @@ class MRL(COCODR):
         else:
             head = _new_head(self, given)
             head.initialize(seed)
+            log.info("MRL: projections and [VAR] are new, to be trained (seed %d)", seed)
             del self[1:]
             self.append(head.to(self.device))
             self.module_kwargs = None
@@ -122,7 +126,7 @@ class MRL(COCODR):
         with suppress(OSError, ValueError):
             places = {k: v for k, v in kwargs.items() if k in PLACES}
             modules = load_file_path(name, "modules.json", **places)
-        if modules is None or HEAD_CLASS not in Path(modules).read_text():
+        if modules is None or HEAD_CLASS.encode() not in Path(modules).read_bytes():
             raise InputError(f"there is no saved MRL in {name}; MRL({name!r}) starts a new one from an encoder")
         return cls(name, **kwargs)
 

@@ -15,7 +15,7 @@ from beir_cocodr import load_object
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
@@ -70,17 +70,15 @@ class CrossEncoderTeacher:
     Args:
         name: hub name or folder of a sentence-transformers cross-encoder.
         batch_size: pairs scored at a time.
+
+    Raises:
+        InputError: it cannot be loaded whole, has no trained classifier, or more than one score.
     """
 
     def __init__(
         self, name: str, documents: Documents, text_format: TextFormat, batch_size: int = 64, device: str | None = None
     ) -> None:
-        from sentence_transformers import CrossEncoder
-
-        try:
-            self.model = CrossEncoder(name, device=device)
-        except (OSError, ValueError) as error:
-            raise InputError(f"teacher {name!r} cannot be loaded as a cross-encoder: {error}") from error
+        self.model, self._literally = load_cross_encoder(name, device)
         self.documents, self.text_format, self.batch_size = documents, text_format, batch_size
 
     @classmethod
@@ -88,14 +86,12 @@ class CrossEncoderTeacher:
         return cls(setting.name, setting.documents, setting.text_format, device=setting.encoder.device)
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
-        pairs = [(query, self.text_format.document(document)) for document in self.documents.take(rows)]
+        found = [self.text_format.document(document) for document in self.documents.take(rows)]
+        pairs = [(self._literally(query), self._literally(text)) for text in found]
         raw: Any = self.model.predict(
             pairs, batch_size=self.batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
         )
-        scores = np.asarray(raw, np.float32)
-        if scores.ndim != 1:
-            raise InputError(f"the teacher gives {scores.shape[1]} numbers a pair; it has to give one score")
-        return scores
+        return np.asarray(raw, np.float32)
 
 
 class BM25Teacher:

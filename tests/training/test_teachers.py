@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from beir_cocodr import load_collection, load_encoder
@@ -58,11 +59,39 @@ def test_a_cross_encoder_gives_its_raw_logits(collection, tiny_bert, tmp_path):
 
 def test_a_cross_encoder_of_classes_is_refused(collection, tiny_bert, tmp_path):
     folder = save_cross_encoder(tmp_path / "three", tiny_bert, 3)
-    teacher = CrossEncoderTeacher(folder, collection.documents, TextFormat())
     with pytest.raises(InputError, match="3 numbers"):
-        teacher.score("q", "wing flow", np.array([0, 1]))
+        CrossEncoderTeacher(folder, collection.documents, TextFormat())
     with pytest.raises(InputError, match="cross-encoder"):
         CrossEncoderTeacher(str(tmp_path / "nowhere"), collection.documents, TextFormat())
+
+
+@pytest.mark.parametrize("kind", ["tiny_bert", "tiny_mlm", "tiny_cosine"])
+def test_an_encoder_is_no_cross_encoder(kind, collection, request):
+    folder = str(request.getfixturevalue(kind))
+    with pytest.raises(InputError, match=r"classifier .*missing: .*cross-encoder") as caught:
+        CrossEncoderTeacher(folder, collection.documents, TextFormat())
+    assert folder in str(caught.value)
+
+
+def test_a_teacher_has_a_name_and_a_trained_classifier(collection, tiny_bert, tmp_path):
+    for name in ("", " "):
+        with pytest.raises(InputError, match="empty"):
+            CrossEncoderTeacher(name, collection.documents, TextFormat())
+    folder = save_cross_encoder(tmp_path / "one", tiny_bert, 1)
+    weights = load_file(tmp_path / "one" / "model.safetensors")
+    del weights["classifier.bias"]
+    save_file(weights, tmp_path / "one" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"missing: classifier\.bias"):
+        CrossEncoderTeacher(folder, collection.documents, TextFormat())
+
+
+def test_special_tokens_in_pairs_are_text(collection, tiny_bert, tmp_path):
+    teacher = CrossEncoderTeacher(
+        save_cross_encoder(tmp_path / "one", tiny_bert, 1), collection.documents, TextFormat()
+    )
+    rows = np.array([7, 0, 30])
+    found = teacher.score("q", "wing [SEP] flow", rows)
+    np.testing.assert_allclose(found, teacher.score("q", "wing [ SEP ] flow", rows), atol=1e-6)
 
 
 def test_distillation_from_a_cross_encoder(beir_folder, tiny_mlm, tiny_bert, tmp_path):

@@ -39,9 +39,10 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import nn
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import TextFormat, read_literally
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
+from beir_cocodr.models.integrity import NEW_CLASSIFIER, SPARSE, loading
 from beir_cocodr.provenance import TrainingPlan, collection_provenance, read_record
 from beir_cocodr.records import Record
 from beir_cocodr.resampling.regimes import Recipe
@@ -204,7 +205,9 @@ class CrossEncoderReranker(HostArchitecture):
     trainer, arguments = _CrossEncoderTrainer, CrossEncoderTrainingArguments
 
     def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
-        model: Any = CrossEncoder(source, num_labels=1, device=recipe.device)
+        with loading(source, NEW_CLASSIFIER):
+            model: Any = CrossEncoder(source, num_labels=1, device=recipe.device)
+        read_literally(model.tokenizer)
         lengths = (text_format.query_length or 0) + (text_format.document_length or 0)
         model.max_seq_length = min(lengths, model.config.max_position_embeddings)
         return model, RankNetLoss(model)
@@ -226,9 +229,10 @@ class LateInteraction(HostArchitecture):
     trainer, arguments = _LateInteractionTrainer, MultiVectorEncoderTrainingArguments
 
     def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
-        transformer = Transformer(
-            source, query_length=text_format.query_length, document_length=text_format.document_length
-        )
+        lengths = {"query_length": text_format.query_length, "document_length": text_format.document_length}
+        with loading(source):
+            transformer = Transformer(source, **lengths)
+        read_literally(transformer.tokenizer)
         width, on = transformer.get_embedding_dimension(), "token_embeddings"
         projection = Dense(width, _DIMENSIONS, bias=False, activation_function=nn.Identity(), module_input_name=on)
         modules = [transformer, projection, MultiVectorMask(), Normalize(module_input_name=on)]
@@ -256,12 +260,10 @@ class Splade(HostArchitecture):
         return masked_language_model(collection, recipe, seed, shared)
 
     def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
-        transformer = Transformer(
-            source,
-            transformer_task="fill-mask",
-            query_length=text_format.query_length,
-            document_length=text_format.document_length,
-        )
+        lengths = {"query_length": text_format.query_length, "document_length": text_format.document_length}
+        with loading(source, SPARSE):
+            transformer = Transformer(source, transformer_task="fill-mask", **lengths)
+        read_literally(transformer.tokenizer)
         modules = [transformer, SpladePooling("max")]
         model = SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
         ranking = SparseMultipleNegativesRankingLoss(model)

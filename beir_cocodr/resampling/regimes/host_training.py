@@ -14,7 +14,6 @@ import torch
 from datasets import Dataset
 from transformers import (
     AutoModelForMaskedLM,
-    AutoTokenizer,
     DataCollatorForLanguageModeling,
     ProgressCallback,
     Trainer,
@@ -23,9 +22,10 @@ from transformers import (
 )
 
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import TextFormat, load_tokenizer
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
+from beir_cocodr.models.integrity import NEW_HEAD, loading
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
 from beir_cocodr.resampling.regimes import Recipe
@@ -121,7 +121,8 @@ def _train(
     bare: Path, folder: Path, collection: Collection, text_format: TextFormat, recipe: Recipe, seed: int
 ) -> None:
     set_seed(seed)
-    model, tokenizer = AutoModelForMaskedLM.from_pretrained(bare), AutoTokenizer.from_pretrained(bare)
+    with loading(str(bare), NEW_HEAD):
+        model, tokenizer = AutoModelForMaskedLM.from_pretrained(bare), load_tokenizer(str(bare))
 
     def tokens(batch: dict[str, list[int]]) -> dict[str, object]:
         texts = [text_format.document(found) for found in collection.documents.take(batch["row"])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ import numpy.typing as npt
 import torch
 from scipy import sparse
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
+from sentence_transformers.util import load_file_path
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import TextFormat, read_literally
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
+from beir_cocodr.models.loading import load_cross_encoder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.resampling.regimes import Recipe
@@ -60,20 +64,38 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
     kind = KINDS.get(prefix) if name else None
     if kind is None:
         name, file = model, Path(model) / _CONFIG
-        recorded = json.loads(file.read_text()).get("model_type") if file.is_file() else None
+        with loading(name) if file.is_file() else nullcontext():
+            recorded = json.loads(file.read_text(encoding="utf-8")).get("model_type") if file.is_file() else None
         kind = next((kind for kind in KINDS.values() if kind.__name__ == recorded), None)
     if kind is None:
         return retrievers.get(model)
-    try:
-        host: Any = kind(name, device=recipe.device)
-    except (OSError, ValueError) as error:
-        raise InputError(f"model {name!r} cannot be loaded as a {kind.__name__}: {error}") from error
     corpus = (documents, recipe.encode_batch_size, progress)
-    if kind is SparseEncoder:
-        return SparseRetriever(host, *corpus)
-    if kind is MultiVectorEncoder:
-        return LateInteractionRetriever(host, *corpus)
-    return RerankRetriever(host, retrievers.get(recipe.first_stage), recipe.rerank, *corpus)
+    if kind is CrossEncoder:
+        reranker, _ = load_cross_encoder(name, recipe.device)
+        return RerankRetriever(reranker, retrievers.get(recipe.first_stage), recipe.rerank, *corpus)
+    sparse = kind is SparseEncoder
+    with loading(name, SPARSE if sparse else LATE_INTERACTION):
+        _check_kind(name, kind.__name__, ("ForMaskedLM",) if sparse else ("HF_ColBERT", "ForRetrieval"))
+        host: Any = kind(name, device=recipe.device)
+        check_loaded(host, host.tokenizer, name)
+    return SparseRetriever(host, *corpus) if sparse else LateInteractionRetriever(host, *corpus)
+
+
+def _check_kind(name: str, kind: str, bare: tuple[str, ...]) -> None:
+    """The hosts turn an encoder of another kind into theirs, by layers with random weights."""
+
+    def settings(file: str) -> Json:
+        path = load_file_path(name, file)
+        return {} if path is None else dict(json.loads(Path(path).read_text(encoding="utf-8")))
+
+    saved = settings(_CONFIG).get("model_type")
+    made: Any = settings("config.json").get("architectures") or []
+    is_saved = load_file_path(name, "modules.json") is not None
+    if saved not in (kind, "ColBERT") if is_saved else not str(made[0] if made else "").endswith(bare):
+        raise InputError(
+            f"model {name!r} is no {kind}, but {saved or 'a bare transformer'}: it would be given layers with "
+            "random weights; name a model that was trained as one"
+        )
 
 
 class TopDocuments:
@@ -117,6 +139,7 @@ class _HostRetriever:
 
     def __init__(self, model: Any, documents: Documents, batch_size: int, progress: bool) -> None:
         self.model, self.documents = model, documents
+        self.literally = read_literally(model.tokenizer, model.prompts.values())
         self.batch_size, self.progress = batch_size, progress
 
     def prepare(self) -> None:
@@ -124,7 +147,7 @@ class _HostRetriever:
 
     def texts(self, documents: Iterable[dict[str, str]]) -> list[str]:
         """What the model reads of documents."""
-        return [_TEXT_FORMAT.document(document) for document in documents]
+        return [self.literally(_TEXT_FORMAT.document(document)) for document in documents]
 
     def described(self, **own: object) -> Json:
         return {**own, "text_format": {"title_separator": _TEXT_FORMAT.title_separator}}
@@ -146,7 +169,7 @@ class LateInteractionRetriever(_HostRetriever):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         top, start = TopDocuments(queries, top_k, self.documents), 0
         encoded = self.model.encode_query(
-            list(queries.values()), batch_size=self.batch_size, show_progress_bar=self.progress
+            list(map(self.literally, queries.values())), batch_size=self.batch_size, show_progress_bar=self.progress
         )
         for chunk in self.documents.chunks(_LATE_CHUNK):
             vectors = self.model.encode_document(
@@ -168,18 +191,12 @@ class LateInteractionRetriever(_HostRetriever):
 
 
 class RerankRetriever(_HostRetriever):
-    """The ``depth`` best documents of a first stage, and no others, in the order of a cross-encoder's raw scores.
-
-    Raises:
-        InputError: the cross-encoder has several scores a pair.
-    """
+    """The ``depth`` best documents of a first stage, and no others, in the order of a cross-encoder's raw scores."""
 
     model: CrossEncoder
 
     def __init__(self, model: CrossEncoder, first: Retriever, depth: int, *corpus: Any) -> None:
         super().__init__(model, *corpus)
-        if model.num_labels != 1:
-            raise InputError(f"the cross-encoder gives {model.num_labels} scores a pair; one is needed")
         self.first, self.depth = first, depth
 
     def prepare(self) -> None:
@@ -188,7 +205,7 @@ class RerankRetriever(_HostRetriever):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         found = self.first.search(queries, self.depth)
         top = TopDocuments(queries, min(top_k, self.depth), self.documents)
-        for i, text in enumerate(queries.values()):
+        for i, text in enumerate(map(self.literally, queries.values())):
             rows = found.rows[i][found.rows[i] >= 0]
             if not len(rows):
                 continue
@@ -241,7 +258,7 @@ class SparseRetriever(_HostRetriever):
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         self.prepare()
-        encoded = self._encode(self.model.encode_query, list(queries.values()))
+        encoded = self._encode(self.model.encode_query, list(map(self.literally, queries.values())))
         top = TopDocuments(queries, top_k, self.documents)
         for i in range(len(queries)):
             scores = self._matrix @ encoded[i].toarray()[0]

@@ -1,0 +1,326 @@
+"""Whether a model is whole: its files before a host loads them, and its weights, vocabulary and numbers after.
+
+Hosts give a model random weights for tensors that its files lack, and go on. Here that is an InputError; what a task
+can do without stands in :data:`PARTS`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from threading import RLock
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from sentence_transformers.util import SimilarityFunction
+from transformers import PreTrainedModel
+
+from beir_cocodr.data.text import check_vocabulary
+from beir_cocodr.errors import InputError, first_line
+
+log = logging.getLogger(__name__)
+
+#: What a checkpoint may hold beside the layers of its encoder, by the names of the tensors.
+PARTS = {
+    "pooler": r"(^|\.)pooler\.",
+    "language-model head": (
+        r"^(cls|lm_head|lm_predictions|mask_predictions|predictions|vocab_transform|vocab_layer_norm|vocab_projector|"
+        r"generator_predictions|generator_lm_head|discriminator_predictions|head)\.|^decoder\.(weight|bias)$"
+    ),
+    "classifier": r"^(classifier|pre_classifier|classification_head|score|sequence_summary|logits_proj|head)\.",
+    "Condenser head": r"^c_head\.",
+    "projection": r"^linear\.",
+    "position numbers": r"(^|\.)position_ids$",
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which of :data:`PARTS` a task can do without.
+
+    Args:
+        needs: what its files have to hold, in words for a message.
+        way_out: what a user can do without it.
+        absent: may be missing, and is then left out of the model.
+        spare: may lie in the files without being read.
+        new: may be missing, and is then drawn at random, because it is trained next.
+    """
+
+    needs: str
+    way_out: str = "save or download it again, or name another"
+    absent: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ("pooler", "language-model head", "Condenser head", "position numbers")
+    new: tuple[str, ...] = ()
+
+
+ENCODER = Task("all layers of its encoder", absent=("pooler",))
+CROSS_ENCODER = Task(
+    "a trained classifier over query and document", "name a cross-encoder, such as cross-encoder/ms-marco-MiniLM-L6-v2"
+)
+GENERATOR = Task(
+    "the weights of its decoder and its output layer", "name 'lexical', or a language model that was trained to write"
+)
+SPARSE = Task("a masked language model with its head", absent=("pooler",))
+LATE_INTERACTION = Task("all layers of its encoder", absent=("pooler",), spare=(*ENCODER.spare, "projection"))
+NEW_CLASSIFIER = Task("all layers of its encoder", new=("pooler", "classifier"))
+NEW_HEAD = Task("all layers of its encoder", new=("language-model head",))
+MAYBE_HEAD = Task("all layers of its encoder", absent=("language-model head",))
+
+#: The settings of a model that are read here, and the types of values; every file is otherwise any JSON object.
+_FILES: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "config.json": {"model_type": (str,), "architectures": (list,)},
+    "config_sentence_transformers.json": {
+        "prompts": (dict,), "default_prompt_name": (str,), "similarity_fn_name": (str,), "model_type": (str,),
+    },
+    "sentence_bert_config.json": {
+        "max_seq_length": (int,), "query_length": (int,), "document_length": (int,), "do_lower_case": (bool,),
+    },
+    "tokenizer.json": {"model": (dict,), "added_tokens": (list,)},
+    "tokenizer_config.json": {"tokenizer_class": (str,), "do_lower_case": (bool,)},
+    "special_tokens_map.json": {},
+    "added_tokens.json": {},
+    "vocab.json": {},
+    "generation_config.json": {},
+    "model.safetensors.index.json": {"weight_map": (dict,)},
+    "pytorch_model.bin.index.json": {"weight_map": (dict,)},
+    "text_format.json": {"title_separator": (str,)},
+}  # fmt: skip
+
+#: The settings of pooling, in a module's own folder.
+_POOLING = {"embedding_dimension": (int,), "word_embedding_dimension": (int,), "include_prompt": (bool,)}
+
+#: Where the classes of a model's modules may come from; nothing that a model brings along is ever run.
+_PACKAGES = ("sentence_transformers.", "beir_cocodr.")
+
+_DAMAGED = "the model is damaged, save or download it again"
+
+
+def check_files(folder: Path, known: Collection[str] = ()) -> None:
+    """Check that a model folder's settings are JSON of the right types, and name no code of their own.
+
+    Args:
+        folder: of the model.
+        known: classes of modules that the caller has at hand, beside those of sentence-transformers.
+
+    Raises:
+        InputError: names the file, and what is wrong in it.
+    """
+    modules = _read(folder / "modules.json", list) if (folder / "modules.json").is_file() else []
+    places = {""}
+    for module in modules:
+        if not isinstance(module, dict) or not all(isinstance(module.get(name), str) for name in ("path", "type")):
+            raise InputError(f"{folder / 'modules.json'}: {module!r} is no module with a path and a type; {_DAMAGED}")
+        if not module["type"].startswith(_PACKAGES) and module["type"] not in known:
+            raise InputError(
+                f"{folder / 'modules.json'} names a class outside sentence-transformers, {module['type']!r}; the code "
+                "of a model is never run, take another model"
+            )
+        path = PurePosixPath(module["path"])
+        if path.is_absolute() or ".." in path.parts:
+            raise InputError(f"{folder / 'modules.json'} leads out of the folder, to {module['path']!r}; {_DAMAGED}")
+        places.add(module["path"])
+    for place in places:
+        pooling = "Pooling" in "".join(m["type"] for m in modules if m["path"] == place)
+        for name, settings in _FILES.items():
+            if (folder / place / name).is_file():
+                types = _POOLING if pooling and name == "config.json" else settings
+                _check_settings(folder / place / name, types, required=name == "text_format.json")
+
+
+def _read(file: Path, kind: type) -> Any:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{file} is no JSON file that can be read ({first_line(error)}); {_DAMAGED}") from error
+    if type(content) is not kind:
+        raise InputError(f"{file} holds a {type(content).__name__}, not a {kind.__name__}; {_DAMAGED}")
+    return content
+
+
+def _check_settings(file: Path, types: Mapping[str, tuple[type, ...]], required: bool) -> None:
+    content = _read(file, dict)
+    if "auto_map" in content:
+        raise InputError(
+            f"{file} names code that the model brings along (auto_map), which is never run; take a model of a class "
+            "that transformers has"
+        )
+    for name, kinds in types.items():
+        value = content.get(name)
+        if type(value) not in kinds and (required or value is not None):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise InputError(f"{file}: {name} is {value!r:.80}, not a {wanted}; {_DAMAGED}")
+    for name, prompt in dict(content.get("prompts") or {}).items():
+        if not isinstance(prompt, str | None):
+            raise InputError(f"{file}: prompt {name!r} is {prompt!r:.80}, not a text; {_DAMAGED}")
+    if (similarity := content.get("similarity_fn_name")) not in (None, *SimilarityFunction.possible_values()):
+        raise InputError(f"{file}: similarity_fn_name {similarity!r} is unknown, and would become cosine; {_DAMAGED}")
+    for name in ("activation_function", "activation_fn"):
+        if "." in str(value := content.get(name)) and not str(value).startswith("torch."):
+            raise InputError(f"{file} names a function outside torch, {value!r}, which is never run")
+    if file.name == "config.json":
+        _check_architecture(file, content)
+
+
+def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:
+    """Two architectures may have tensors of the same names and shapes, and compute different things."""
+    for name in config.get("architectures") or []:
+        made_for = getattr(getattr(getattr(transformers, str(name), None), "config_class", None), "model_type", None)
+        if made_for not in (None, config.get("model_type")) and "model_type" in config:
+            raise InputError(
+                f"{file}: the weights are of a {name}, which is a {made_for}, and model_type is "
+                f"{config['model_type']!r}; {_DAMAGED}"
+            )
+
+
+_LOCK = RLock()
+
+
+@contextmanager
+def loading(
+    name: str, task: Task = ENCODER, noun: str = "model", trusted: bool = False, known: Collection[str] = ()
+) -> Iterator[None]:
+    """Inside, hosts load models whole or not at all.
+
+    Every ``from_pretrained`` of transformers reports what it did with each tensor, also where sentence-transformers
+    calls it; the report is checked at once. Whatever a host raises becomes one line.
+
+    Args:
+        name: folder or hub name.
+        task: what may be missing or left over.
+        noun: what the model is to the user, for messages.
+        trusted: whether the caller has chosen to run code that the model brings along.
+        known: see :func:`check_files`.
+
+    Raises:
+        InputError: a file is damaged or missing, tensors are missing, left over or of another shape, or whatever else
+            keeps the hosts from loading.
+    """
+    if not name.strip():
+        raise InputError(f"the name of the {noun} is empty; give a folder or a hub name")
+    original = PreTrainedModel.__dict__["from_pretrained"]
+
+    def reported(cls: type, /, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        # Mismatches are raised below, with the names of the tensors.
+        kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, info = original.__func__(cls, *args, **kwargs)
+        _check_report(f"{noun} {name!r}", model, info, task)
+        return (model, info) if output_loading_info else model
+
+    reports = logging.getLogger("transformers.modeling_utils")
+    with _LOCK:
+        PreTrainedModel.from_pretrained = classmethod(reported)
+        reports.addFilter(_no_table)
+        try:
+            if (folder := _folder(name)) and not trusted:
+                check_files(folder, known)
+            yield
+        except InputError:
+            raise
+        except Exception as error:  # the hosts raise of everything, from AttributeError to pickle's
+            raise InputError(f"{noun} {name!r} cannot be loaded: {_reason(name, error)}; {task.way_out}") from error
+        finally:
+            reports.removeFilter(_no_table)
+            PreTrainedModel.from_pretrained = original
+    if pickled := _pickled(name):
+        log.info("%s %s: weights of %s, read as tensors alone (torch.load, weights_only)", noun, name, pickled)
+
+
+def _no_table(record: logging.LogRecord) -> bool:
+    """The host's table of tensors; the same is checked, and logged in one line."""
+    return "LOAD REPORT" not in str(record.msg)
+
+
+def _reason(name: str, error: BaseException) -> str:
+    if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
+        return f"its {_pickled(name) or 'weights'} cannot be read as tensors alone, and nothing else of it is ever run"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    shown = " ".join(lines) if lines and lines[0].endswith(":") else first_line(error)
+    known = isinstance(error, OSError | ValueError)
+    return shown[:400] if known else f"{type(error).__name__}: {shown[:400]}"
+
+
+def _pickled(name: str) -> str | None:
+    """The published weights that are pickles, where there are no others beside them."""
+    folder = _folder(name) or Path("/dev/null")
+    found = [*folder.glob("pytorch_model*.bin"), *folder.glob("*_*/pytorch_model*.bin")]
+    pickled = [str(file.relative_to(folder)) for file in found if not [*file.parent.glob("*.safetensors")]]
+    return ", ".join(sorted(pickled)) or None
+
+
+def _folder(name: str) -> Path | None:
+    """Where a model's files lie, as far as they are here already."""
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        cached = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def _check_report(model_name: str, model: Any, info: Mapping[str, Any], task: Task) -> None:
+    missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    faults = [("missing", tensor) for tensor in missing if not _parts([tensor], (*task.absent, *task.new))]
+    faults += [("left over", tensor) for tensor in unexpected if not _parts([tensor], task.spare)]
+    faults += [
+        ("of another shape", f"{tensor} {tuple(there)} for {tuple(wanted)}")
+        for tensor, there, wanted in sorted(info["mismatched_keys"])
+    ]
+    if faults:
+        kinds = {kind: [tensor for other, tensor in faults if other == kind] for kind in dict(faults)}
+        listed = "; ".join(f"{kind}: {named(tensors)}" for kind, tensors in kinds.items())
+        raise InputError(f"{model_name} is not whole, it needs {task.needs} ({listed}); {task.way_out}")
+    if left := _parts(unexpected, task.spare):
+        log.info("%s: its %s is not read", model_name, " and ".join(left))
+    if new := _parts(missing, task.new):
+        log.info("%s: its %s is new, drawn at random, to be trained", model_name, " and ".join(new))
+    if absent := _parts(missing, tuple(part for part in task.absent if part not in task.new)):
+        log.info("%s: it has no %s, and needs none", model_name, " and ".join(absent))
+    if "pooler" in task.absent:
+        for tensor in filter(re.compile(PARTS["pooler"]).search, missing):
+            # Else random numbers would be saved with the model, and tell it apart from itself.
+            model.get_submodule(tensor.rpartition("pooler.")[0].rstrip(".")).pooler = None
+
+
+def _parts(tensors: Sequence[str], parts: Sequence[str]) -> list[str]:
+    return [part for part in parts if any(re.search(PARTS[part], tensor) for tensor in tensors)]
+
+
+def named(tensors: Sequence[str]) -> str:
+    """The first names of tensors, and how many there are beside."""
+    more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
+    return ", ".join(tensors[:3]) + more
+
+
+def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> None:
+    """Check a loaded model's numbers, and that its embeddings have a row for every token.
+
+    Raises:
+        InputError: weights that are NaN or infinite, no vocabulary, or token ids without an embedding.
+    """
+    tensors = model.state_dict().items()
+    wrong = [key for key, tensor in tensors if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())]
+    if wrong:
+        raise InputError(
+            f"{noun} {name!r} has weights that are NaN or infinite ({named(wrong)}), as after training with too high a "
+            "learning rate; take an earlier one"
+        )
+    check_vocabulary(tokenizer, name)
+    backbone = getattr(model, "transformers_model", model)
+    embedding = backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else None
+    if embedding is not None and hasattr(tokenizer, "get_vocab"):
+        token, last = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
+        if last >= len(embedding.weight):
+            raise InputError(
+                f"the tokenizer of {noun} {name!r} numbers {token!r} {last}, and there are {len(embedding.weight)} "
+                "embeddings; the tokenizer is another model's, or tokens were added and never trained"
+            )
