@@ -97,6 +97,15 @@ class ModelGenerator:
         self._literally = read_literally(self.tokenizer, [self.template])
         self.room = self._room()
         self.sampling = self._sampling()
+        self._check_writes()
+
+    def _check_writes(self) -> None:
+        """Write one token: what the settings of a model name may not be there."""
+        once = GenerationConfig(**self.sampling.to_diff_dict() | {"max_new_tokens": 1, "num_return_sequences": 1})
+        with loading(self.name, GENERATOR, "generator"), torch.inference_mode(), torch.random.fork_rng():
+            inputs = self.tokenizer(self._filled(["a"]), return_tensors="pt")
+            fed = {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+            self.model.generate(**fed, generation_config=once)
 
     def describe(self) -> Json:
         return {

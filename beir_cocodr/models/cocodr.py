@@ -18,7 +18,7 @@ from sentence_transformers.util import load_file_path
 
 from beir_cocodr.data.text import TextFormat, read_literally
 from beir_cocodr.errors import InputError, first_line
-from beir_cocodr.models.integrity import check_loaded, loading
+from beir_cocodr.models.integrity import check_loaded, loading, local_folder, positions
 
 #: Where the hub's files lie: arguments of the host's functions that load them.
 PLACES = ("token", "cache_folder", "revision", "local_files_only")
@@ -103,7 +103,7 @@ class COCODR(SentenceTransformer):
         name = None if model_name_or_path is None else str(model_name_or_path)
         prompts = dict(kwargs.pop("prompts", None) or {})
         prompts |= {k: v for k, v in (("query", query_prompt), ("document", document_prompt)) if v is not None}
-        if name is not None and not Path(name).is_dir():
+        if name is not None and local_folder(name) != Path(name):
             kwargs = _reachable(name, kwargs)
         hub = {k: kwargs[k] for k in PLACES if k in kwargs}
         # The host's private name for classes that the caller hands over, see MRL.
@@ -137,7 +137,7 @@ class COCODR(SentenceTransformer):
         first = self[0]
         for attribute, length in (("query_length", query_length), ("document_length", document_length)):
             if length is not None:
-                limit = getattr(first.config, "max_position_embeddings", None)
+                limit = positions(first) or getattr(first.config, "max_position_embeddings", None)
                 if length < 3 or (limit is not None and length > limit):
                     raise InputError(f"{attribute} {length} is outside 3..{limit}, what this encoder can read")
                 setattr(first, attribute, length)

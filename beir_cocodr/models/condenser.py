@@ -5,6 +5,7 @@ Their weights come from a published Condenser head, from a masked language model
 
 from __future__ import annotations
 
+import logging
 import pickle
 import re
 from contextlib import suppress
@@ -21,6 +22,8 @@ from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import SavedModule
 from beir_cocodr.models.integrity import MAYBE_HEAD, loading, named
+
+log = logging.getLogger(__name__)
 
 #: The file beside the BERT weights in which Condenser and coCondenser were released with their head.
 PUBLISHED_HEAD = "model.pt"
@@ -227,9 +230,10 @@ def build_head(
         dropout=getattr(config, "hidden_dropout_prob", getattr(config, "dropout", 0.1)),
         layer_norm_eps=getattr(config, "layer_norm_eps", 1e-12),
     )
-    origin = None if source is None else _load(head, source, skip_from)
+    origin = (None if source is None else _load(head, source, skip_from)) or "new layers, tied to the embeddings"
+    log.info("language-model head of pre-training: %s", origin)
     head.tie(embedding)
-    return head.to(embedding.weight.device), origin or "new layers, tied to the embeddings"
+    return head.to(embedding.weight.device), origin
 
 
 def _load(head: CondenserHead, source: str, skip_from: int | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import SavedModule
 from beir_cocodr.models.condenser import CondenserHead
+
+log = logging.getLogger(__name__)
 
 #: Where a pre-trained model keeps its decoder, beside its own modules.
 DECODER_FOLDER = "cotmae_decoder"
@@ -144,6 +147,7 @@ def build_decoder(
     if source is not None and (Path(source) / DECODER_FOLDER).is_dir():
         _load_saved(built, Path(source) / DECODER_FOLDER)
         origin = "the decoder of the loaded pre-training"
+    log.info("decoder of pre-training: %s", origin)
     normalized = any(isinstance(module, Normalize) for module in model)
     built.tie(embeddings, head, head.hidden_size**0.5 if normalized else 1.0)
     return built.to(head.bias.device), origin

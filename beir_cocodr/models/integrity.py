@@ -89,7 +89,9 @@ _FILES: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "special_tokens_map.json": {},
     "added_tokens.json": {},
     "vocab.json": {},
-    "generation_config.json": {},
+    "generation_config.json": dict.fromkeys(
+        ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"), (int, list)
+    ),
     "model.safetensors.index.json": {"weight_map": (dict,)},
     "pytorch_model.bin.index.json": {"weight_map": (dict,)},
     "text_format.json": {"title_separator": (str,)},
@@ -153,6 +155,7 @@ def _check_settings(file: Path, types: Mapping[str, tuple[type, ...]], required:
             f"{file} names code that the model brings along (auto_map), which is never run; take a model of a class "
             "that transformers has"
         )
+    types = {**types, **{name: (bool,) for name in content if name.startswith("pooling_mode_")}}
     for name, kinds in types.items():
         value = content.get(name)
         if type(value) not in kinds and (required or value is not None):
@@ -220,7 +223,7 @@ def loading(
         PreTrainedModel.from_pretrained = classmethod(reported)
         reports.addFilter(_no_table)
         try:
-            if (folder := _folder(name)) and not trusted:
+            if (folder := local_folder(name)) and not trusted:
                 check_files(folder, known)
             yield
         except InputError:
@@ -250,19 +253,19 @@ def _reason(name: str, error: BaseException) -> str:
 
 def _pickled(name: str) -> str | None:
     """The published weights that are pickles, where there are no others beside them."""
-    folder = _folder(name) or Path("/dev/null")
+    folder = local_folder(name) or Path("/dev/null")
     found = [*folder.glob("pytorch_model*.bin"), *folder.glob("*_*/pytorch_model*.bin")]
     pickled = [str(file.relative_to(folder)) for file in found if not [*file.parent.glob("*.safetensors")]]
     return ", ".join(sorted(pickled)) or None
 
 
-def _folder(name: str) -> Path | None:
+def local_folder(name: str) -> Path | None:
     """Where a model's files lie, as far as they are here already."""
-    if Path(name).is_dir():
-        return Path(name)
     try:
+        if Path(name).is_dir():
+            return Path(name)
         cached = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
+    except (HFValidationError, OSError):  # no name of a model, or too long for one
         return None
     return Path(cached).parent if isinstance(cached, str) else None
 
@@ -315,6 +318,8 @@ def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> 
             "learning rate; take an earlier one"
         )
     check_vocabulary(tokenizer, name)
+    if (room := positions(model)) and (longest := getattr(model, "max_seq_length", None) or 0) > room:
+        raise InputError(f"{noun} {name!r} is set to read {longest} tokens, and has {room} positions; {_DAMAGED}")
     backbone = getattr(model, "transformers_model", model)
     embedding = backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else None
     if embedding is not None and hasattr(tokenizer, "get_vocab"):
@@ -324,3 +329,12 @@ def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> 
                 f"the tokenizer of {noun} {name!r} numbers {token!r} {last}, and there are {len(embedding.weight)} "
                 "embeddings; the tokenizer is another model's, or tokens were added and never trained"
             )
+
+
+def positions(model: Any) -> int | None:
+    """The most tokens that a model with a table of positions can read; None for other models."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
+            # RoBERTa and its like begin to count behind the padding.
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    return None

@@ -15,7 +15,7 @@ from beir_cocodr.data.text import read_literally
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading
+from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading, local_folder
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
 from beir_cocodr.models.spec import ALIASES, EncoderOptions
 
@@ -48,8 +48,9 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
         1
     """
     source, given = model_source(str(name)), options.overrides()
-    modules = Path(source) / "modules.json"
-    is_mrl = modules.is_file() and HEAD_CLASS.encode() in modules.read_bytes()
+    folder = local_folder(source)
+    modules = None if folder is None else folder / "modules.json"
+    is_mrl = modules is not None and modules.is_file() and HEAD_CLASS.encode() in modules.read_bytes()
     model = MRL.load(source, **given) if is_mrl else COCODR(source, **given)
     if model.similarity_fn_name not in ("cosine", "dot"):
         raise InputError(
