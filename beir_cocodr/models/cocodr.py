@@ -107,8 +107,8 @@ class COCODR(SentenceTransformer):
             kwargs = _reachable(name, kwargs)
         hub = {k: kwargs[k] for k in PLACES if k in kwargs}
         # The host's private name for classes that the caller hands over, see MRL.
-        safe = {"trusted": bool(kwargs.get("trust_remote_code")), "known": tuple(self._module_classes)}
-        with nullcontext() if name is None else loading(name, **safe):
+        known, trusted = tuple(self._module_classes), bool(kwargs.get("trust_remote_code"))
+        with nullcontext() if name is None else loading(name, trusted=trusted, known=known):
             if name is not None and kwargs.get("modules") is None and not _find(name, "modules.json", hub):
                 super().__init__(**_bare_encoder(name, kwargs), prompts=prompts)
             else:
