@@ -319,7 +319,11 @@ def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> 
         )
     check_vocabulary(tokenizer, name)
     if (room := positions(model)) and (longest := getattr(model, "max_seq_length", None) or 0) > room:
-        raise InputError(f"{noun} {name!r} is set to read {longest} tokens, and has {room} positions; {_DAMAGED}")
+        # The host takes RoBERTa's table for that many tokens, whose first positions mean padding.
+        if longest > getattr(model[0].config, "max_position_embeddings", 0):
+            raise InputError(f"{noun} {name!r} is set to read {longest} tokens, and has {room} positions; {_DAMAGED}")
+        log.info("%s %s: reads %d tokens, as it has no more positions", noun, name, room)
+        model.max_seq_length = room
     backbone = getattr(model, "transformers_model", model)
     embedding = backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else None
     if embedding is not None and hasattr(tokenizer, "get_vocab"):
