@@ -1,0 +1,93 @@
+"""The campaign of benchmarks/faults.py: a sample of it, and that it finds what is broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faults_damage import break_part
+from faults_inputs import FAILURES, Done, judge
+from faults_runner import Ended
+from faults_world import SCENARIOS, write_collection
+
+ROOT = Path(__file__).parents[1]
+
+REFERENCE = {"results": {"out/x.run": "1"}, "stderr": ""}
+
+
+def judged(status: int | None, stderr: str = "", found: str = "1", shows: bool = True, file: str = "beir/corpus.jsonl"):
+    ended = Ended(status, "", stderr, 0.1)
+    return judge(ended, Done(file, "cut", shows), False, [], REFERENCE, {"out/x.run": found})[0]
+
+
+@pytest.mark.parametrize(
+    ("expected", "given"),
+    [
+        ("refused", {"status": 2, "stderr": "progress\nerror: in/beir/corpus.jsonl:3: broken JSON"}),
+        ("refused unclearly", {"status": 2, "stderr": "error: broken JSON"}),
+        ("refused unclearly", {"status": 2, "stderr": "error: corpus.jsonl\nerror: corpus.jsonl"}),
+        ("traceback", {"status": 1, "stderr": "KeyError: 'corpus.jsonl'"}),
+        ("traceback", {"status": -6}),
+        ("traceback", {"status": 0, "stderr": "Traceback (most recent call last)\n"}),
+        ("hang", {"status": None}),
+        ("harmless", {"status": 0}),
+        ("silent difference", {"status": 0, "found": "2"}),
+        ("other content", {"status": 0, "found": "2", "shows": False}),
+        ("silent difference", {"status": 0, "found": "2", "shows": False, "file": "store/shard.npy"}),
+        ("warned", {"status": 0, "found": "2", "stderr": "corpus.jsonl: 3 blank lines were left out"}),
+    ],
+)
+def test_outcomes_follow_the_rule(expected, given):
+    assert judged(**given) == expected
+
+
+def test_damage_is_drawn_from_the_seed_and_changes_something(tmp_path):
+    """Two generators of one seed break a part in the same way; over many seeds every file is broken."""
+    broken = set()
+    for seed in range(60):
+        done = []
+        for copy in ("a", "b"):
+            part = tmp_path / f"{seed}-{copy}" / "beir"
+            write_collection(part, 1)
+            before = {path: path.read_bytes() for path in part.rglob("*") if path.is_file()}
+            (part.parent / "other").symlink_to(tmp_path)
+            done.append(break_part(part, random.Random(seed)))
+            assert {path: path.read_bytes() for path in part.rglob("*") if path.is_file()} != before
+        assert done[0] == done[1]
+        broken.add(done[0].file)
+    assert {"beir/corpus.jsonl", "beir/queries.jsonl", "beir/qrels/test.tsv"} <= broken
+
+
+def test_every_command_has_scenarios():
+    import typer
+
+    from beir_cocodr.cli.__main__ import app
+
+    found = typer.main.get_command(app)
+    names = {name for name in found.commands if name != "resample"}
+    names |= {f"resample {name}" for name in found.commands["resample"].commands}
+    assert {scenario.command for scenario in SCENARIOS.values()} == names
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are watched as Linux lets one")
+@pytest.mark.timeout(900)
+def test_a_sample_of_the_campaign_finds_nothing(tmp_path):
+    """A part of each kind of case, on one core in about two minutes."""
+    counts = {"inputs": 60, "commands": 4, "kills": 5, "disks": 3, "races": 4}
+    words = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
+    place, results = tmp_path / "place", tmp_path / "faults.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), *words, "--workers", "1"]
+    done = subprocess.run(
+        [*command, "--place", str(place), "--results", str(results)], env=os.environ | {"PYTHONPATH": ""}
+    )
+    found = json.loads(results.read_text())
+    assert found["failures"] == []
+    assert done.returncode == 0
+    assert found["cases"] == sum(counts.values()) - counts["disks"] * (not found["small_disks"])
+    assert not {outcome for counts in found["by_kind"].values() for outcome in counts} & {*FAILURES}
