@@ -111,15 +111,14 @@ def judge(
 
 
 def names(line: str, done: Done, by_option: bool, arguments: list[str]) -> bool:
-    """Whether a line names what is broken: the file, a file or the folder of its part, or the option or its value."""
+    """Whether a line names the file at fault or one that the command was given; or the option or its value."""
     if by_option:
         flag, _, value = done.what.partition("=")
         bare = flag.lstrip("-").replace("-", "_")
         words = {flag, bare, bare.replace("_", " "), value.strip("'\"")[:60], done.file}
         return any(word and word.lower() in line.lower() for word in words)
-    part, *inner = done.file.split("/")
-    stem = part.rsplit(".", 1)[0]
-    return any(word in line for word in (f"in/{stem}", *inner[-1:]))
+    paths = [word for word in arguments if "/" in word]
+    return any(word in line for word in (*paths, Path(done.file).name))
 
 
 def check_left(

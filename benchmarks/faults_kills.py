@@ -203,13 +203,14 @@ def run_disk(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outco
     name = names[int(case.split("-")[1]) % len(names)]
     long, wanted = LONG[name], long_reference(name, place, warm)
     disk = work.with_name(work.name + "-disk")
+    remove(work)
     size = int(4096 * 4 + (rng.random() ** 2) * 1.2 * wanted["bytes"])
     began = time.perf_counter()
     with small_disk(disk, 1 << 30):
         inside = _fresh(disk / "w", place, name)
         _fill(disk, size)
         environment = {"BEIR_COCODR_CACHE": str(inside / "cache"), "TMPDIR": str(disk)}
-        ended = warm.run(long.line.split(), inside, LIMIT, environment)
+        ended = warm.run(long.line.split(), inside, LIMIT, environment, str(work / "log"))
         outcome = judge_end(ended)
         words = ("space", "full", "disk", "room")
         if outcome[0] == "refused" and not any(word in outcome[1].lower() for word in words):

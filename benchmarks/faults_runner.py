@@ -101,7 +101,7 @@ class Warm:
     def start(
         self, arguments: list[str], folder: Path, environment: Mapping[str, str] = {}, logs: str = "log"
     ) -> Running:
-        """A command in ``folder``; its output goes to files in the subfolder ``logs``."""
+        """A command in ``folder``; its output goes to files in the subfolder ``logs``, or to a folder elsewhere."""
 
         def work() -> None:
             from beir_cocodr.cli.__main__ import main
@@ -116,6 +116,8 @@ class Warm:
         """A function in a process of its own."""
         place = folder / logs
         place.mkdir(parents=True, exist_ok=True)
+        for name in ("stdout", "stderr"):
+            (place / name).write_bytes(b"")
         pid = os.fork()
         if pid == 0:
             _become(work, folder, environment, place)
@@ -123,8 +125,10 @@ class Warm:
             os.setpgid(pid, pid)
         return Running(pid, place)
 
-    def run(self, arguments: list[str], folder: Path, limit: float, environment: Mapping[str, str] = {}) -> Ended:
-        return self.start(arguments, folder, environment).wait(limit)
+    def run(
+        self, arguments: list[str], folder: Path, limit: float, environment: Mapping[str, str] = {}, logs: str = "log"
+    ) -> Ended:
+        return self.start(arguments, folder, environment, logs).wait(limit)
 
 
 def _become(work: Callable[[], None], folder: Path, environment: Mapping[str, str], logs: Path) -> None:

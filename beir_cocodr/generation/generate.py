@@ -37,7 +37,7 @@ from beir_cocodr.generation.shards import (
     select_queries,
     write_queries,
 )
-from beir_cocodr.io import is_incidental, locked, output_folder
+from beir_cocodr.io import is_incidental, locked, output_folder, remove_unfinished
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import Json, versions
 
@@ -88,8 +88,10 @@ def _check_plan(output: Path, changed: list[str]) -> None:
 
 
 def _tidy(output: Path) -> None:
-    """Remove what only unfinished work needs."""
+    """Remove what only unfinished work needs, and what runs that were killed left of it."""
     shutil.rmtree(output / SHARDS, ignore_errors=True)
+    for folder in (output, *output.glob("*qrels")):
+        remove_unfinished(folder)
 
 
 def generate_queries(
