@@ -8,7 +8,7 @@ import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -70,11 +70,11 @@ def share_out(
 def _attempt(
     tasks: Sequence[Task], start: Callable[[str], Callable[[Task], Result]], devices: Sequence[str]
 ) -> Iterator[tuple[Task, Result]]:
-    context = multiprocessing.get_context("spawn")
+    context = _context(start)
     waiting = context.Queue()
     for device in devices:
         waiting.put(device)
-    executor = ProcessPoolExecutor(len(devices), context, _initialize, (start, waiting))
+    executor = ProcessPoolExecutor(len(devices), context, _initialize, (start, waiting, dict(os.environ)))
     pending: dict[Future[Result], Task] = {}
     remaining = iter(tasks)
     try:
@@ -93,6 +93,17 @@ def _attempt(
         waiting.close()
 
 
+def _context(start: Any) -> Any:
+    """Processes that are forked from a server, where the system has one: libraries are imported once for all of them,
+    and a process that died is replaced at once. The server has no device, and nothing else of this process.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, start.__module__])
+    return context
+
+
 # What a spawned process is to do: how it starts, on which device, and what does a task once it has started.
 _start: Any = None
 
@@ -101,8 +112,9 @@ _device: Any = None
 _do: Any = None
 
 
-def _initialize(start: Any, waiting: Any) -> None:
+def _initialize(start: Any, waiting: Any, environment: Mapping[str, str]) -> None:
     global _start, _device
+    os.environ.update(environment)  # the server's own is of the time when it began
     _start, _device = start, waiting.get()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
