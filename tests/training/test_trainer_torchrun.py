@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from beir_cocodr.cli.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +43,46 @@ COMMANDS = {
 }
 
 
-def train(command, processes, data, model, output):
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    arguments = [*COMMANDS[command], *SHARED, "--dataset", data, "--model", model, "--output", output]
-    start = [sys.executable, *(launch if processes > 1 else []), "-m", "beir_cocodr.cli"]
-    return subprocess.run([*start, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+def arguments(command, data, model, output):
+    named = ["--dataset", data, "--model", model, "--output", output]
+    return [*map(str, [*COMMANDS[command], *SHARED, *named])]
+
+
+def torchrun(*command):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.run([*launch, *map(str, command)], capture_output=True, text=True, timeout=500)
+
+
+def printed(text):
+    """The JSON documents in a text, one after another."""
+    found, decoder = [], json.JSONDecoder()
+    while text := text.lstrip():
+        content, end = decoder.raw_decode(text)
+        found.append(content)
+        text = text[end:]
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, beir_folder, without_dropout):
+    """Every command in one process and in two; those of two in one torchrun, as a launch costs most of the time."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as end, redirect_stdout(io.StringIO()):
+            main(arguments(command, beir_folder, without_dropout, folder / "1" / command))
+        assert not end.value.code
+    commands = [arguments(command, beir_folder, without_dropout, folder / "2" / command) for command in COMMANDS]
+    (folder / "commands.json").write_text(json.dumps(commands))
+    done = torchrun(Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    stages = [content["stage"] for content in printed(done.stdout)]  # each once, not by every process
+    assert stages == ["finetune", "finetune", "finetune", "coco", "distill", "coco"]
+    return folder
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_two_processes_equal_one(command, beir_folder, without_dropout, tmp_path):
-    for processes in (1, 2):
-        done = train(command, processes, beir_folder, without_dropout, tmp_path / str(processes))
-        assert done.returncode == 0, done.stderr[-2000:]
-        assert json.loads(done.stdout)["stage"] in ("finetune", "coco", "distill")  # printed once
-    one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("1", "2"))
+def test_two_processes_equal_one(command, trained, without_dropout):
+    one, two = (load_file(trained / n / command / "model.safetensors") for n in ("1", "2"))
     start = load_file(without_dropout / "model.safetensors")
     for name, weight in one.items():
         if "key.bias" in name:
@@ -61,7 +92,7 @@ def test_two_processes_equal_one(command, beir_folder, without_dropout, tmp_path
     moved = one["encoder.layer.0.output.dense.weight"] - start["bert.encoder.layer.0.output.dense.weight"]
     assert moved.abs().max() > 1e-4
     if command == "idro":
-        logs = [(tmp_path / n / "cluster_weights.jsonl").read_text().splitlines() for n in ("1", "2")]
+        logs = [(trained / n / command / "cluster_weights.jsonl").read_text().splitlines() for n in ("1", "2")]
         for first, second in zip(*(map(json.loads, lines) for lines in logs), strict=True):
             assert first["examples"] == second["examples"]
             assert first["weights"] == pytest.approx(second["weights"], abs=1e-5)
@@ -70,16 +101,13 @@ def test_two_processes_equal_one(command, beir_folder, without_dropout, tmp_path
 def test_bad_input_is_said_once(beir_folder, without_dropout, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("do not lose")
-    done = train("idro", 2, beir_folder, without_dropout, tmp_path / "taken")
+    done = torchrun("-m", "beir_cocodr.cli", *arguments("idro", beir_folder, without_dropout, tmp_path / "taken"))
     assert done.returncode != 0
     assert done.stderr.count("is not empty") == 1
 
 
 def test_a_batch_that_cannot_be_split_is_refused(beir_folder, without_dropout, tmp_path):
-    command = ["--batch-size", "7"]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    arguments = ["-m", "beir_cocodr.cli", "finetune", *SHARED, *command]
-    places = ["--dataset", beir_folder, "--model", without_dropout, "--output", tmp_path / "m"]
-    done = subprocess.run([*launch, *arguments, *map(str, places)], capture_output=True, text=True, timeout=300)
+    command = arguments("infonce", beir_folder, without_dropout, tmp_path / "m")
+    done = torchrun("-m", "beir_cocodr.cli", *command, "--batch-size", "7")
     assert done.returncode != 0
     assert "split evenly over 2 processes" in done.stderr
