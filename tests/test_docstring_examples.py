@@ -36,7 +36,7 @@ def test_a_newcomer_finds_examples():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example_runs_as_printed(name, minilm, tmp_path, monkeypatch):
+def test_example_runs_as_printed(name, fast_minilm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name] + "\n", {}, name, name, 0)
     assert test.examples

