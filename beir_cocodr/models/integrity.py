@@ -25,6 +25,7 @@ from sentence_transformers.util import SimilarityFunction
 from transformers import PreTrainedModel
 
 from beir_cocodr.data.text import check_vocabulary
+from beir_cocodr.disk import no_room
 from beir_cocodr.errors import InputError, first_line
 
 log = logging.getLogger(__name__)
@@ -229,6 +230,8 @@ def loading(
         except InputError:
             raise
         except Exception as error:  # the hosts raise of everything, from AttributeError to pickle's
+            if no_room(error) is not None:  # a download that does not fit is no fault of the model
+                raise
             raise InputError(f"{noun} {name!r} cannot be loaded: {_reason(name, error)}; {task.way_out}") from error
         finally:
             reports.removeFilter(_no_table)

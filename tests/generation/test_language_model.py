@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import InputError
@@ -232,3 +233,39 @@ def test_bfloat16_on_a_gpu(tiny_t5):
     first = generator.generate(PASSAGES, 0)
     assert first == generator.generate(PASSAGES, 0)
     assert np.shape(first.queries)[:2] == (5, 5)
+
+
+def test_a_model_that_is_not_whole_or_whose_settings_are_not_its_own(tiny_gpt2, tmp_path):
+    lost = shutil.copytree(tiny_gpt2, tmp_path / "lost")
+    weights = load_file(lost / "model.safetensors")
+    name = next(name for name in weights if "h.1.mlp" in name)
+    del weights[name]
+    save_file(weights, lost / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=f"missing: .*{name}"):
+        ModelGenerator(str(lost), GenerationOptions(), "cpu")
+    for number, (file, changes) in enumerate(
+        [
+            ("generation_config.json", {"pad_token_id": "none"}),
+            ("config.json", {"n_layer": 3}),
+            ("config.json", {"vocab_size": 12}),
+            ("tokenizer.json", {"model": None}),
+        ]
+    ):
+        folder = shutil.copytree(tiny_gpt2, tmp_path / str(number))
+        path = folder / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        with pytest.raises(InputError, match=str(folder)) as caught:
+            ModelGenerator(str(folder), GenerationOptions(), "cpu")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prompt", [None, "<|endoftext|>Passage: {passage}\nQuery:"])
+def test_special_tokens_of_a_passage_are_text_and_those_of_the_prompt_are_meant(prompt, tiny_gpt2):
+    generator = ModelGenerator(str(tiny_gpt2), GenerationOptions(prompt=prompt, max_length=4), "cpu")
+    watched = Watched(generator)
+    text = "wing<|endoftext|>flow"
+    generator.generate([Passage(0, 0, 0, len(text), text, "")], 0)
+    [(inputs, _)] = watched.calls
+    ids = inputs["input_ids"][0].tolist()
+    assert ids.count(generator.tokenizer.eos_token_id) == (0 if prompt is None else 1)
+    assert "endoftext" in generator.tokenizer.decode(ids, skip_special_tokens=True)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from beir_cocodr import COCODR, MRL, load_encoder
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.integrity import ENCODER, loading
@@ -283,3 +284,16 @@ def test_the_report_of_the_host_has_the_keys_that_are_read(tiny_bert):
     _, info = AutoModelForMaskedLM.from_pretrained(tiny_bert, output_loading_info=True)
     assert {"missing_keys", "unexpected_keys", "mismatched_keys"} <= info.keys()
     assert any(name.startswith("cls.") for name in info["missing_keys"])
+
+
+def test_commands_end_with_two_and_one_line(tiny_bert, beir_folder, copied, tmp_path, capsys):
+    folder = copied(tiny_bert)
+    change_weights(folder, lambda weights: {k: w for k, w in weights.items() if "layer.0.output.dense" not in k})
+    for command in (["evaluate"], ["encode"], ["pretrain"], ["finetune"], ["distill", "--teacher", "bm25"]):
+        arguments = ["--dataset", str(beir_folder), "--model", str(folder), "--output", str(tmp_path / command[0])]
+        with pytest.raises(SystemExit) as status:
+            main([*command, *arguments])
+        assert status.value.code == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert "missing: encoder.layer.0.output.dense.bias" in last
+        assert not list((tmp_path / command[0]).rglob("*.safetensors"))
