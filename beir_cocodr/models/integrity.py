@@ -313,8 +313,9 @@ def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> 
     Raises:
         InputError: weights that are NaN or infinite, no vocabulary, or token ids without an embedding.
     """
-    tensors = model.state_dict().items()
-    wrong = [key for key, tensor in tensors if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())]
+    tensors = ((key, tensor) for key, tensor in model.state_dict().items() if tensor.is_floating_point())
+    # The extremes are NaN or infinite where any number is, and are found in one pass.
+    wrong = [key for key, tensor in tensors if tensor.numel() and not all(map(torch.isfinite, tensor.aminmax()))]
     if wrong:
         raise InputError(
             f"{noun} {name!r} has weights that are NaN or infinite ({named(wrong)}), as after training with too high a "
