@@ -50,7 +50,8 @@ VALUES += ["kl", "mean", "fused", "cross-encoder", "paper", "sketch", "none", "m
 
 def changed(options: Any, name: str) -> Any:
     """The options with another value of one field that they take."""
-    for value in VALUES:
+    text = isinstance(getattr(options, name), str)
+    for value in (value for value in VALUES if isinstance(value, str) or not text):
         try:
             made = replace(options, **{name: value})
         except (InputError, TypeError, AttributeError, ValueError):
@@ -235,7 +236,8 @@ def test_the_base_is_known_by_its_tokenizer_and_format_too(interrupted, beir_fol
     other = tmp_path / "other"
     shutil.copytree(tiny_mlm, other)
     rules = json.loads((other / "tokenizer.json").read_text())
-    rules["normalizer"]["lowercase"] = not rules["normalizer"]["lowercase"]
+    words = rules["model"]["vocab"]
+    words["wing"], words["flow"] = words["flow"], words["wing"]
     (other / "tokenizer.json").write_text(json.dumps(rules))
     with pytest.raises(InputError, match="tokenizer"):
         finetune(str(beir_folder), str(other), interrupted, OPTIONS, resume=True)

@@ -1,0 +1,89 @@
+"""An adaptation that is killed leaves nothing behind when it is resumed, and is resumed as it was asked for."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training.options import PretrainOptions
+
+OPTIONS = PretrainOptions(max_steps=2, batch_size=4, learning_rate=1e-3, span_tokens=12)
+
+_KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training.options import PretrainOptions
+data, model, output, options = sys.argv[1:]
+EvaluationRecord.write = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+adapt(data, None, model, Path(output), ["coco"], options={"coco": PretrainOptions(**json.loads(options))})
+"""
+
+
+def left_over(output: Path) -> list[Path]:
+    return [path for path in output.rglob(".*") if path.is_dir() or path.name == ".lock"]
+
+
+@pytest.fixture(scope="module")
+def killed(beir_folder, tiny_mlm, tmp_path_factory) -> Path:
+    """The output of an adaptation that was killed as it wrote its results."""
+    output = tmp_path_factory.mktemp("killed") / "o"
+    arguments = [str(beir_folder), str(tiny_mlm), str(output), json.dumps(asdict(OPTIONS))]
+    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert left_over(output)
+    return output
+
+
+def test_other_settings_are_refused(killed, beir_folder, tiny_mlm):
+    data, model = str(beir_folder), str(tiny_mlm)
+    for name, changes in {
+        "measures": {"measures": "R@10"},
+        "options: coco": {"options": {"coco": OPTIONS.with_overrides(seed=1)}},
+        "queries": {"queries": 5},
+        "samples": {"samples": 5},
+        "corpus": {"split": "train"},
+    }.items():
+        given = {"options": {"coco": OPTIONS}} | changes
+        with pytest.raises(InputError, match=f"other .*{name}"):
+            adapt(data, None, model, killed, ["coco"], resume=True, **given)
+    with pytest.raises(InputError, match="not empty"):
+        adapt(data, None, model, killed, ["coco"], options={"coco": OPTIONS})
+
+
+def test_a_resumed_one_ends_as_one_that_was_not_killed(killed, beir_folder, tiny_mlm, tmp_path):
+    (killed / "models" / "coco" / ".unfinished-1").mkdir()
+    plan = killed / "plan.json"
+    content = plan.read_bytes()
+    for broken in (b"", b"{", b"[]", content[:-30]):
+        plan.write_bytes(broken)
+        with pytest.raises(InputError, match=r"plan.json.*remove it"):
+            adapt(str(beir_folder), None, str(tiny_mlm), killed, ["coco"], options={"coco": OPTIONS}, resume=True)
+    plan.write_bytes(content)
+    stamp = (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns
+    for output, resume in ((killed, True), (tmp_path / "whole", False), (killed, True)):
+        adapt(str(beir_folder), None, str(tiny_mlm), output, ["coco"], options={"coco": OPTIONS}, resume=resume)
+    assert (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns == stamp
+    assert not left_over(killed)
+    files = [{p.relative_to(o).as_posix() for p in o.rglob("*")} for o in (killed, tmp_path / "whole")]
+    assert files[0] == files[1]
+    runs = sorted(path.name for path in killed.glob("*.run"))
+    assert len(runs) == 7
+    for name in runs:
+        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_an_adaptation_that_cannot_begin_leaves_its_folder_empty(beir_folder, tmp_path):
+    for _ in range(2):
+        with pytest.raises(InputError, match="nowhere"):
+            adapt(str(beir_folder), None, str(tmp_path / "nowhere"), tmp_path / "o", ["coco"])
+    assert not list((tmp_path / "o").iterdir())
