@@ -58,6 +58,13 @@ def test_encode_and_search_from_the_command_line(capsys, caplog, beir_folder, ti
     assert (status, output.read_text().splitlines()) == (2, lines)
     assert "--overwrite" in err
     assert run(capsys, *arguments)[0] == 0  # the same again
+    record = output.with_name("my.run.json")
+    assert json.loads(record.read_text())["top_k"] == 5
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("do not lose this\n")
+    others = [*arguments[:-3], thesis, "--overwrite"]
+    assert run(capsys, *others)[0] == 2
+    assert thesis.read_text() == "do not lose this\n"
     status, out, _ = run(capsys, *arguments, "--split", "train", "--json", "--overwrite")
     report = json.loads(out)
     assert (report["split"], report["queries"], report["store"]["model"]["name"]) == ("train", 16, str(tiny_bert))

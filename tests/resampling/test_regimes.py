@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from pathlib import Path
 
@@ -300,6 +301,16 @@ def test_another_recipe_or_model_needs_another_output(restrained, tiny_cosine, t
         evaluate_regimes(restrained, tmp_path / "o", models=[f"m={tiny_cosine}"], recipe=Recipe(batch_size=9))
     with pytest.raises(InputError, match="another name"):
         evaluate_regimes(restrained, tmp_path / "o", models=[f"m={tiny_bert}"])
+    model = tmp_path / "model"
+    shutil.copytree(tiny_cosine, model)
+    evaluate_regimes(restrained, tmp_path / "p", models=[f"m={model}"])
+    (model / "README.md").write_text("another")
+    with pytest.raises(InputError, match="changed since"):
+        evaluate_regimes(restrained, tmp_path / "p", models=[f"m={model}"])
+    for broken in ("", "[1]", "{"):
+        (tmp_path / "p" / "settings.json").write_text(broken)
+        with pytest.raises(InputError, match="damaged"):
+            evaluate_regimes(restrained, tmp_path / "p", models=[f"m={model}"])
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):

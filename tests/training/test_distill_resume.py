@@ -101,7 +101,7 @@ def test_another_teacher_is_refused_and_a_moved_one_is_not(interrupted, beir_fol
         distill(str(beir_folder), str(tiny_mlm), "bm25", interrupted, OPTIONS, resume=True)
 
 
-@pytest.mark.parametrize("file", ["rounds/0/round.json", "rounds/1/lists.npy", "rounds/best.safetensors"])
+@pytest.mark.parametrize("file", ["rounds/0/round.json", "rounds/1/lists.npy"])
 def test_a_damaged_round_is_one_line(file, interrupted, beir_folder, tiny_mlm, tmp_path):
     damaged = interrupted / "checkpoints" / file
     content = bytearray(damaged.read_bytes())
@@ -109,6 +109,17 @@ def test_a_damaged_round_is_one_line(file, interrupted, beir_folder, tiny_mlm, t
     damaged.write_bytes(content[:-4])
     with pytest.raises(InputError, match=f"{damaged.name} is damaged"):
         distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "scores.tsv"), interrupted, OPTIONS, resume=True)
+
+
+def test_damaged_best_weights_are_one_line(beir_folder, tiny_mlm, tmp_path, dies_at):
+    with dies_at(6):
+        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", OPTIONS)
+    best = tmp_path / "m" / "checkpoints" / "rounds" / "best.safetensors"
+    content = bytearray(best.read_bytes())
+    content[-1] ^= 1
+    best.write_bytes(content)
+    with pytest.raises(InputError, match="best.safetensors is damaged"):
+        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", OPTIONS, resume=True)
 
 
 def test_damaged_scores_are_asked_for_again(interrupted, beir_folder, tiny_mlm, tmp_path, caplog):
