@@ -118,7 +118,7 @@ def test_damaged_best_weights_are_one_line(beir_folder, tiny_mlm, tmp_path, dies
     content = bytearray(best.read_bytes())
     content[-1] ^= 1
     best.write_bytes(content)
-    with pytest.raises(InputError, match="best.safetensors is damaged"):
+    with pytest.raises(InputError, match=r"best.safetensors is damaged"):
         distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", OPTIONS, resume=True)
 
 
