@@ -51,6 +51,15 @@ Result = TypeVar("Result")
 _PATIENCE = timedelta(days=7)
 
 
+def devices() -> list[str]:
+    """What torch can compute on here: cpu, and the kind of an accelerator, alone and with each number."""
+    found = ["cpu", "cpu:0"]
+    for name, module in (("cuda", torch.cuda), ("xpu", torch.xpu), ("mps", torch.mps)):
+        if count := module.device_count():
+            found += [name, *(f"{name}:{number}" for number in range(count))]
+    return found
+
+
 def join_processes(device: str | None) -> None:
     """Meet the other processes of a run that ``torchrun`` started; does nothing on one process.
 

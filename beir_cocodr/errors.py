@@ -1,8 +1,16 @@
-"""The one exception for input that a person has to correct."""
+"""The one exception for input that a person has to correct, and the checks of single values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+
+# Characters of a value that a message shows.
+_SHOWN = 80
 
 
 class InputError(ValueError):
@@ -18,28 +26,84 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def check_at_least(options: object, least: int, *names: str) -> None:
-    """Check that the named options are not below ``least`` or are None; the first that is raises ``InputError``."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise InputError(f"{name} must be at least {least}, not {value}")
+#: The largest seed that numpy, torch and transformers all take.
+SEED_MAX = 2**32 - 1
+
+# The largest number of anything that is counted: what is beyond overflows somewhere in the hosts.
+_COUNT_MAX = 2**31 - 1
+
+# Bytes of a part of a path, and of a path, that file systems take.
+_PART_MAX, _PATH_MAX = 255, 4_095
 
 
-def check_positive(options: object, *names: str) -> None:
-    """Check that the named options are above 0 or None; the first that is not raises ``InputError``."""
-    for name in names:
-        value = getattr(options, name)
-        if value is not None and value <= 0:
-            raise InputError(f"{name} must be positive, not {value}")
+@dataclass(frozen=True)
+class Limits:
+    """The values that a number or a name may have.
+
+    Args:
+        min, max: the least and the largest.
+        above, below: the same, where the bound itself is no value.
+        choices: all there are.
+    """
+
+    min: float | None = None
+    max: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: Collection[object] | None = None
+
+    def check(self, name: str, value: object) -> None:
+        """Raise an ``InputError`` that names the option, its value and what is allowed; NaN and infinity never are."""
+        if self.choices is not None:
+            if value not in self.choices:
+                raise InputError(f"unknown {name} {_shown(value)}; there are {', '.join(map(str, self.choices))}")
+        elif isinstance(value, Real) and not isinstance(value, bool):
+            if self.max is None and isinstance(value, Integral) and value > _COUNT_MAX:
+                Limits(self.min, _COUNT_MAX, self.above, self.below).check(name, value)
+            number, inf = float(value), math.inf
+            inside = (-inf if self.min is None else self.min) <= number <= (inf if self.max is None else self.max)
+            inside = inside and (-inf if self.above is None else self.above) < number
+            if not inside or not number < (inf if self.below is None else self.below):
+                raise InputError(f"{name} must be {self.describe()}, not {value}")
+        elif isinstance(value, str) and not _encodable(value):
+            raise InputError(f"{name} is {value!r}, which is not UTF-8; give it in UTF-8")
+
+    def describe(self) -> str:
+        """In words, such as "above 0 and at most 1"."""
+        bounds = {"at least": self.min, "above": self.above, "at most": self.max, "below": self.below}
+        return " and ".join(f"{word} {bound}" for word, bound in bounds.items() if bound is not None) or "finite"
 
 
-def check_choice(options: object, **choices: Iterable[object]) -> None:
-    """Check that every named option is one of its choices; the first that is not raises ``InputError``."""
-    for name, known in choices.items():
-        if getattr(options, name) not in known:
-            listed = ", ".join(map(str, known))
-            raise InputError(f"unknown {name} {getattr(options, name)!r}; there are {listed}")
+#: Of every seed.
+SEEDS = Limits(min=0, max=SEED_MAX)
+
+
+def check_count(name: str, value: int | None, least: int = 1) -> None:
+    """Check a number that is counted, unless it is None; an ``InputError`` where it is below ``least``."""
+    if value is not None:
+        Limits(min=least).check(name, value)
+
+
+def check_name(kind: str, name: str | Path) -> None:
+    """Check that a file system takes a name; an ``InputError`` where it is too long for any."""
+    text = str(name)
+    longest = max(len(os.fsencode(part)) for part in text.split("/"))
+    if longest > _PART_MAX or len(os.fsencode(text)) > _PATH_MAX:
+        message = f"{_shown(text)} is too long, {len(text)} characters; a part of a path has at most {_PART_MAX} bytes"
+        raise InputError(f"{kind} {message}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_names(kind: str, names: Sequence[str]) -> None:

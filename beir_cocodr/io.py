@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
 from beir_cocodr.disk import UNFINISHED, naming_full_disk
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_name
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -75,8 +75,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[IO[str]]:
-    """A text file that appears under its name only when it is complete."""
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+    """A text file that appears under its name only when it is complete.
+
+    A path that is not UTF-8 stands in it with the escapes that JSON has for it.
+    """
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
         yield file
 
 
@@ -102,6 +108,7 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 def output_folder(path: Path) -> Path:
     """Make a folder for results; ``InputError`` where it cannot be made or written to."""
+    check_name("the output", path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -113,6 +120,7 @@ def output_folder(path: Path) -> Path:
 
 def check_output_free(output: Path) -> None:
     """Check that an output is no file and no folder with content, better before hours of encoding than after."""
+    check_name("the output", output)
     is_empty = output.is_dir() and not any(output.iterdir())
     if not is_empty and (output.exists() or output.is_symlink()):
         raise InputError(f"{output} is there already, not empty, and is not written over; choose another --output")
@@ -345,7 +353,7 @@ def text_sha256(*parts: str) -> str:
 def json_sha256(content: object, ensure_ascii: bool = True) -> str:
     """A hash of what JSON holds, whatever the order of its keys; of all else its ``str`` counts."""
     text = json.dumps(content, sort_keys=True, default=str, ensure_ascii=ensure_ascii)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def file_sha256(path: Path) -> str:

@@ -14,8 +14,8 @@ import numpy as np
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import ANALYZERS
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.bm25 import ANALYZERS
 from beir_cocodr.retrieval.ranking import Ranking, blocks
 
 from .pyserini_java import import_pyserini, java_class, start_java

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from beir_cocodr.errors import InputError, check_at_least
-from beir_cocodr.models.spec import option
+from beir_cocodr.errors import SEED_MAX
+from beir_cocodr.models.spec import check_options, option
 
 
 @dataclass(frozen=True)
@@ -16,29 +15,26 @@ class RepresentationOptions:
     The loss depends on ``batch_size``, so corpora are to be compared with the same. The paper's temperature is 2.
     """
 
-    sample: int = option(1024, "Most documents of a corpus, a pair of spans of each.")
-    batch_size: int = option(128, "Documents contrasted with each other in the loss.")
-    temperature: float = option(2.0, "Temperature of uniformity.")
-    span_tokens: int = option(30, "Most tokens of a span.")
-    seed: int = option(42, "Seed of the sample and the spans.")
+    sample: int = option(1024, "Most documents of a corpus, a pair of spans of each.", min=2)
+    batch_size: int = option(128, "Documents contrasted with each other in the loss.", min=2)
+    temperature: float = option(2.0, "Temperature of uniformity.", above=0)
+    span_tokens: int = option(30, "Most tokens of a span.", min=1)
+    seed: int = option(42, "Seed of the sample and the spans.", min=0, max=SEED_MAX)
 
     def __post_init__(self) -> None:
-        check_at_least(self, 2, "sample", "batch_size")
-        check_at_least(self, 1, "span_tokens")
-        if not 0 < self.temperature < math.inf:
-            raise InputError(f"temperature must be positive, not {self.temperature}")
+        check_options(self)
 
 
 @dataclass(frozen=True)
 class SourceClusterOptions:
     """What is sampled of source and targets, and shown; each field is described beside its default."""
 
-    clusters: int = option(50, "Clusters of source queries.")
-    sample: int = option(1000, "Most source queries.")
-    negatives: int = option(4, "BM25 negatives a source query.")
-    cases: int = option(5, "Target queries shown with their nearest source queries.")
-    nearest: int = option(1, "Source queries shown for each.")
-    seed: int = option(42, "Seed of the sample, the negatives and the clusters.")
+    clusters: int = option(50, "Clusters of source queries.", min=1)
+    sample: int = option(1000, "Most source queries.", min=1)
+    negatives: int = option(4, "BM25 negatives a source query.", min=1)
+    cases: int = option(5, "Target queries shown with their nearest source queries.", min=1)
+    nearest: int = option(1, "Source queries shown for each.", min=1)
+    seed: int = option(42, "Seed of the sample, the negatives and the clusters.", min=0, max=SEED_MAX)
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "clusters", "sample", "negatives", "cases", "nearest")
+        check_options(self)

@@ -22,7 +22,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate, read_per_query
 from beir_cocodr.evaluation.measures import holm, parse_measures
 from beir_cocodr.io import atomic_writer
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
 
 log = logging.getLogger(__name__)
@@ -153,6 +153,7 @@ def qpp(
     if len(measures) > 1:
         raise InputError(f"one measure at a time is predicted, not {measure!r}")
     measure = str(measures[0])
+    check_device(search.encoder.device, [model])
     if per_query is None:
         evaluated = evaluate(dataset, [model], output, measure, split, policy, search=search, overwrite=overwrite)
         per_query = output / str(evaluated.models[model].per_query)

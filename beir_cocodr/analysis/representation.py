@@ -18,7 +18,7 @@ from beir_cocodr.errors import InputError, check_names
 from beir_cocodr.losses.coco import COCOLoss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json, Report, versions
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,7 @@ def representation(
         raise InputError(f"one model, or two for before and after, not {len(models)}")
     if results and len(models) == 1:
         raise InputError("a gain is between two models; give --model a second time, or no --results")
+    check_device(search.encoder.device)
     found = Gains(read_scores(results, datasets, measure) if results else None, models[0], models[-1])
     gains = {name: gain for name in datasets if (gain := found.of(name)) is not None}
     study = _Study(options or RepresentationOptions(), search)

@@ -29,7 +29,7 @@ from beir_cocodr.errors import InputError, check_names
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
 from beir_cocodr.training.negatives import bm25_negatives
 
@@ -285,6 +285,7 @@ def source_clusters(
     check_names("target", targets)
     if before == after:
         raise InputError(f"before and after are the same model, {before!r}")
+    check_device(search.encoder.device)
     gains = Gains(read_scores(results, [source, *targets], measure) if results else None, before, after)
     texts = {name: _queries(name, split) for name in targets}
     if strange := [query for query in queries if not any(query in own for own in texts.values())]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -39,10 +42,16 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):  # what a terminal's encoding lacks is printed as an escape
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = typer.main.get_command(app).main(
             args=arguments or ["--help"], prog_name="beir-cocodr", standalone_mode=False
         )
+        sys.stdout.flush()
+    except (OSError, SystemExit) as error:
+        status = _status(error)
     except InputError as error:
         status = _fail(str(error))
     except KeyboardInterrupt:
@@ -58,8 +67,21 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _fail(message: str) -> int:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    with suppress(OSError):  # nobody listens
+        print("error: " + " ".join(message.split()), file=sys.stderr)
     return 2
+
+
+def _status(error: OSError | SystemExit) -> int:
+    """0 where the reader of a pipe has left, as ``head`` does; 2 where nothing can be written or a name is too long."""
+    cause = error.__context__ if isinstance(error, SystemExit) else error  # the host makes a SystemExit of it
+    if not isinstance(cause, OSError) or cause.errno not in (errno.EPIPE, errno.ENOSPC, errno.ENAMETOOLONG):
+        raise error
+    if cause.filename is None:
+        with suppress(OSError):  # what is left would be written once more as Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    place = "the output" if cause.filename is None else str(cause.filename)[:80]
+    return 0 if cause.errno == errno.EPIPE else _fail(f"{place}: {cause.strerror}; choose another")
 
 
 @app.command()

@@ -19,6 +19,7 @@ from typer import Context, Option
 from typer.core import TyperCommand
 
 from beir_cocodr.io import results_folder
+from beir_cocodr.models.spec import described
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.training.presets import stage_options
 
@@ -178,13 +179,11 @@ def _all_fields(kind: type) -> Iterator[tuple[str, tuple[Mapping[str, Any], obje
         if is_dataclass(hints[field.name]):
             yield from _all_fields(hints[field.name])
             continue
-        # A class that changes a default alone leaves the flag to the class above it.
-        above = [base.__dataclass_fields__.get(field.name) for base in kind.__mro__ if is_dataclass(base)]
-        described = next((one for one in above if one is not None and "help" in one.metadata), field)
-        yield field.name, (described.metadata, None if field.default is MISSING else field.default, hints[field.name])
+        shown = {key: described(kind, field.name, key) for key in ("help", "flag")}
+        yield field.name, (shown, None if field.default is MISSING else field.default, hints[field.name])
 
 
-def _flag(name: str, described: Mapping[str, Any], default: object, hint: Any, optional: bool) -> Parameter:
+def _flag(name: str, shown: Mapping[str, Any], default: object, hint: Any, optional: bool) -> Parameter:
     """A keyword argument that typer makes a flag of; an optional one is None unless it is set."""
     default = None if optional else default
     if get_origin(hint) is tuple:
@@ -194,11 +193,10 @@ def _flag(name: str, described: Mapping[str, Any], default: object, hint: Any, o
     if default is None and type(None) not in get_args(hint):
         hint = hint | None
     # Named as its flag, for there may be a field of the same name in other options of the command.
-    flag = described.get("flag") or "--" + name.replace("_", "-")
-    names = [flag] if described.get("flag") else []
-    shown = Option(*names, help=described["help"], min=described.get("min"), max=described.get("max"))
+    flag = shown["flag"] or "--" + name.replace("_", "-")
+    made = Option(*([flag] if shown["flag"] else []), help=shown["help"])
     argument = flag.lstrip("-").replace("-", "_")
-    return Parameter(argument, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, shown])
+    return Parameter(argument, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, made])
 
 
 def _build(kind: type, given: Mapping[str, Any]) -> Any:

@@ -22,7 +22,7 @@ from beir_cocodr.data.documents import ArrowCorpus, Documents, open_corpus, writ
 from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels, Source
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_name
 from beir_cocodr.io import cache_folder, text_sha256, unfinished
 
 
@@ -42,6 +42,8 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
     name = str(dataset)
     if not name.strip():
         raise InputError("the dataset has no name; give a folder, a file, irds:ID or a BEIR name")
+    check_name("dataset", name)
+    check_name("split", split)
     path = Path(dataset)
     if path.is_dir():
         return FileSource.of_folder(name, path, split)

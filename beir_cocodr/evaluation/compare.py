@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.errors import InputError, check_names
+from beir_cocodr.errors import SEEDS, InputError, check_count, check_names
 from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
@@ -33,7 +33,7 @@ from beir_cocodr.evaluation.records import (
 )
 from beir_cocodr.evaluation.runs import identical_ids, ranked_run
 from beir_cocodr.io import results_folder
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
@@ -96,8 +96,10 @@ def compare_models(
     check_names("model", models)
     if against is not None and against not in models:
         raise InputError(f"{against} is none of the models {', '.join(models)}")
-    if wanted < 0:
-        raise InputError(f"wanted is {wanted}: ask for labels of no pair or more")
+    check_count("wanted", wanted, least=0)
+    check_count("samples", samples)
+    SEEDS.check("seed", seed)
+    check_device(search.encoder.device, [model for model in models if not Path(model).is_file()])
     parse_measures(measures)
     policy = identical_ids(dataset, policy)
     collection = load_collection(dataset, split, labels="required" if labels else "optional")

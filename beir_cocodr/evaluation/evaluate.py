@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.errors import InputError, check_names
+from beir_cocodr.errors import InputError, check_count, check_names
 from beir_cocodr.evaluation.measures import (
     DEFAULT_MEASURES,
     Measures,
@@ -26,7 +26,7 @@ from beir_cocodr.evaluation.measures import (
 from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import atomic_writer, results_folder
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.retrievers import Retrievers
@@ -78,12 +78,13 @@ def evaluate(
         ['bm25.per_query.tsv', 'bm25.run']
     """
     check_names("model", list(models))
+    check_count("queries", queries)
     labels = models if isinstance(models, Mapping) else {model: model for model in models}
     wanted = parse_measures(measures)
     needed = depth(wanted)
     top_k = needed if top_k is None else top_k
-    if top_k < 1:
-        raise InputError(f"top_k is {top_k}: ask for at least one document")
+    check_count("top_k", top_k)
+    check_device(search.encoder.device, labels.values())
     if top_k < needed:
         log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
     policy = identical_ids(dataset, policy)
@@ -216,4 +217,6 @@ def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]
             scores[cells[0]] = [float(cells[column]) for column in columns]
         except ValueError as error:
             raise InputError(f"{path}:{number}: a score is not a number ({error})") from None
+        if not np.isfinite(scores[cells[0]]).all():
+            raise InputError(f"{path}:{number}: a score of query {cells[0]!r} is not finite; evaluate again")
     return scores

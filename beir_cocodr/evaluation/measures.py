@@ -9,7 +9,7 @@ import ir_measures
 import numpy as np
 from scipy import stats
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.evaluation.records import Interval, PairedTest
 from beir_cocodr.retrieval.ranking import Results
 
@@ -18,11 +18,22 @@ DEFAULT_MEASURES = "nDCG@10 R@100"
 Measures = Sequence[ir_measures.Measure]
 
 
+_UNKNOWN = "is unknown or cannot be computed here; ir-measures has such as nDCG@10, R@100, AP, RR@10"
+
+_CUTOFFS = Limits(min=1, max=1_000_000)
+
+
+def check_cutoff(name: str, cutoff: object) -> None:
+    """Check how deep a measure looks, None for the whole run; an ``InputError`` outside 1 to a million documents."""
+    if cutoff is not None:
+        _CUTOFFS.check(f"the cutoff of {name}", cutoff)
+
+
 def parse_measures(text: str) -> list[ir_measures.Measure]:
     """Measures from their names, separated by white space or commas.
 
     Raises:
-        InputError: a name that ir-measures does not know or cannot compute here.
+        InputError: a name that ir-measures does not know or cannot compute here, or a cutoff below 1.
     """
     names = text.replace(",", " ").split()
     if not names:
@@ -31,13 +42,14 @@ def parse_measures(text: str) -> list[ir_measures.Measure]:
     for name in names:
         try:
             measure = ir_measures.parse_measure(name)
+        except Exception as error:
+            raise InputError(f"measure {name!r} {_UNKNOWN}") from error
+        check_cutoff(name, measure.params.get("cutoff"))  # below 1, the host ends the whole process
+        try:
             # Some measures need programs or data that are not there: better known before hours of encoding.
             list(ir_measures.iter_calc([measure], {"q": {"d": 1}}, {"q": {"d": 1.0}}))
         except Exception as error:
-            raise InputError(
-                f"measure {name!r} is unknown or cannot be computed here; ir-measures has such as nDCG@10, "
-                "R@100, AP, RR@10"
-            ) from error
+            raise InputError(f"measure {name!r} {_UNKNOWN}") from error
         measures.append(measure)
     return measures
 

@@ -11,6 +11,7 @@ import pytrec_eval
 from ir_measures import Measure
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.measures import check_cutoff
 from beir_cocodr.evaluation.runs import Run
 
 Qrels = dict[str, dict[str, int]]
@@ -93,6 +94,7 @@ def _parse(name: str) -> ParityMeasure:
             f"measure {name!r} is none that BEIR, ir-measures and pytrec_eval share; they share nDCG, AP and "
             "RR with a cutoff or without, R, P and Success with one (such as nDCG@10); BEIR adds R_cap@k"
         )
+    check_cutoff(name, measure.params.get("cutoff"))
     return ParityMeasure(measure, capped is not None)
 
 

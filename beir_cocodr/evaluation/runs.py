@@ -42,13 +42,17 @@ def write_run(path: Path, results: Results | Iterator[tuple[str, list[tuple[str,
                 file.write(f"{query} Q0 {document} {rank} {score!r} {tag}\n")
 
 
+# Characters of a name, which may have endings, and bytes more than characters.
+_LONGEST = 60
+
+
 def file_names(labels: Iterable[str]) -> dict[str, str]:
     """A file name for each label: a path's last part, without marks that file systems refuse, unique."""
     names: dict[str, str] = {}
     for label in labels:
         spec = ModelSpec.parse(label)
         stem = spec.prefix + spec.encoder.rstrip("/").rsplit("/", 1)[-1]
-        stem = re.sub(r"[^\w.+-]+", "-", stem).strip("-.") or "model"
+        stem = re.sub(r"[^\w.+-]+", "-", stem).strip("-.")[:_LONGEST] or "model"
         name, number = stem, 2
         while name in names.values():
             name, number = f"{stem}-{number}", number + 1

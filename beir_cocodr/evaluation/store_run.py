@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from beir_cocodr.data.collection import load_queries
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import output_folder, write_text
 from beir_cocodr.models.cocodr import COCODR
@@ -164,8 +164,7 @@ def _check_run(output: Path, settings: Json, overwrite: bool) -> None:
 
 
 def _check(output: Path, top_k: int, index: str | None) -> None:
-    if top_k < 1:
-        raise InputError(f"top_k is {top_k}: ask for at least one document")
+    check_count("top_k", top_k)
     if index is not None and index not in get_args(Kind):
         raise InputError(f"unknown index {index!r}; there are {', '.join(get_args(Kind))}")
     output_folder(output.parent)

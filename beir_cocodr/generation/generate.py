@@ -38,7 +38,7 @@ from beir_cocodr.generation.shards import (
     write_queries,
 )
 from beir_cocodr.io import is_incidental, locked, output_folder, remove_unfinished
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, check_device
 from beir_cocodr.records import Json, versions
 
 _PLAN_FILE = "plan.json"
@@ -133,6 +133,7 @@ def generate_queries(
     number, parts = part
     if not 1 <= number <= parts:
         raise InputError(f"shard {number}/{parts}: use i/n with i from 1 to n")
+    check_device(device, [BM25 if generator == "lexical" else generator, options.filter_retriever or BM25])
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
     maker, counter = _generator(generator, documents, options, device)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from beir_cocodr.data.text import WORDS, TextFormat
-from beir_cocodr.errors import InputError, check_at_least
-from beir_cocodr.models.spec import option
+from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.models.spec import ANALYZERS, check_options, option
 from beir_cocodr.records import Json
 
 #: What decides which of the generated queries stay; everything else decides what is generated.
@@ -48,8 +48,8 @@ class GenerationOptions:
     (Promptagator), section 3.2, with r = 1.
     """
 
-    per_passage: int = option(5, "Queries of a passage.")
-    passage_tokens: int = option(144, "The most tokens of a passage, special ones too.")
+    per_passage: int = option(5, "Queries of a passage.", min=1)
+    passage_tokens: int = option(144, "The most tokens of a passage, special ones too.", min=8)
     tokenizer: str | None = option(
         None,
         "What counts them: a model that will read the passages, or words; "
@@ -58,29 +58,25 @@ class GenerationOptions:
     language: str = option("en", "ISO 639 code, for abbreviations that do not end a sentence.")
     prefix: str | None = option(None, 'Before every passage; default: none, or "text2query: " for a with_prefix model.')
     prompt: str | None = option(None, "What the model reads, with {passage} in it; default: by its kind.")
-    max_length: int = option(64, "The most tokens of a query.")
-    top_p: float = option(0.95, "Probability mass that is sampled from.")
-    top_k: int = option(25, "Tokens that are sampled from.")
-    batch_size: int = option(32, "Passages read at a time.")
-    max_passages: int | None = option(None, "Passages, drawn at random from all; default: all.")
-    shard_documents: int = option(500, "Documents of a shard; a killed run goes on behind its last one.")
-    seed: int = option(42, "Seed of sampling.")
+    max_length: int = option(64, "The most tokens of a query.", min=1)
+    top_p: float = option(0.95, "Probability mass that is sampled from.", above=0, max=1)
+    top_k: int = option(25, "Tokens that are sampled from.", min=1)
+    batch_size: int = option(32, "Passages read at a time.", min=1)
+    max_passages: int | None = option(None, "Passages, drawn at random from all; default: all.", min=1)
+    shard_documents: int = option(500, "Documents of a shard; a killed run goes on behind its last one.", min=1)
+    seed: int = option(42, "Seed of sampling.", min=0, max=SEED_MAX)
     title_separator: str = option(" ", "Between title and text of a document.")
     dedupe: bool = option(False, "Keep a text once in the whole output.")
     filter_retriever: str | None = option(
         None, "Keep a query only if this model finds its document; named as for evaluate."
     )
-    filter_top: int = option(1, "... among so many first documents.")
-    analyzer: str = option("english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer")
+    filter_top: int = option(1, "... among so many first documents.", min=1)
+    analyzer: str = option(
+        "english", "english (stop words out, stemmed) or none (neither).", "--bm25-analyzer", choices=ANALYZERS
+    )
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "per_passage", "batch_size", "shard_documents", "filter_top", "max_length", "top_k")
-        if self.max_passages is not None:
-            check_at_least(self, 1, "max_passages")
-        check_at_least(self, 8, "passage_tokens")
-        check_at_least(self, 0, "seed")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        check_options(self)
         if self.prompt is not None and self.prompt.count(PLACEHOLDER) != 1:
             raise InputError(f"the prompt needs {PLACEHOLDER} once, where the passage goes: {self.prompt!r}")
 

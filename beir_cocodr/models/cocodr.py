@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from inspect import signature
@@ -16,7 +17,7 @@ from sentence_transformers.base.modules import Module
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from sentence_transformers.util import load_file_path
 
-from beir_cocodr.data.text import TextFormat, read_literally
+from beir_cocodr.data.text import TextFormat, cut_text, read_literally
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.models.integrity import check_loaded, loading, local_folder, positions
 
@@ -53,6 +54,11 @@ class SavedModule(Module):
 
 #: Tokens of a query and of a document where the model does not say (COCO-DR, section 5).
 QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
+
+# A shorter text is never cut before it is tokenised.
+_LONG = 10_000
+
+log = logging.getLogger(__name__)
 
 # What the encoder cannot store in sentence-transformers' own files, and its only key.
 _FORMAT_FILE, _FORMAT_KEY = "text_format.json", "title_separator"
@@ -100,6 +106,7 @@ class COCODR(SentenceTransformer):
         title_separator: str | None = None,
         **kwargs: Any,
     ) -> None:
+        self.texts_cut = 0
         name = None if model_name_or_path is None else str(model_name_or_path)
         prompts = dict(kwargs.pop("prompts", None) or {})
         prompts |= {k: v for k, v in (("query", query_prompt), ("document", document_prompt)) if v is not None}
@@ -154,6 +161,28 @@ class COCODR(SentenceTransformer):
             document_length=getattr(first, "document_length", None) or longest,
         )
 
+    def preprocess(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The host's, of texts that are cut where reading on costs time and changes no token."""
+        return super().preprocess(self.readable(inputs), *args, **kwargs)
+
+    def readable(self, texts: Sequence[Any]) -> list[Any]:
+        """What a tokenizer needs of texts, see :func:`~beir_cocodr.data.text.cut_text`; what is lost is counted in
+        ``texts_cut``, and the first such text is shown in a warning.
+        """
+        form = self.text_format
+        tokens = max(form.query_length or 0, form.document_length or 0)
+        if not tokens or not any(isinstance(text, str) and len(text) > _LONG for text in texts):
+            return list(texts)
+        found = [cut_text(text, tokens) if isinstance(text, str) else (text, False) for text in texts]
+        lost = [text for text, cut in found if cut]
+        if lost and not self.texts_cut:
+            log.warning(
+                "a text is cut to %d characters before it is cut to %d tokens: %.60r; further ones are counted",
+                len(lost[0]), tokens, lost[0],
+            )  # fmt: skip
+        self.texts_cut += len(lost)
+        return [text for text, _ in found]
+
     def encode_queries(self, queries: Sequence[str], batch_size: int = 128, **kwargs: Any) -> Any:
         """BEIR's name for ``encode_query``: (Q,) texts to (Q, d) embeddings."""
         return self.encode_query(list(queries), batch_size=batch_size, **kwargs)
@@ -182,8 +211,9 @@ class COCODR(SentenceTransformer):
         limit, prompt = query if task == "query" else (form.document_length, form.document_prompt)
         if limit is None or not texts:
             return 0.0
-        tokens = self.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)
-        return sum(len(ids) > limit for ids in tokens["input_ids"]) / len(texts)
+        read = [cut_text(text, limit) for text in texts]
+        tokens = self.tokenizer([prompt + text for text, _ in read], truncation=False, verbose=False)["input_ids"]
+        return sum(cut or len(ids) > limit for ids, (_, cut) in zip(tokens, read, strict=True)) / len(texts)
 
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
         super().save(path, *args, **kwargs)

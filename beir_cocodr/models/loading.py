@@ -17,7 +17,7 @@ from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading, local_folder
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
-from beir_cocodr.models.spec import ALIASES, EncoderOptions
+from beir_cocodr.models.spec import ALIASES, EncoderOptions, check_device
 
 
 def model_source(name: str) -> str:
@@ -47,6 +47,7 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
         >>> int(model.similarity(queries, documents).argmax())
         1
     """
+    check_device(options.device)
     source, given = model_source(str(name)), options.overrides()
     folder = local_folder(source)
     modules = None if folder is None else folder / "modules.json"

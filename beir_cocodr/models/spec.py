@@ -5,25 +5,122 @@ Nothing here imports torch or the models, so that names are checked and the comm
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, Limits, check_name
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from beir_cocodr.data.text import TextFormat
     from beir_cocodr.records import Json
 
 T = TypeVar("T")
 
 
-def option(default: T, help: str, flag: str | None = None, **limits: float) -> T:
-    """A field of an options class that the command line has a flag for, named as the field unless ``flag`` says
-    otherwise; ``limits`` are ``min`` and ``max``.
-    """
-    return field(default=default, metadata={"help": help, "flag": flag, **limits})
+def option(
+    default: T,
+    help: str = "",
+    flag: str | None = None,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Collection[object] | None = None,
+) -> T:
+    """A field of an options class, with the values that it may have.
 
+    Args:
+        help: of its flag on the command line; without it, it has none and is reached by ``--set``.
+        flag: the flag's name, where it is not the field's.
+        min, max, above, below, choices: see :class:`~beir_cocodr.errors.Limits`. A class that gives a field of the
+            class above another default keeps its limits.
+    """
+    described = {"help": help, "flag": flag} if help else {}
+    return field(default=default, metadata=described | {"limits": Limits(min, max, above, below, choices)})
+
+
+def described(kind: type, name: str, key: str) -> Any:
+    """What :func:`option` says of a field in the nearest class that says it: its "limits", or its "help" and "flag".
+
+    None where it says nothing.
+    """
+    above = [base.__dataclass_fields__.get(name) for base in kind.__mro__ if is_dataclass(base)]
+    found: Mapping[str, Any] = next((one.metadata for one in above if one is not None and key in one.metadata), {})
+    return found.get(key)
+
+
+@cache
+def _types(kind: type) -> dict[str, tuple[object, ...]]:
+    """Name of every field that has limits to the types that it may have."""
+    limited = {one.name for one in fields(kind) if described(kind, one.name, "limits") is not None}
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name in limited}
+    return {name: get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,) for name, hint in hints.items()}
+
+
+def check_options(options: DataclassInstance) -> None:
+    """Check the type and the limits of every field that :func:`option` made.
+
+    Raises:
+        InputError: names the first that is wrong, its value and what is allowed.
+    """
+    for name, allowed in _types(type(options)).items():
+        value, limits = getattr(options, name), described(type(options), name, "limits")
+        flag = described(type(options), name, "flag")
+        shown = f"{name} ({flag})" if flag else name
+        if value is None and NoneType in allowed:
+            continue
+        literal = next((get_args(hint) for hint in allowed if get_origin(hint) is Literal), None)
+        if literal is not None:
+            limits = Limits(choices=literal)
+        elif not any(_fits(value, hint) for hint in allowed):
+            wanted = " or ".join(getattr(hint, "__name__", str(hint)) for hint in allowed if hint is not NoneType)
+            raise InputError(f"{shown} is {value!r}; it has to be {wanted}")
+        limits.check(shown, value)
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is of a type; a whole number is a number, and a truth value is neither."""
+    kind = {int: Integral, float: Real}.get(hint, get_origin(hint) or hint)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+# Of what torch knows, the kinds of devices that encoders run on.
+_DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:[0-9]{1,3})?")
+
+
+def check_device_name(device: str | None) -> None:
+    """Check that there may be such a device, without torch; whether it is here, ``check_device`` says with it."""
+    if device is not None and not _DEVICES.fullmatch(device):
+        raise InputError(f"unknown device {device!r}; there are such as cpu, cuda, cuda:1 and mps")
+
+
+def check_device(device: str | None, models: Iterable[str] = ("",)) -> None:
+    """Check that a device is here, before work starts; costs nothing where none is named or no model needs one.
+
+    Raises:
+        InputError: torch does not see such a device.
+    """
+    kinds = {ModelSpec.parse(model).kind for model in models}
+    if device is None or kinds <= {BM25, *RETRIEVERS}:
+        return
+    from beir_cocodr.distributed import devices
+
+    check_device_name(device)
+    if device not in devices():
+        raise InputError(f"device {device!r} is not here; there are {', '.join(devices())}")
+
+
+#: How BM25 reads texts: without stop words and stemmed, or as they are.
+ANALYZERS = ("english", "none")
 
 #: Names that stand for weights that come in a package.
 ALIASES = ("minilm",)
@@ -73,7 +170,10 @@ class ModelSpec:
 
     @classmethod
     def parse(cls, name: str) -> ModelSpec:
-        """Every text is a model name; whether there is such an encoder shows when it is loaded."""
+        """Every text is a model name, unless it is too long for a file; whether there is such an encoder shows when it
+        is loaded.
+        """
+        check_name("model name", name)
         bare = name.removeprefix(_LUCENE)
         if bare == BM25:
             return cls(name, BM25, BM25, bare != name)
@@ -104,12 +204,16 @@ class EncoderOptions:
         device: such as "cpu" or "cuda:0"; does not change what is computed.
     """
 
-    query_length: int | None = option(None, "Tokens a query is cut to; default: the model's own.")
-    document_length: int | None = option(None, "Tokens a document is cut to; default: the model's own.")
+    query_length: int | None = option(None, "Tokens a query is cut to; default: the model's own.", min=3)
+    document_length: int | None = option(None, "Tokens a document is cut to; default: the model's own.", min=3)
     query_prompt: str | None = option(None, "Before every query; default: the model's own.")
     document_prompt: str | None = option(None, "Before every document; default: the model's own.")
     title_separator: str | None = option(None, "Between title and text; default: the model's own.")
     device: str | None = option(None, "Device of the encoder, such as cpu or cuda:0.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_device_name(self.device)
 
     def overrides(self) -> dict[str, Any]:
         """What is set, by name: keyword arguments of :class:`~beir_cocodr.models.cocodr.COCODR`."""
@@ -145,7 +249,9 @@ class SearchOptions:
     """
 
     encoder: EncoderOptions = EncoderOptions()
-    analyzer: str = option("english", "english (stop words out, stemmed) or none (neither).", flag="--bm25-analyzer")
+    analyzer: str = option(
+        "english", "english (stop words out, stemmed) or none (neither).", "--bm25-analyzer", choices=ANALYZERS
+    )
     batch_size: int = option(
         64, "Queries encoded at a time; documents are batched by their tokens.", flag="--encode-batch-size", min=1
     )
@@ -154,6 +260,9 @@ class SearchOptions:
         (), "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.", flag="--store"
     )
     verify: bool = option(True, "Compare each file of a store with its checksum when it is first read.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def describe(self) -> Json:
         """What results depend on: all but device, batch size, progress and where embeddings come from."""

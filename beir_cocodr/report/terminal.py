@@ -53,8 +53,9 @@ def make_table(
 
 
 def print_json(content: object) -> None:
-    """Print one JSON value."""
-    print(json.dumps(content, indent=2, ensure_ascii=False))
+    """Print one JSON value, in ASCII where the terminal or the pipe takes no UTF-8."""
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(content, indent=2, ensure_ascii=not utf8))
 
 
 def print_record(record: R, as_json: bool, tables: Callable[[R], Iterable[Table]]) -> None:

@@ -25,7 +25,7 @@ from scipy import sparse
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
 from beir_cocodr.resampling.manifest import EncoderRecord, LabelOverlap, OverlapSummary, SimilaritySummary
 
@@ -377,6 +377,8 @@ def overlap(
 
     Source: Zhan et al., 2022, section 3.2, Tables 3 and 4.
     """
+    if encoder is not None:
+        check_device(search.encoder.device)
     pair = TrainTest.load(train, test, train_split, test_split)
     scores, rows, described = _nearest(pair, encoder, search)
     exact, near = (

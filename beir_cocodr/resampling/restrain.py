@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import SEEDS, InputError
 from beir_cocodr.io import check_output_free
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, check_base, short_size
 from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, write_resampled
 from beir_cocodr.resampling.overlap import TrainTest
@@ -220,6 +220,8 @@ def resample_restrain(
     check_output_free(output)
     check_method(method)
     check_base(base)
+    check_device(search.encoder.device)
+    SEEDS.check("seed", seed)
     pair = TrainTest.load(train, test, train_split, test_split)
     pair.check_usable()
     check_targets(sizes, ks, exclude_top, len(pair.train.queries))

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.data.clusters import cluster_queries
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import SEEDS, InputError
 from beir_cocodr.io import check_output_free
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters, check_base
 from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, write_resampled
 from beir_cocodr.resampling.overlap import TrainTest
@@ -127,6 +127,8 @@ def resample_resttest(
     """
     check_output_free(output)
     check_base(base)
+    check_device(search.encoder.device)
+    SEEDS.check("seed", seed)
     pair = TrainTest.load(train, test, train_split, test_split)
     pair.check_usable()
     if buckets < 2 or buckets > len(pair.test.queries):

@@ -12,10 +12,9 @@ from bm25s.tokenization import Tokenizer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import ANALYZERS
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking
-
-ANALYZERS = ("english", "none")
 
 
 class BM25:

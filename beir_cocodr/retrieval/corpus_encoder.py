@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import cut_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.store.record import Backend
 
@@ -104,6 +105,12 @@ class CorpusEncoder:
             encoded(len(batch))
         if vectors is None:
             raise InputError("there are no documents to encode")
+        if len(zero := np.flatnonzero(~vectors.any(axis=1))):
+            (first,) = self.documents.ids(rows[zero[:1]])
+            log.warning(
+                "%d of %d documents have a zero embedding, the first is %r: look at its text, and at the model",
+                len(zero), len(rows), first,
+            )  # fmt: skip
         return vectors
 
     def _encode(self, rows: npt.NDArray[np.int64], longest: int) -> torch.Tensor:
@@ -154,7 +161,8 @@ class CorpusEncoder:
         prompt, limit = text_format.document_prompt, text_format.document_length
         lengths: list[int] = []
         for start in range(0, len(rows), _WINDOW):
-            texts = [prompt + text_format.document(d) for d in self.documents.take(rows[start : start + _WINDOW])]
+            texts = [text_format.document(d) for d in self.documents.take(rows[start : start + _WINDOW])]
+            texts = [prompt + (text if limit is None else cut_text(text, limit)[0]) for text in texts]
             tokens = tokenizer(texts, truncation=limit is not None, max_length=limit, padding=False)
             lengths += map(len, tokens["input_ids"])
         return np.array(lengths, dtype=np.int64)

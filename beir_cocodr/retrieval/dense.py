@@ -4,6 +4,7 @@ wrote before.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,8 @@ IN_MEMORY = 256 << 20
 _WIDEST = 4_096
 
 _FIRST = np.zeros(1, np.int64)
+
+log = logging.getLogger(__name__)
 
 #: Documents looked at to tell how many are truncated; a larger corpus is sampled evenly.
 TRUNCATION_SAMPLE = 10_000
@@ -101,6 +104,10 @@ class Dense:
         )
         self._truncated_queries = self.model.truncated_share(texts, "query")
         vectors = encoded.detach().float().cpu()
+        if zero := (~vectors.any(dim=1)).nonzero().flatten().tolist():
+            log.warning(
+                "%d of %d queries have a zero embedding, the first is %.60r", len(zero), len(texts), texts[zero[0]]
+            )
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def search_embeddings(self, ids: list[str], queries: torch.Tensor, top_k: int) -> Ranking:

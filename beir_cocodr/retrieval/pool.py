@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import check_device
 
 Task = TypeVar("Task")
 
@@ -153,6 +154,7 @@ def device_list(device: str | None, processes: int) -> list[str]:
     """A device for each process, at least 1: GPUs in turn where none is named, or just "cuda"; else all on the same."""
     if processes < 1:
         raise InputError(f"{processes} processes can do nothing; give at least 1")
+    check_device(device)
     if device in (None, "cuda") and torch.cuda.is_available():
         return [f"cuda:{number % torch.cuda.device_count()}" for number in range(processes)]
     if device is None:

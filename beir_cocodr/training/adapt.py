@@ -15,7 +15,7 @@ from typing import Any
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.disk import naming_full_disk
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
@@ -26,7 +26,7 @@ from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import content_sha256, file_sha256, is_incidental, output_folder, remove_unfinished, sole_writer
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions, check_device
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance
 from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.training.distill import distill
@@ -153,6 +153,7 @@ def adapt(
         InputError: an unknown stage, no source, no samples, a bad collection or model, or ``output`` is taken.
     """
     chosen = chosen_stages(stages)
+    check_device(search.encoder.device)
     target = _check(chosen, corpus, source, split, measures, samples)
     settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
     asked = _settings(target, chosen, settings, source, source_split, generated, generator, generation, teacher)
@@ -370,8 +371,7 @@ def _check(
         raise InputError(
             "the stage finetune needs a labelled collection: name it with --source, or leave the stage out"
         )
-    if samples < 1:
-        raise InputError(f"samples is {samples}: ask for at least one crop")
+    check_count("samples", samples)
     parse_measures(measures)
     target = load_collection(corpus, split, labels="optional")
     if not target.qrels and any((Path(corpus) / "qrels").glob("*")):

@@ -22,11 +22,11 @@ from beir_cocodr.io import content_sha256
 from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
-from beir_cocodr.training.negatives import bm25_negatives, relevant_rows
+from beir_cocodr.training.negatives import bm25_negatives, check_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
 from beir_cocodr.training.teachers import HybridTeacher, TeacherSetting, find_teacher
@@ -63,9 +63,12 @@ def distill(
 
     Source: MRL, sections 4.2 and 5.1.
     """
+    check_device(encoder.device)
     join_processes(encoder.device)
     options = options or DistillOptions()
     collection = load_collection(dataset, split)
+    for name in ("positives", "m_bm25", "m_hard"):
+        check_negatives(name, getattr(options, name), collection)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = _student(base, options, encoder)
     given = [collection_provenance(collection, queries=True)]

@@ -30,9 +30,9 @@ from beir_cocodr.losses.coco import infonce
 from beir_cocodr.losses.dro import ClusterLoss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder, weights_sha256
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
-from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, mine_negatives
+from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, check_negatives, mine_negatives
 from beir_cocodr.training.objectives import WEIGHTINGS
 from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.outputs import (
@@ -90,10 +90,12 @@ def finetune(
 
     Source: COCO-DR, section 4.2; query-as-context pre-training, sections 3.2 and 4.2.
     """
+    check_device(encoder.device)
     join_processes(encoder.device)
     options = options or FinetuneOptions()
     encoder = encoder.over(EncoderOptions(options.query_length, options.document_length))
     collection = load_collection(dataset, split)
+    check_negatives("negatives", options.negatives, collection)
     if options.episodes or options.stages == 2:
         evaluator = TargetEvaluator(output, targets, measures, encoder)
         return _finetune_in_rounds(collection, base, output, options, resume, evaluator, encoder)

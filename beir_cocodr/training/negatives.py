@@ -343,6 +343,14 @@ def _read(folder: Path) -> tuple[Json, MinedNegatives]:
     return record["identity"], MinedNegatives(record["queries"], rows, embeddings, record["counts"])
 
 
+def check_negatives(name: str, count: int, collection: Collection) -> None:
+    """Check that a corpus has as many documents as an option asks for of each query: they would only stand there
+    again and again, for hours.
+    """
+    if count > len(collection.documents):
+        raise InputError(f"{name} {count} is more than the {len(collection.documents)} documents of {collection.name}")
+
+
 def bm25_negatives(
     collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42
 ) -> dict[str, np.ndarray]:

@@ -6,13 +6,12 @@ imports torch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from beir_cocodr.errors import InputError, check_at_least, check_choice, check_positive
-from beir_cocodr.models.spec import option
+from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.models.spec import check_options, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
 
@@ -34,16 +33,15 @@ class Budget:
         warmup: share of the steps that the schedule rises.
     """
 
-    max_steps: int = option(-1, "Optimiser steps; without it, whole epochs.")
-    epochs: float = option(1, "Passes over the data.")
-    batch_size: int = option(32, "Examples per step.")
-    learning_rate: float = option(2e-5, "Peak learning rate.")
-    warmup: float = 0.1
+    max_steps: int = option(-1, "Optimiser steps; without it, whole epochs.", min=-1)
+    epochs: float = option(1, "Passes over the data.", above=0)
+    batch_size: int = option(32, "Examples per step.", min=1)
+    learning_rate: float = option(2e-5, "Peak learning rate.", above=0)
+    warmup: float = option(0.1, min=0)
 
     def __post_init__(self) -> None:
-        check_positive(self, "epochs", "batch_size", "learning_rate")
-        check_at_least(self, 0, "warmup")
-        if self.max_steps == 0 or self.max_steps < -1:
+        check_options(self)
+        if self.max_steps == 0:
             raise InputError(f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}")
 
 
@@ -57,16 +55,11 @@ class TrainingOptions(Budget):
         save_steps: steps between checkpoints; None means a tenth of the run, at most 500.
     """
 
-    mini_batch_size: int = option(32, "Texts in memory at a time; larger batches are cached.")
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
-    seed: int = option(42, "Seed of data order, sampling and dropout.")
-    save_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "mini_batch_size")
-        check_at_least(self, 0, "seed", "weight_decay", "max_grad_norm")
+    mini_batch_size: int = option(32, "Texts in memory at a time; larger batches are cached.", min=1)
+    weight_decay: float = option(0.01, min=0)
+    max_grad_norm: float = option(1.0, min=0)
+    seed: int = option(42, "Seed of data order, sampling and dropout.", min=0, max=SEED_MAX)
+    save_steps: int | None = option(None, min=1)
 
     def cached_mini_batch(self) -> int | None:
         """Texts embedded at a time by gradient caching; None where a process's share of a batch fits."""
@@ -92,8 +85,6 @@ _DEFAULTS: Mapping[str, float] = {
     "max_length": 128,
     "mask_probability": 0.15,
 }
-
-_SHARES = ("flush_probability", "mask_probability", "keep_query", "deletion", "mix", "decoder_mask_probability")
 
 
 @dataclass(frozen=True)
@@ -123,51 +114,49 @@ class PretrainOptions(TrainingOptions):
         decoder_mask_probability: share of tokens that are masked for the masked decoder (CoT-MAE: 0.45).
     """
 
-    objective: str = option("coco", f"What to train: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.")
+    objective: str = option(
+        "coco", f"What to train: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.", choices=OBJECTIVES
+    )
     epochs: float = 8
     batch_size: int = _OWN
     learning_rate: float = _OWN
-    span_tokens: int = option(30, "The most tokens of a span.")
-    flush_probability: float = 0.1
-    max_length: int = option(_OWN, "Tokens a sequence is cut to.")
-    mask_probability: float = _OWN
-    mlm_weight: float = option(1.0, "Weight of the language-model losses; 0 leaves them out.")
-    n_head_layers: int = 2
-    skip_from: int | None = option(None, "Layer the head takes its tokens from; default: half the depth.")
-    late_mlm: bool = True
+    span_tokens: int = option(30, "The most tokens of a span.", min=1)
+    flush_probability: float = option(0.1, min=0, max=1)
+    max_length: int = option(_OWN, "Tokens a sequence is cut to.", min=3)
+    mask_probability: float = option(_OWN, min=0, max=1)
+    mlm_weight: float = option(1.0, "Weight of the language-model losses; 0 leaves them out.", min=0)
+    n_head_layers: int = option(2, min=0)
+    skip_from: int | None = option(None, "Layer the head takes its tokens from; default: half the depth.", min=0)
+    late_mlm: bool = option(True)
     encoder_dropout: bool | None = option(None, "Dropout of the encoder; default: off for coco, else on.")
-    scale: float | None = None
-    keep_query: float = 0.1
-    deletion: float = 0.6
-    per_passage: int | None = option(None, "The most queries of a passage that are used; default: all.")
-    mix: float = option(0.0, "Chance that a passage meets another passage instead of a query (0).")
-    decoder: str = option("autoregressive", "Of cotmae: autoregressive (default) or masked.")
-    decoder_layers: int | None = None
-    decoder_window: int = 3
-    decoder_mask_probability: float = 0.45
+    scale: float | None = option(None, above=0)
+    keep_query: float = option(0.1, min=0, max=1)
+    deletion: float = option(0.6, min=0, max=1)
+    per_passage: int | None = option(None, "The most queries of a passage that are used; default: all.", min=1)
+    mix: float = option(0.0, "Chance that a passage meets another passage instead of a query (0).", min=0, max=1)
+    decoder: str = option(
+        "autoregressive", "Of cotmae: autoregressive (default) or masked.", choices=("autoregressive", "masked")
+    )
+    decoder_layers: int | None = option(None, min=1)
+    decoder_window: int = option(3, min=1)
+    decoder_mask_probability: float = option(0.45, min=0, max=1)
 
     def __post_init__(self) -> None:
-        check_choice(self, objective=OBJECTIVES, decoder=("autoregressive", "masked"))
-        found = OBJECTIVES[self.objective]
-        for name, value in {**_DEFAULTS, **found.defaults}.items():
+        known = OBJECTIVES[self.objective].defaults if self.objective in OBJECTIVES else {}
+        for name, value in {**_DEFAULTS, **known}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         super().__post_init__()
-        check_positive(self, "scale")
-        check_at_least(self, 0, "n_head_layers")
-        check_at_least(self, 1, "per_passage", "decoder_layers", "decoder_window")
-        for name in _SHARES:
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is a share between 0 and 1, not {getattr(self, name)}")
+        found = OBJECTIVES[self.objective]
         if self.batch_size < 2 and found.contrastive:
             raise InputError("batch_size must be at least 2: texts are contrasted with other documents'")
-        if not 1 <= self.span_tokens <= self.max_length - 2:
+        if self.span_tokens > self.max_length - 2:
             raise InputError(
                 f"span_tokens {self.span_tokens} must lie between 1 and max_length less two special tokens, "
                 f"{self.max_length - 2}"
             )
         masked_only = found.masked and not found.contrastive and not found.decoder
-        if self.mlm_weight < 0 or (self.mlm_weight == 0 and masked_only):
+        if self.mlm_weight == 0 and masked_only:
             raise InputError(f"mlm_weight {self.mlm_weight} leaves {self.objective} nothing to train")
         if found.needs_dropout and self.encoder_dropout is False:
             raise InputError(f"{self.objective} needs encoder_dropout: dropout is all that tells its two copies apart")
@@ -207,33 +196,36 @@ class WeightingOptions:
         log_clusters: steps between lines of cluster_weights.jsonl.
     """
 
-    loss: str | None = option(None, "triplet or infonce; default: infonce for erm without episodes, else triplet.")
-    weighting: str = option("erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.")
-    clusters: int = option(50, "Clusters of queries (50).")
-    min_cluster_size: int = 2
-    idro_mode: str = "stable"
-    alpha: float = 0.25
-    rho: float = 0.05
-    ema: float = 0.1
-    eps: float = 0.01
-    absent: str | None = None
-    renormalize_present: bool | None = None
-    beta: float = 0.25
-    tau: float | None = None
-    gram: str = "one_backward"
-    gradient_layers: int | None = None
-    sketch_size: int = 64
-    eta: float = 0.01
-    cvar_alpha: float = 0.5
-    log_clusters: int = 10
+    loss: str | None = option(
+        None,
+        "triplet or infonce; default: infonce for erm without episodes, else triplet.",
+        choices=("triplet", "infonce"),
+    )
+    weighting: str = option(
+        "erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.", choices=WEIGHTINGS
+    )
+    clusters: int = option(50, "Clusters of queries (50).", min=1)
+    min_cluster_size: int = option(2, min=1)
+    idro_mode: str = option("stable", choices=("stable", "published", "paper"))
+    alpha: float = option(0.25, min=0)
+    rho: float = option(0.05, min=0)
+    ema: float = option(0.1, min=0)
+    eps: float = option(0.01, above=0, below=1)
+    absent: str | None = option(None, choices=("reset", "keep"))
+    renormalize_present: bool | None = option(None)
+    beta: float = option(0.25, min=0)
+    tau: float | None = option(None, above=0)
+    gram: str = option("one_backward", choices=("one_backward", "sketch", "k_calls", "batched"))
+    gradient_layers: int | None = option(None, min=1)
+    sketch_size: int = option(64, min=1)
+    eta: float = option(0.01, min=0)
+    cvar_alpha: float = option(0.5, above=0, max=1)
+    log_clusters: int = option(10, min=1)
 
     def __post_init__(self) -> None:
-        check_choice(self, weighting=WEIGHTINGS, loss=(None, "triplet", "infonce"))
-        check_at_least(self, 1, "clusters", "min_cluster_size", "sketch_size", "log_clusters")
-        check_at_least(self, 0, "alpha", "rho", "ema", "beta", "eta")
-        check_positive(self, "tau", "eps", "cvar_alpha")
-        if self.eps >= 1 or self.cvar_alpha > 1:
-            raise InputError(f"eps must be below 1 and cvar_alpha at most 1, not {self.eps} and {self.cvar_alpha}")
+        check_options(self)
+        if self.idro_mode == "paper" and self.tau is None and not self.rho:
+            raise InputError("rho 0 leaves idro_mode paper without a temperature, clusters / rho: set tau")
 
 
 @dataclass(frozen=True)
@@ -256,15 +248,12 @@ class NegativeFilters:
     "TopK-PercPos"; 0.05 there).
     """
 
-    relative_margin: float | None = None
-    max_score: float | None = None
-    duplicates: bool = False
+    relative_margin: float | None = option(None, min=0, below=1)
+    max_score: float | None = option(None)
+    duplicates: bool = option(False)
 
     def __post_init__(self) -> None:
-        if self.relative_margin is not None and not 0 <= self.relative_margin < 1:
-            raise InputError(f"relative_margin must be at least 0 and below 1, or none, not {self.relative_margin}")
-        if self.max_score is not None and not math.isfinite(self.max_score):
-            raise InputError(f"max_score must be a finite number, or none, not {self.max_score}")
+        check_options(self)
 
     @property
     def active(self) -> Json:
@@ -293,26 +282,27 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
             None means the model's own.
     """
 
-    negatives: int = option(1, "Hard negatives a query and step.")
-    negative_depth: int = 30
-    scale: float | None = None
-    episodes: int = option(0, "Times that negatives are mined by the model itself, after BM25's (0).")
-    stages: int = option(1, "2: a second retriever starts anew on negatives that the first one mines (1).")
-    stage2_negatives: str = option("both", "Of the second: both (BM25's and mined ones; default) or mined.")
-    mining_depth: int = 200
-    mining_keep: int = 30
-    relative_margin: float | None = None
-    max_score: float | None = None
-    duplicates: bool = False
-    query_length: int | None = None
-    document_length: int | None = None
+    negatives: int = option(1, "Hard negatives a query and step.", min=0)
+    negative_depth: int = option(30, min=1)
+    scale: float | None = option(None, above=0)
+    episodes: int = option(0, "Times that negatives are mined by the model itself, after BM25's (0).", min=0)
+    stages: int = option(1, "2: a second retriever starts anew on what the first one mines (1).", min=1, max=2)
+    stage2_negatives: str = option(
+        "both", "Of the second: both (BM25's and mined ones; default) or mined.", choices=("both", "mined")
+    )
+    mining_depth: int = option(200, min=1)
+    mining_keep: int = option(30, min=1)
+    relative_margin: float | None = option(None, min=0, below=1)
+    max_score: float | None = option(None)
+    duplicates: bool = option(False)
+    query_length: int | None = option(None, min=3)
+    document_length: int | None = option(None, min=3)
 
     def __post_init__(self) -> None:
         TrainingOptions.__post_init__(self)
         WeightingOptions.__post_init__(self)
-        check_choice(self, stages=(1, 2), stage2_negatives=("both", "mined"))
-        check_at_least(self, 0, "negatives", "episodes")
-        check_at_least(self, 1, "negative_depth", "mining_keep")
+        if self.seed + self.episodes > SEED_MAX:  # each episode has the next seed
+            raise InputError(f"seed {self.seed} and episodes {self.episodes} lead beyond the largest seed, {SEED_MAX}")
         if self.stages == 2 and self.episodes:
             raise InputError(
                 f"stages 2 and episodes {self.episodes} are two ways to mine negatives: leave one of them out"
@@ -328,7 +318,6 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
                 raise InputError(f"{what} needs hard negatives: set negatives to 1 or more, or change it")
         if self.mining_depth < self.mining_keep:
             raise InputError(f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}")
-        _ = self.filters
 
     @property
     def trained_loss(self) -> str:
@@ -367,36 +356,29 @@ class DistillOptions(TrainingOptions):
     learning_rate: float = 5e-6
     warmup: float = 4_000
     weight_decay: float = 0.0
-    student: str = option("dot", "dot (default), or mrl: means and variances.")
-    loss: str = option("lambdarank", f"{choices(LOSSES, 'default', 'or')}.")
-    reduction: str = "sum"
-    anchors: str = "relevant"
-    positives: int = 4
-    m_bm25: int = 4
-    m_hard: int = 4
-    candidates: int = 100
-    refresh_steps: int = 5_000
-    held_out: float = 0.1
-    most_held_out: int = 500
-    patience: int = 3
-    k: int | None = None
-    beta: float | None = None
+    student: str = option("dot", "dot (default), or mrl: means and variances.", choices=("dot", "mrl"))
+    loss: str = option("lambdarank", f"{choices(LOSSES, 'default', 'or')}.", choices=LOSSES)
+    reduction: str = option("sum", choices=("sum", "mean"))
+    anchors: str = option("relevant", choices=("relevant", "fused"))
+    positives: int = option(4, min=1)
+    m_bm25: int = option(4, min=0)
+    m_hard: int = option(4, min=0)
+    candidates: int = option(100, min=1)
+    refresh_steps: int = option(5_000, min=1)
+    held_out: float = option(0.1, min=0, below=1)
+    most_held_out: int = option(500, min=1)
+    patience: int = option(3, min=1)
+    k: int | None = option(None, min=1)
+    beta: float | None = option(None, above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice(
-            self, student=("dot", "mrl"), loss=LOSSES, reduction=("sum", "mean"), anchors=("relevant", "fused")
-        )
-        check_at_least(self, 1, "positives", "candidates", "refresh_steps", "patience", "most_held_out")
-        check_at_least(self, 0, "m_bm25", "m_hard", "held_out")
         if max(self.m_bm25, self.m_hard) > self.candidates:
             raise InputError(
                 f"m_bm25 {self.m_bm25} and m_hard {self.m_hard} must be at most candidates, {self.candidates}"
             )
         if self.m_bm25 + self.m_hard == 0:
             raise InputError("a list needs documents that are not relevant: raise m_bm25 or m_hard")
-        if self.held_out >= 1:
-            raise InputError(f"held_out is a share below 1, not {self.held_out}")
 
     @property
     def list_size(self) -> int:

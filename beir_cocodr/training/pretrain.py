@@ -19,7 +19,7 @@ from beir_cocodr.io import file_sha256
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
 from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder, build_decoder
 from beir_cocodr.models.loading import load_encoder, model_source
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.records import CollectionProvenance, Json
 from beir_cocodr.training.objectives import OBJECTIVES
@@ -98,6 +98,7 @@ def pretrain(
         >>> SentenceTransformer("adapted").encode_document(["Return a sorted copy."]).shape
         (1, 384)
     """
+    check_device(encoder.device)
     join_processes(encoder.device)
     options = options or PretrainOptions()
     _check_queries(options, queries)

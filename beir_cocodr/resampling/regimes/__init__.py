@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from beir_cocodr.errors import check_at_least, check_choice, check_positive
-from beir_cocodr.models.spec import EncoderOptions, option
+from beir_cocodr.models.spec import EncoderOptions, check_device_name, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.options import Budget
 
@@ -38,29 +37,26 @@ class Recipe(Budget):
     """
 
     start: str = option("minilm", "Encoder that all architectures start from; default: minilm.")
-    negatives: int = 4
-    negative_depth: int = 30
-    hard_negatives: str = "bm25"
+    batch_size: int = option(32, min=2)  # a document is learned against others
+    negatives: int = option(4, min=1)
+    negative_depth: int = option(30, min=1)
+    hard_negatives: str = option("bm25", choices=("bm25", "mined"))
     teacher: str = option("hybrid", "Of dense-distilled: hybrid, cross-encoder (of the same set), or as for distill.")
-    list_size: int = 8
-    query_length: int | None = option(None, "Tokens a query is cut to; default: the start's own.")
-    document_length: int | None = option(None, "Tokens a document is cut to; default: the start's own.")
-    mlm_steps: int = 200
-    mlm_learning_rate: float = 5e-4
-    document_flops: float = 3e-5
-    query_flops: float = 5e-5
-    rerank: int = 100
-    first_stage: str = "bm25"
+    list_size: int = option(8, min=2)
+    query_length: int | None = option(None, "Tokens a query is cut to; default: the start's own.", min=3)
+    document_length: int | None = option(None, "Tokens a document is cut to; default: the start's own.", min=3)
+    mlm_steps: int = option(200, min=0)
+    mlm_learning_rate: float = option(5e-4, above=0)
+    document_flops: float = option(3e-5, min=0)
+    query_flops: float = option(5e-5, min=0)
+    rerank: int = option(100, min=1)
+    first_stage: str = option("bm25")
     encode_batch_size: int = option(64, "Texts encoded at a time.", min=1)
     device: str | None = option(None, "Device of all models, such as cpu or cuda:0.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "mlm_learning_rate")
-        check_at_least(self, 0, "mlm_steps", "document_flops", "query_flops")
-        check_at_least(self, 1, "negatives", "negative_depth", "rerank", "encode_batch_size")
-        check_at_least(self, 2, "batch_size", "list_size")  # a document is learned against others
-        check_choice(self, hard_negatives=("bm25", "mined"))
+        check_device_name(self.device)
 
     def describe(self) -> Json:
         """What a number depends on."""

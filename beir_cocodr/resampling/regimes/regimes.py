@@ -20,7 +20,7 @@ import numpy as np
 from scipy import stats
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import SEEDS, InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import (
@@ -33,6 +33,7 @@ from beir_cocodr.io import (
     write_text,
 )
 from beir_cocodr.models.loading import model_source
+from beir_cocodr.models.spec import check_device
 from beir_cocodr.records import Json, Record, Report, versions
 from beir_cocodr.resampling.manifest import MANIFEST_FILE, SourceRecord, read_manifest
 from beir_cocodr.resampling.regimes import Recipe
@@ -415,6 +416,9 @@ def evaluate_regimes(
     names = [str(measure) for measure in parse_measures(measures)]
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds {', '.join(map(str, seeds)) or 'none'}: give at least one, and each once")
+    for seed in seeds:
+        SEEDS.check("seed", seed)
+    check_device(recipe.device)
     kinds = find_architectures(architectures)
     candidates = [trained(found, recipe, seeds, output) for found in kinds] + [given(found, seeds) for found in models]
     _check(candidates, ood)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.models.kl import VectorTransform
+from beir_cocodr.models.spec import check_options, option
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,6 @@ QUANTISED: tuple[Kind, ...] = ("ivfpq", "sq8")
 
 # Below this k-means still works but describes its sample rather than the corpus; faiss's own threshold.
 _POINTS_PER_CENTROID = 39
-
-# Of options that may be other than 1 and more.
-_LEAST = {"hnsw_m": 2, "reduction": 0, "recall_queries": 0, "seed": 0}
 
 
 @dataclass(frozen=True)
@@ -63,30 +61,23 @@ class FaissOptions:
         InputError: an unknown kind or transform, or a number that is too small.
     """
 
-    kind: Kind = "flat"
-    transform: Transform = "none"
-    hnsw_m: int = 32
-    ef_construction: int = 200
-    ef_search: int = 128
-    reduction: bool = True
-    nlist: int | None = None
-    nprobe: int | None = None
-    pq_m: int | None = None
-    pq_bits: int | None = None
-    over_fetch: int = 4
-    train_size: int = 100_000
-    recall_queries: int = 100
-    seed: int = 0
+    kind: Kind = option("flat")
+    transform: Transform = option("none")
+    hnsw_m: int = option(32, min=2, max=4_096)
+    ef_construction: int = option(200, min=1)
+    ef_search: int = option(128, min=1)
+    reduction: bool = option(True)
+    nlist: int | None = option(None, min=1)
+    nprobe: int | None = option(None, min=1)
+    pq_m: int | None = option(None, min=1)
+    pq_bits: int | None = option(None, min=1, max=16)
+    over_fetch: int = option(4, min=1)
+    train_size: int = option(100_000, min=1)
+    recall_queries: int = option(100, min=0)
+    seed: int = option(0, min=0, max=SEED_MAX)
 
     def __post_init__(self) -> None:
-        for name, choices in (("kind", get_args(Kind)), ("transform", get_args(Transform))):
-            if getattr(self, name) not in choices:
-                raise InputError(f"{name} is {getattr(self, name)!r}; there are {', '.join(choices)}")
-        for name, value in vars(self).items():
-            if not isinstance(value, str | None) and value < (least := _LEAST.get(name, 1)):
-                raise InputError(f"{name} is {value}, it must be at least {least}")
-        if self.pq_bits is not None and self.pq_bits > 16:
-            raise InputError(f"pq_bits is {self.pq_bits}, a code has at most 16")
+        check_options(self)
 
     def fitted(self, count: int, width: int) -> FaissOptions:
         """A copy in which all numbers are there, for ``count`` vectors of ``width`` dimensions.

@@ -8,11 +8,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self, cast, get_args
+from typing import Literal, Self, cast
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
-from beir_cocodr.models.spec import option
+from beir_cocodr.models.spec import check_options, option
 from beir_cocodr.records import Json, Record
 
 #: What the encoder computes in; queries are always encoded in its own type.
@@ -161,17 +161,13 @@ class EncodeOptions:
         InputError: a size below 1 or an unknown name.
     """
 
-    shard_size: int | None = option(None, "Documents a file, all that is lost when killed; default: 16384.")
+    shard_size: int | None = option(None, "Documents a file, all that is lost when killed; default: 16384.", min=1)
     precision: Precision = option("fp32", "On disk: fp32, fp16, bf16 (in fp16) or int8.")
     backend: Backend = option("fp32", "Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")
     verify: bool = option(True, "Compare what the store holds already with its checksums.")
-    token_budget: int | None = option(None, "Tokens a batch, padding included; default: 4096 on a CPU, else 32768.")
+    token_budget: int | None = option(
+        None, "Tokens a batch, padding included; default: 4096 on a CPU, else 32768.", min=1
+    )
 
     def __post_init__(self) -> None:
-        for name in ("shard_size", "token_budget"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name.replace('_', ' ')} is {value}; give at least 1")
-        for name, kind in (("precision", Precision), ("backend", Backend)):
-            if getattr(self, name) not in get_args(kind):
-                raise InputError(f"unknown {name} {getattr(self, name)!r}; there are {', '.join(get_args(kind))}")
+        check_options(self)
