@@ -98,6 +98,16 @@ def write_jsonl(path: Path, records: Iterable[Mapping[str, object]]) -> None:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
+def text_cell(text: str) -> str:
+    """A text as a cell of a table: tabs and line ends become spaces, and a spreadsheet takes it for no formula.
+
+    What begins with one of = + - @ gets an apostrophe before it. Ids are written as they are: they are joined with
+    runs and qrels.
+    """
+    line = " ".join(text.split())
+    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+
+
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write a ``.npy`` file in one step."""
     import numpy as np  # reading the sources of packages imports none of them

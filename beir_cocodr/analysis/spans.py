@@ -18,7 +18,7 @@ from torch import Tensor
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import MOST_CHARACTERS, TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
@@ -74,7 +74,7 @@ def sample_span_pairs(
     for start in range(0, len(order), _BLOCK):
         rows = order[start : start + _BLOCK]
         block = documents.take(rows)
-        texts = [text_format.document(document) for document in block]
+        texts = [text_format.document(document)[:MOST_CHARACTERS] for document in block]
         tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for row, document, text, offsets in zip(rows.tolist(), block, texts, tokens["offset_mapping"], strict=True):
             if len(ids) == size:

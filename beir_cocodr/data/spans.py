@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from beir_cocodr.data.text import MOST_CHARACTERS
+
 #: A sentence ends at a terminal mark followed by white space, at a CJK mark, or at a blank line.
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[。！？；])|\n\s*\n")
 
@@ -87,7 +89,7 @@ def has_two_spans(texts: Sequence[str], tokenizer: Any, span_tokens: int = 30) -
 
     With 0: which texts have any token, and so a span at all.
     """
-    tokens = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    tokens = tokenizer([text[:MOST_CHARACTERS] for text in texts], add_special_tokens=False, verbose=False)["input_ids"]
     return np.fromiter((len(ids) > span_tokens for ids in tokens), bool, len(texts))
 
 

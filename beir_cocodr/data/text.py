@@ -63,10 +63,15 @@ class TextFormat:
 _CHARACTERS, _FEWEST, _SURE = 64, 10_000, 4
 
 
-def cut_text(text: str, tokens: int) -> tuple[str, bool]:
+#: Characters of a document that spans are drawn from; tokenising all of one of 50 MB takes minutes each time.
+MOST_CHARACTERS = 1_000_000
+
+
+def cut_text(text: str, tokens: int = 8_192) -> tuple[str, bool]:
     """The beginning of a text of which only so many tokens are read: tokenising a text of 50 MB takes minutes.
 
-    A text of up to 64 characters a token, and any of up to 10,000, stays as it is.
+    A text of up to 64 characters a token, and any of up to 10,000, stays as it is. No encoder reads more tokens than
+    the default.
 
     Returns:
         the text, and whether tokens may be lost: the part that is left has few words, such as a run of spaces.

@@ -10,7 +10,7 @@ import numpy as np
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.evaluation.records import AnnotationCandidate, EvaluationRecord, PairedTest, Recommendation
-from beir_cocodr.io import atomic_writer
+from beir_cocodr.io import atomic_writer, text_cell
 from beir_cocodr.retrieval.ranking import Results
 
 #: How the ablation's encoders are called in tables.
@@ -165,12 +165,15 @@ def with_texts(
 
 
 def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) -> None:
-    """Write the pairs as TSV with a header; tabs and line ends in texts become spaces."""
+    """Write the pairs as TSV with a header; ids as they are, texts by :func:`~beir_cocodr.io.text_cell`."""
     with atomic_writer(path) as file:
         file.write("\t".join(COLUMNS) + "\n")
         for pair in pairs:
-            values = (getattr(pair, name) for name in COLUMNS)
-            cells = ("" if value is None else " ".join(str(value).split()) for value in values)
+            values = {name: getattr(pair, name) for name in COLUMNS} | {
+                "query": text_cell(pair.query or ""),
+                "document": text_cell(pair.document or ""),
+            }
+            cells = ("" if value is None else str(value) for value in values.values())
             file.write("\t".join(cells) + "\n")
 
 

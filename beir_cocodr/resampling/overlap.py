@@ -24,7 +24,7 @@ from scipy import sparse
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_writer
+from beir_cocodr.io import atomic_writer, text_cell
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
 from beir_cocodr.resampling.manifest import EncoderRecord, LabelOverlap, OverlapSummary, SimilaritySummary
@@ -349,9 +349,9 @@ class Overlap(Report):
         with atomic_writer(path) as file:
             print(*columns, sep="\t", file=file)
             for row in self.nearest.queries:
-                values = ("" if (value := getattr(row, name)) is None else str(value) for name in columns)
-                # Texts may hold tabs and line ends, which would break the table.
-                print(*(" ".join(value.split()) for value in values), sep="\t", file=file)
+                values = {name: "" if (value := getattr(row, name)) is None else str(value) for name in columns}
+                values |= {name: text_cell(values[name]) for name in ("text", "training_text")}
+                print(*values.values(), sep="\t", file=file)
 
 
 def overlap(

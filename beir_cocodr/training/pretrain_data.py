@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.spans import SpannedText, draw_pair, has_two_spans, span_ranges, split_spans
-from beir_cocodr.data.text import WholeWordMasker
+from beir_cocodr.data.text import MOST_CHARACTERS, WholeWordMasker
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.query_context import load_query_context
@@ -144,10 +144,11 @@ class DocumentViews(Views):
         self.bounds = np.cumsum([0] + [len(collection.documents) for collection in self.collections])
         self.max_tokens = content_tokens(self.model, self.options.max_length)
         least = self.options.span_tokens if self.view.two_spans else 0
-        found, start = [], 0
+        found, start, long = [], 0, 0
         for collection in self.collections:
             for chunk in collection.documents.chunks(10_000):
                 texts = [self.model.text_format.document(document) for document in chunk]
+                long += sum(len(text) > MOST_CHARACTERS for text in texts)
                 keep = has_two_spans(texts, self.model.tokenizer, least)
                 found.append(start + np.flatnonzero(keep))
                 start += len(chunk)
@@ -160,6 +161,8 @@ class DocumentViews(Views):
                 f"no document of {names} has more than {self.options.span_tokens} tokens, so two spans for "
                 f"{self.options.objective}; lower span_tokens, or join short texts into longer documents"
             )
+        if long:
+            log.warning("%d documents have more than %d characters: their rest is not read", long, MOST_CHARACTERS)
         has = "have two spans" if self.view.two_spans else "have text"
         log.info("%s: %d of %d documents %s, the others are left out", names, len(self.rows), start, has)
 
@@ -186,7 +189,7 @@ class DocumentViews(Views):
         """What this epoch sees of one document, a text per column."""
         collection, place = self._place(row)
         (document,) = collection.documents.take([place])
-        text = self.model.text_format.document(document)
+        text = self.model.text_format.document(document)[:MOST_CHARACTERS]
         tokens = self.model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         options = self.options
         rng = np.random.default_rng((options.seed, self.clock.epoch, row))

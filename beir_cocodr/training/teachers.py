@@ -13,7 +13,7 @@ import torch
 
 from beir_cocodr import load_object
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import TextFormat, cut_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.spec import EncoderOptions
@@ -87,7 +87,8 @@ class CrossEncoderTeacher:
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         found = [self.text_format.document(document) for document in self.documents.take(rows)]
-        pairs = [(self._literally(query), self._literally(text)) for text in found]
+        query = self._literally(cut_text(query)[0])
+        pairs = [(query, self._literally(cut_text(text)[0])) for text in found]
         raw: Any = self.model.predict(
             pairs, batch_size=self.batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
         )

@@ -59,6 +59,15 @@ def test_the_two_libraries_agree_on_what_is_not_separated():
 
 
 @both
+def test_k_means_runs_until_nothing_moves(method):
+    """Where groups are not separated, the first centroids are no means, and one iteration leaves them 0.15 away."""
+    points = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
+    found = cluster_queries(points, 6, method=method, min_size=1)
+    means = [points[found.labels == label].mean(axis=0) for label in range(6)]
+    np.testing.assert_allclose(found.centroids, means, atol=1e-5)
+
+
+@both
 def test_a_seed_decides(method):
     points = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
     first, again, other = (cluster_queries(points, 12, seed, method=method) for seed in (1, 1, 2))

@@ -126,5 +126,4 @@ def test_bad_input_leaves_nothing_behind(beir_folder, tiny_bert, tmp_path):
     refused("cannot be loaded.*'lexical'", generator="nowhere/to/be")
     refused("tokenizer .*load", options=GenerationOptions(tokenizer="nowhere/to/be"))
     refused("dense encoder", options=GenerationOptions(filter_retriever="hybrid:"))
-    refused("analyzer", options=GenerationOptions(filter_retriever="bm25", analyzer="x"))
     refused("prefix", options=GenerationOptions(prefix="x"))

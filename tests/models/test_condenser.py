@@ -64,6 +64,41 @@ def test_skips_from_half_the_layers_and_sees_the_last_cls(tiny_mlm):
     assert all(hidden[i].grad is None for i in (0, 1, 3))
 
 
+@pytest.mark.parametrize("late_mlm", [True, False])
+def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(tiny_mlm, late_mlm):
+    """Each sequence's sum over its masked tokens, once through the head and once from the last layer, by hand."""
+    model = COCODR(str(tiny_mlm))
+    head, _ = build_head(model, str(tiny_mlm), late_mlm=late_mlm)
+    head = head.eval()
+    hidden = [torch.randn(2, 5, 32) for _ in range(5)]
+    labels = torch.tensor([[-100, 7, -100, 9, -100], [-100, -100, 11, -100, -100]])
+    mask = torch.tensor([[1] * 5, [1] * 4 + [0]])
+    features = {
+        "all_layer_embeddings": hidden,
+        "attention_mask": mask,
+        "sentence_embedding": torch.zeros(2, 32),
+        "mlm_labels": labels,
+    }
+    embedding = model.transformers_model.get_input_embeddings().weight
+
+    def loss(states: torch.Tensor) -> torch.Tensor:
+        normal = head.layer_norm(torch.nn.functional.gelu(head.dense(states)))
+        shares = (normal @ embedding.T + head.bias).log_softmax(dim=-1)
+        found = [
+            [-shares[row, place, label] for place, label in enumerate(line) if label >= 0]
+            for row, line in enumerate(labels.tolist())
+        ]
+        return torch.stack([torch.stack(line).sum() for line in found])
+
+    with torch.no_grad():
+        states = torch.cat([hidden[4][:, :1], hidden[2][:, 1:]], dim=1)
+        for layer in head.layers:
+            states = layer(states, src_key_padding_mask=mask == 0)
+        expected = loss(states) + (loss(hidden[4]) if late_mlm else 0)
+        found = head(features)["sentence_embedding"][:, -1]
+    torch.testing.assert_close(found, expected)
+
+
 def test_without_labels_the_head_changes_nothing(tiny_bert):
     model = COCODR(str(tiny_bert))
     before = model.encode_document(["a wing in supersonic flow"])

@@ -10,12 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from beir_cocodr.losses.dro import CVaRLoss, IDROLoss
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.training import finetune as finetuning
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import CENTROIDS_FILE, CLUSTER_LOG, CLUSTERS_FILE, ClusterLog, finetune
 from beir_cocodr.training.options import FinetuneOptions
@@ -147,6 +149,28 @@ def test_killed_for_real(beir_folder, tiny_mlm, tmp_path):
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
     assert not (half / run.CHECKPOINTS).exists()
+
+
+@pytest.mark.parametrize("episodes", [0, 1])
+def test_every_pair_is_trained_in_the_cluster_of_its_own_query(episodes, beir_folder, tiny_mlm, tmp_path, monkeypatch):
+    """The centroid that is nearest to the query, as the model that begins embeds it; mined embeddings are no others."""
+    seen = []
+
+    def spy(stage, *arguments):
+        rows = [stage.dataset[place] for place in range(len(stage.dataset))]
+        own = [int(stage.loss.clusters[row["label"]]) for row in rows]
+        embeddings = COCODR(stage.plan.base).encode_query([row["query"] for row in rows])
+        seen.append((own, embeddings, np.load(arguments[1] / CENTROIDS_FILE)))
+        return run.run_stage(stage, *arguments)
+
+    monkeypatch.setattr(finetuning, "run_stage", spy)
+    options = OPTIONS.with_overrides(max_steps=2, weighting="idro", episodes=episodes, mining_keep=5, clusters=5)
+    finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    assert len(seen) == episodes + 1
+    for own, embeddings, centroids in seen:
+        nearest = ((embeddings[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
+        assert own == nearest.tolist()
+        assert len(set(own)) == 5
 
 
 class Arguments:

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.text import TextFormat, load_tokenizer
+from beir_cocodr.data.text import TextFormat, cut_text, load_tokenizer
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.integrity import NEW_HEAD, loading
@@ -126,6 +126,7 @@ def _train(
 
     def tokens(batch: dict[str, list[int]]) -> dict[str, object]:
         texts = [text_format.document(found) for found in collection.documents.take(batch["row"])]
+        texts = [cut_text(text)[0] for text in texts]
         encoded = tokenizer(texts, truncation=True, max_length=text_format.document_length)
         return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
 

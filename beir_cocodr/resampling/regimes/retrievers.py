@@ -20,7 +20,7 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncode
 from sentence_transformers.util import load_file_path
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text import TextFormat, read_literally
+from beir_cocodr.data.text import TextFormat, cut_text, read_literally
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
 from beir_cocodr.models.loading import load_cross_encoder
@@ -147,7 +147,7 @@ class _HostRetriever:
 
     def texts(self, documents: Iterable[dict[str, str]]) -> list[str]:
         """What the model reads of documents."""
-        return [self.literally(_TEXT_FORMAT.document(document)) for document in documents]
+        return [self.literally(cut_text(_TEXT_FORMAT.document(document))[0]) for document in documents]
 
     def described(self, **own: object) -> Json:
         return {**own, "text_format": {"title_separator": _TEXT_FORMAT.title_separator}}

@@ -256,8 +256,8 @@ def test_a_disk_that_is_too_full_is_refused_first(folder, tiny_bert, tmp_path, m
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shard_size": 0}, "shard size .*0"),
-        ({"token_budget": 0}, "token budget .*0"),
+        ({"shard_size": 0}, "shard_size .*0"),
+        ({"token_budget": 0}, "token_budget .*0"),
         ({"precision": "fp8"}, "'fp8'.*fp32, fp16, bf16, int8"),
         ({"backend": "int4"}, "backend 'int4'"),
     ],
