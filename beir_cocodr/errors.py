@@ -84,9 +84,14 @@ def check_count(name: str, value: int | None, least: int = 1) -> None:
         Limits(min=least).check(name, value)
 
 
-def check_name(kind: str, name: str | Path) -> None:
-    """Check that a file system takes a name; an ``InputError`` where it is too long for any."""
+def check_name(kind: str, name: str | Path, utf8: bool = False) -> None:
+    """Check that a file system takes a name; an ``InputError`` where it is too long for any.
+
+    With ``utf8`` for what libraries in C++ and Rust read or write as well: they take paths in UTF-8 alone.
+    """
     text = str(name)
+    if utf8 and not _encodable(text):
+        raise InputError(f"{kind} {_shown(text)} is not UTF-8; rename it, or choose another")
     longest = max(len(os.fsencode(part)) for part in text.split("/"))
     if longest > _PART_MAX or len(os.fsencode(text)) > _PATH_MAX:
         message = f"{_shown(text)} is too long, {len(text)} characters; a part of a path has at most {_PART_MAX} bytes"

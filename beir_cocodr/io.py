@@ -116,9 +116,9 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
         np.save(file, array)
 
 
-def output_folder(path: Path) -> Path:
-    """Make a folder for results; ``InputError`` where it cannot be made or written to."""
-    check_name("the output", path)
+def output_folder(path: Path, utf8: bool = False) -> Path:
+    """Make a folder for results; ``InputError`` where it cannot be made or written to, or see :func:`check_name`."""
+    check_name("the output", path, utf8)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

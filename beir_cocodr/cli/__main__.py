@@ -49,7 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
         status = typer.main.get_command(app).main(
             args=arguments or ["--help"], prog_name="beir-cocodr", standalone_mode=False
         )
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may be closed
+            sys.stdout.flush()
     except (OSError, SystemExit) as error:
         status = _status(error)
     except InputError as error:

@@ -82,6 +82,9 @@ def read_trec_run(path: Path) -> Run:
     return run
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
 def _hits(path: Path) -> Iterator[tuple[str, str, str, float]]:
     """Place, query, document and score of every line."""
     if not path.is_file():
@@ -91,6 +94,8 @@ def _hits(path: Path) -> Iterator[tuple[str, str, str, float]]:
         if len(columns) != 6:
             raise InputError(f"{place}: {len(columns)} columns; a TREC run has six, query Q0 document rank score tag")
         query, _, document, _, text, _ = columns
+        if _CONTROL.search(query + document):  # C readers of runs end an id there
+            raise InputError(f"{place}: id {query!r} or {document!r} has a control character; search again")
         try:
             score = float(text)
         except ValueError:
@@ -136,4 +141,9 @@ def run_tops(path: Path, depth: int, queries: Container[str] | None = None) -> d
             if len(hits) > 4 * depth:
                 hits.sort(reverse=True)
                 del hits[depth:]
-    return {query: [document for _, document in sorted(hits, reverse=True)[:depth]] for query, hits in found.items()}
+    tops = {query: [document for _, document in sorted(hits, reverse=True)[:depth]] for query, hits in found.items()}
+    for query, documents in tops.items():
+        if len(set(documents)) < len(documents):
+            twice = next(document for document in documents if documents.count(document) > 1)
+            raise InputError(f"{path}: document {twice!r} stands twice for query {query!r}; leave one out")
+    return tops

@@ -61,7 +61,7 @@ def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | N
     """Take ``output`` for a plan, together with other processes that follow the same one; the record of what is there
     where nothing is left to do.
     """
-    output_folder(output)
+    output_folder(output, utf8=True)
     if (output / GENERATION_FILE).is_file():
         record = read_generation(output)
         _check_plan(output, plan.changes(record, selection=True))

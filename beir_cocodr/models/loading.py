@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from beir_cocodr.data.text import read_literally
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_name
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading, local_folder
@@ -22,6 +22,7 @@ from beir_cocodr.models.spec import ALIASES, EncoderOptions, check_device
 
 def model_source(name: str) -> str:
     """The folder or hub name behind a model name; only aliases differ from it."""
+    check_name("model", name, utf8=True)
     if name not in ALIASES:
         return name
     try:

@@ -222,7 +222,7 @@ def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[No
     Raises:
         InputError: it holds files and ``resume`` is off, was begun with other settings, or another process holds it.
     """
-    with sole_writer(output_folder(output)):
+    with sole_writer(output_folder(output, utf8=True)):
         file = output / _PLAN_FILE
         held = [path for path in output.rglob("*") if path.is_file() and not is_incidental(path)]
         if held and not resume:

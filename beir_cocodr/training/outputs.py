@@ -84,7 +84,7 @@ def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> Iterator[Trai
 
 
 def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | None:
-    stack.enter_context(sole_writer(output_folder(output)))
+    stack.enter_context(sole_writer(output_folder(output, utf8=True)))
     record = read_record(output)
     started = output / CHECKPOINTS / _PLAN_FILE
     if record is not None:

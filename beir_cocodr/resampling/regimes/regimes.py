@@ -422,7 +422,7 @@ def evaluate_regimes(
     kinds = find_architectures(architectures)
     candidates = [trained(found, recipe, seeds, output) for found in kinds] + [given(found, seeds) for found in models]
     _check(candidates, ood)
-    with sole_writer(output_folder(output)):
+    with sole_writer(output_folder(output, utf8=True)):
         _check_resumable(output, folder, recipe, names)
         cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
         points = regime_points(_evaluate(cells, candidates, units, keep_models), names)

@@ -238,7 +238,7 @@ def encode(
     folder, started = Path(output), time.perf_counter()
     devices = device_list(encoder.device, processes)
     documents = load_collection(dataset, labels="none").documents
-    with _written_to(folder), torch_threads(threads) as count, sole_writer(output_folder(folder)):
+    with _written_to(folder), torch_threads(threads) as count, sole_writer(output_folder(folder, utf8=True)):
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
         corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
         warn_if_crowded(devices, count)
@@ -293,7 +293,7 @@ def encode_documents(
     Raises:
         InputError: as :func:`encode`.
     """
-    with _written_to(Path(folder)), sole_writer(output_folder(Path(folder))):
+    with _written_to(Path(folder)), sole_writer(output_folder(Path(folder), utf8=True)):
         encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
         store, missing, expected = prepare_store(encoder, name, Path(folder), options, [str(model.device)], queries)
         with _bar(expected, progress) as bar:
