@@ -58,7 +58,7 @@ class Limits:
             if value not in self.choices:
                 raise InputError(f"unknown {name} {_shown(value)}; there are {', '.join(map(str, self.choices))}")
         elif isinstance(value, Real) and not isinstance(value, bool):
-            if self.max is None and isinstance(value, Integral) and value > _COUNT_MAX:
+            if self.max is None and isinstance(value, Integral) and int(value) > _COUNT_MAX:
                 Limits(self.min, _COUNT_MAX, self.above, self.below).check(name, value)
             number, inf = float(value), math.inf
             inside = (-inf if self.min is None else self.min) <= number <= (inf if self.max is None else self.max)
