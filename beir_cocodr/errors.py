@@ -78,6 +78,14 @@ class Limits:
 SEEDS = Limits(min=0, max=SEED_MAX)
 
 
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Check that there are seeds, each once and in range."""
+    for seed in seeds:
+        SEEDS.check("seed", seed)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds {', '.join(map(str, seeds)) or 'none'}: give at least one, and each once")
+
+
 def check_count(name: str, value: int | None, least: int = 1) -> None:
     """Check a number that is counted, unless it is None; an ``InputError`` where it is below ``least``."""
     if value is not None:

@@ -136,8 +136,10 @@ class COCODR(SentenceTransformer):
             raise InputError(f"model {name!r} gives {len(vector)} numbers, its settings promise {width}")
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> Any:
-        """The host's features of texts; special tokens that a text spells out are text."""
-        texts = [self._literally(text) if isinstance(text, str) else text for text in inputs]
+        """The host's features of texts; special tokens that a text spells out are text, and far too long texts are cut
+        before they are tokenised.
+        """
+        texts = [self._literally(text) if isinstance(text, str) else text for text in self.readable(inputs)]
         return super().preprocess(texts, prompt=prompt, **kwargs)
 
     def _set_lengths(self, query_length: int | None, document_length: int | None) -> None:
@@ -160,10 +162,6 @@ class COCODR(SentenceTransformer):
             query_length=getattr(first, "query_length", None) or longest,
             document_length=getattr(first, "document_length", None) or longest,
         )
-
-    def preprocess(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The host's, of texts that are cut where reading on costs time and changes no token."""
-        return super().preprocess(self.readable(inputs), *args, **kwargs)
 
     def readable(self, texts: Sequence[Any]) -> list[Any]:
         """What a tokenizer needs of texts, see :func:`~beir_cocodr.data.text.cut_text`; what is lost is counted in

@@ -20,7 +20,7 @@ import numpy as np
 from scipy import stats
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.errors import SEEDS, InputError
+from beir_cocodr.errors import InputError, check_seeds
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import (
@@ -414,10 +414,7 @@ def evaluate_regimes(
     manifest = read_manifest(folder)
     units = training_units(folder, manifest)
     names = [str(measure) for measure in parse_measures(measures)]
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds {', '.join(map(str, seeds)) or 'none'}: give at least one, and each once")
-    for seed in seeds:
-        SEEDS.check("seed", seed)
+    check_seeds(seeds)
     check_device(recipe.device)
     kinds = find_architectures(architectures)
     candidates = [trained(found, recipe, seeds, output) for found in kinds] + [given(found, seeds) for found in models]
@@ -454,9 +451,7 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
         raise InputError(f"a collection is named twice in --ood: {', '.join(ood)}")
     for candidate in candidates:
         if candidate.where is not None and SET not in candidate.where:
-            log.warning(
-                "%s is one model in both regimes, not trained on the sets: its path has no %s", candidate.name, SET
-            )
+            log.warning("%s is one model in both regimes, as its path has no %s: no set trains it", candidate.name, SET)
 
 
 def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
