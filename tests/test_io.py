@@ -24,6 +24,7 @@ from beir_cocodr.io import (
     remove_unfinished,
     save_array,
     sole_writer,
+    text_cell,
     text_sha256,
     write_text,
 )
@@ -148,3 +149,9 @@ def test_hashes(tmp_path):
     assert json_sha256({"a": 1, "b": [2]}) == json_sha256({"b": [2], "a": 1})
     assert json_sha256("ä") == hashlib.sha256(b'"\\u00e4"').hexdigest()
     assert json_sha256("ä", ensure_ascii=False) == hashlib.sha256('"ä"'.encode()).hexdigest()
+
+
+def test_no_text_of_a_table_is_a_formula():
+    for text in ("=1+1", "+1", "-1", "@sum", "\t=1", " =1"):
+        assert text_cell(text) == "'" + text.strip()
+    assert text_cell("a\tb\nc = d") == "a b c = d"

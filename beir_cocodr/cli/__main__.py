@@ -51,19 +51,12 @@ def main(arguments: list[str] | None = None) -> None:
         )
         if sys.stdout is not None:  # it may be closed
             sys.stdout.flush()
-    except (OSError, SystemExit) as error:
-        status = _status(error)
     except InputError as error:
         status = _fail(str(error))
     except KeyboardInterrupt:
         status = 130
-    except Exception as error:
-        if no_room(error) is not None:
-            status = _fail(describe_full_disk(error))
-        elif not hasattr(error, "format_message"):  # not a usage error of the host
-            raise
-        else:
-            status = _fail(error.format_message())
+    except (Exception, SystemExit) as error:
+        status = _status(error)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -73,16 +66,24 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _status(error: OSError | SystemExit) -> int:
-    """0 where the reader of a pipe has left, as ``head`` does; 2 where nothing can be written or a name is too long."""
+def _status(error: Exception | SystemExit) -> int:
+    """0 where the reader of a pipe has left, as ``head`` does; 2 where nothing can be written, a name is too long, or
+    the host describes a usage error; all else is raised.
+    """
     cause = error.__context__ if isinstance(error, SystemExit) else error  # the host makes a SystemExit of it
-    if not isinstance(cause, OSError) or cause.errno not in (errno.EPIPE, errno.ENOSPC, errno.ENAMETOOLONG):
-        raise error
-    if cause.filename is None:
+    if isinstance(cause, OSError) and cause.errno in (errno.EPIPE, errno.ENOSPC) and cause.filename is None:
         with suppress(OSError):  # what is left would be written once more as Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    place = "the output" if cause.filename is None else str(cause.filename)[:80]
-    return 0 if cause.errno == errno.EPIPE else _fail(f"{place}: {cause.strerror}; choose another")
+    if isinstance(cause, BrokenPipeError):
+        return 0
+    if not isinstance(error, SystemExit):
+        if no_room(error) is not None:
+            return _fail(describe_full_disk(error))
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _fail(f"{str(error.filename)[:80]}...: {error.strerror}; choose another name")
+        if hasattr(error, "format_message"):  # a usage error of the host
+            return _fail(error.format_message())
+    raise error
 
 
 @app.command()

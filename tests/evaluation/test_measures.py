@@ -85,6 +85,12 @@ def test_unknown_measures_are_one_clear_line(text):
         parse_measures(text)
 
 
+@pytest.mark.parametrize("name", ["nDCG@0", "R@0", "P@0", "nDCG@99999999999"])
+def test_a_cutoff_that_ends_the_process_is_one_line(name):
+    with pytest.raises(InputError, match=r"measure|cutoff"):
+        parse_measures(f"AP {name}")
+
+
 def test_file_names_are_safe_and_unique():
     names = file_names(
         ["minilm", "hybrid:minilm", "a/b/final", "c/final", "hybrid:/x/final", "base + COCO, fused", ".."]

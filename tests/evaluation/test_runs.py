@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import read_trec_run, write_run
+from beir_cocodr.evaluation.runs import file_names, read_trec_run, run_tops, write_run
 
 
 def test_it_reads_what_is_written_in_the_order_of_the_file(tmp_path):
@@ -42,3 +42,26 @@ def test_nothing_to_read(tmp_path):
     (tmp_path / "x.run").write_bytes(b"q Q0 d1 1 1.0 tag\nq Q0 \xff 1 1.0 tag\n")
     with pytest.raises(InputError, match=r"x.run:2: .*UTF-8"):
         read_trec_run(tmp_path / "x.run")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"q1 Q0 d1 1 0.5\n", r"broken.run:1: 5 columns"),
+        (b"q1 Q0 d1 1 0.5 x\nq1 Q0 d2 2 nan x\n", r"broken.run:2: .*'nan'"),
+        (b"q1 Q0 d1\x00x 1 0.5 x\n", r"broken.run:1: .*control character"),
+        (b"q1 Q0 d1 1 0.5 x\nq1 Q0 d1 2 0.4 x\n", r"'d1' stands twice for query 'q1'"),
+        (b"q1 Q0 d\xff 1 0.5 x\n", r"broken.run:1: not UTF-8"),
+    ],
+)
+def test_a_broken_run_is_one_line_with_its_place(content, message, tmp_path):
+    path = tmp_path / "broken.run"
+    path.write_bytes(content)
+    for read in (read_trec_run, lambda path: run_tops(path, 10)):  # of parity and comparison, and of the report
+        with pytest.raises(InputError, match=message):
+            read(path)
+
+
+def test_a_name_of_files_is_not_too_long_for_them():
+    [name] = file_names(["x" * 250]).values()
+    assert len(name) == 60

@@ -172,3 +172,15 @@ def test_a_gpu_gives_the_same_to_1e_4(tiny_bert: Path, mixed):
     cpu = CorpusEncoder(COCODR(tiny_bert, device="cpu"), mixed).encode(ROWS)
     gpu = CorpusEncoder(COCODR(tiny_bert, device="cuda"), mixed).encode(ROWS)
     np.testing.assert_allclose(gpu, cpu, atol=1e-4)
+
+
+def test_zero_embeddings_are_counted_and_the_first_is_named(tiny_bert, mixed, caplog):
+    class Blind(COCODR):
+        def encode_corpus(self, corpus, *arguments, **options):
+            vectors = super().encode_corpus(corpus, *arguments, **options)
+            zero = torch.tensor([document["_id"] in ("d3", "d7") for document in corpus])
+            return vectors.masked_fill(zero[:, None], 0.0)
+
+    with caplog.at_level(logging.WARNING):
+        CorpusEncoder(Blind(str(tiny_bert)), mixed).encode(ROWS)
+    assert "2 of 40 documents have a zero embedding, the first is 'd3'" in caplog.text

@@ -18,8 +18,9 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval import dense
 from beir_cocodr.retrieval.topk import NonFiniteScores
 from beir_cocodr.training import negatives as mining
+from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import apply_filters, mine_negatives
-from beir_cocodr.training.options import NegativeFilters
+from beir_cocodr.training.options import FinetuneOptions, NegativeFilters
 
 KEY = {"weights": "one", "options": [1, 2]}
 DEPTH = 20
@@ -472,3 +473,10 @@ def test_on_a_gpu(collection, tiny_bert, tmp_path):
         for device in ("cpu", "cuda")
     ]
     assert [set(ids) for ids in found[0].values()] == [set(ids) for ids in found[1].values()]
+
+
+def test_more_negatives_than_documents_are_no_work_for_hours(beir_folder, tiny_mlm, tmp_path):
+    options = FinetuneOptions(max_steps=1, batch_size=2, negatives=1_000_000)
+    with pytest.raises(InputError, match=r"negatives 1000000 .*documents of"):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    assert not (tmp_path / "m").exists()

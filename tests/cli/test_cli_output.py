@@ -1,0 +1,68 @@
+"""What a terminal, a pipe or a full device makes of the output, and paths that are not UTF-8."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "beir_cocodr.cli"]
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Path:
+    (tmp_path / "é.jsonl").write_text(2 * '{"_id": "é", "title": "", "text": "wing"}\n', encoding="utf-8")
+    return tmp_path / "é.jsonl"
+
+
+def run(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], stderr=subprocess.PIPE, text=True, check=False, **settings)
+
+
+def test_a_terminal_without_utf_8(corpus):
+    settings = {"env": os.environ | {"PYTHONIOENCODING": "ascii"}, "stdout": subprocess.PIPE}
+    shown = run("validate", "--dataset", corpus, **settings)
+    assert (shown.returncode, "\\xe9" in shown.stdout, shown.stderr.count("\n")) == (2, True, 1)
+    found = run("validate", "--dataset", corpus, "--json", **settings)
+    assert json.loads(found.stdout)[0]["id"] == "é"  # JSON has escapes of its own
+    assert found.stdout.isascii()
+
+
+def test_a_full_device():
+    with Path("/dev/full").open("w") as full:
+        done = run("--help", stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "No space left" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_left():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run("--help", stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_path_that_is_not_utf_8(beir_folder, tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.symlink_to(beir_folder)
+    output = tmp_path / os.fsdecode(b"out\xe9")
+    done = run("evaluate", "--dataset", folder, "--model", "bm25", "--output", output, stdout=subprocess.PIPE)
+    assert (done.returncode, "caf\\udce9" in done.stdout) == (0, True)
+    record = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    assert Path(record["dataset"]) == folder  # as JSON writes it, and every program reads it
+    assert "report.html" in run("report", output, stdout=subprocess.PIPE).stdout
+
+
+@pytest.mark.parametrize("arguments", [["--model", "a" * 300], ["--model", "minilm", "--store", "a" * 300]])
+def test_a_name_that_is_too_long(arguments, beir_folder, tmp_path):
+    done = run("evaluate", "--dataset", beir_folder, *arguments, "--output", tmp_path / "o", stdout=subprocess.PIPE)
+    assert done.returncode == 2
+    assert "too long" in done.stderr
+    assert "Traceback" not in done.stderr
