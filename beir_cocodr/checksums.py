@@ -10,13 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xxhash
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import CLOCK_TICK_NS, atomic_path, unfinished, write_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 CHECKSUMS = "checksums"
 
@@ -58,14 +64,17 @@ def warn_without_checksums(folder: Path, way_out: str) -> None:
         log.warning("%s has no checksums, so nothing shows whether it is as it was written; %s", folder, way_out)
 
 
-def fault(path: Path) -> str | None:
-    """What is wrong with a file, by its checksum; None where nothing is. A file is read once in a process."""
+def fault(path: Path, content: npt.NDArray[np.uint8] | None = None) -> str | None:
+    """What is wrong with a file, by its checksum; None where nothing is.
+
+    A file is read once in a process, and not at all where its ``content`` is in memory.
+    """
     recorded = path.parent / CHECKSUMS / path.name
     try:
         state = _state(path) + _state(recorded)
         if _verified.get(path.absolute()) == state:
             return None
-        if recorded.read_bytes() != _checksum(path).encode():
+        if recorded.read_bytes() != _checksum(path, content).encode():
             return f"{path} was changed since it was written, by its checksum in {CHECKSUMS}"
     except OSError as error:
         return f"{error.filename or path} cannot be read ({error.strerror or error})"
@@ -80,15 +89,29 @@ def verify(path: Path, way_out: str) -> None:
         raise InputError(f"{found}; {way_out}")
 
 
+@contextmanager
+def verifying(path: Path, content: npt.NDArray[np.uint8], way_out: str) -> Iterator[None]:
+    """:func:`verify` for a file that was read, by another thread than that of the block, at whose end it is known."""
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(fault, path, content)
+        try:
+            yield
+        finally:
+            if message := found.result():
+                raise InputError(f"{message}; {way_out}")
+
+
 def _state(path: Path) -> tuple[int, ...]:
     status = path.stat()
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _checksum(path: Path) -> str:
+def _checksum(path: Path, content: npt.NDArray[np.uint8] | None = None) -> str:
     """The line that ``xxhsum -H3`` prints for a file."""
-    digest, block = xxhash.xxh3_64(), memoryview(bytearray(_BLOCK))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest.update(block[:count])
+    digest = xxhash.xxh3_64(b"" if content is None else content.data)
+    if content is None:
+        block = memoryview(bytearray(_BLOCK))
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(block):
+                digest.update(block[:count])
     return f"XXH3_{digest.hexdigest()}  {path.name}\n"

@@ -7,7 +7,12 @@ memory (VmHWM), which the system takes back when it needs them.
 
     python benchmarks/store.py [--sizes 10000 100000 1000000] [--processes 1]
 
-Writes benchmarks/results/store.json. Linux only.
+With ``--verification`` it measures instead what a search costs more when the files of a store are compared with their
+checksums: random float32 vectors are searched exactly by processes that verify and processes that do not, in turns.
+
+    python benchmarks/store.py --verification [--documents 1000000] [--dimensions 384] [--repeats 7]
+
+Writes benchmarks/results/store.json, of which either leaves the other's part. Linux only.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ RESULTS = Path(__file__).parent / "results" / "store.json"
 MOST_GROWTH_MIB = 64
 QUERIES, WORDS, TEXT_WORDS, TOP_K = 200, 2_000, (4, 12), 100
 STEPS = ("convert", "encode", "search")
+#: The most that verification may add to a search.
+MOST_VERIFICATION = 0.05
 
 
 def write_model(folder: Path) -> None:
@@ -134,6 +141,69 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {"corpora": sizes, "targets": targets(sizes)}
 
 
+def write_vectors(folder: Path, documents: int, dimensions: int) -> None:
+    """A complete store of random vectors."""
+    from beir_cocodr.data.documents import open_corpus, write_arrow
+    from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
+    from beir_cocodr.retrieval.store.shard import pack
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+    folder.mkdir()
+    write_arrow(folder / "corpus.arrow", ((0, f"d{row}", "", f"text {row}") for row in range(documents)))
+    identity = {"similarity": "dot", "precision": "fp32", "shard_size": SHARD_SIZE}
+    store = EmbeddingStore(folder, StoreRecord(identity, EncodedBy(None), documents, dimensions))
+    store.write_record()
+    random = np.random.default_rng(0)
+    for shard in store.shards:
+        shard.write(pack(random.standard_normal((len(shard), dimensions), np.float32), "fp32"))
+    store.table.write(open_corpus(folder / "corpus.arrow").documents)
+
+
+def timed_search(folder: Path, queries: int, threads: int, verify: bool) -> None:
+    """Open a store, search it once, and print the seconds."""
+    import torch
+
+    from beir_cocodr.retrieval.store.search import search_store
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+    torch.set_num_threads(threads)
+    vectors = torch.from_numpy(np.random.default_rng(1).standard_normal((queries, 384), np.float32))
+    width = json.loads((folder / "store.json").read_text())["dimensions"]
+    (vectors[:, :width] @ vectors[:, :width].T).sum()  # starts the threads
+    started, used = time.perf_counter(), time.process_time()
+    store = EmbeddingStore.open(folder, verify)
+    ranking = search_store(store, [str(row) for row in range(queries)], vectors[:, :width], TOP_K, threads=threads)
+    store.ids(ranking.rows.ravel())
+    print(json.dumps({"seconds": time.perf_counter() - started, "processor_seconds": time.process_time() - used}))
+
+
+def measure_verification(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of every search, and the median of what each that verifies took over the one next to it."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name) / "store"
+        write_vectors(folder, options.documents, options.dimensions)
+        for queries in options.queries:
+            runs: dict[str, list[dict[str, float]]] = {"verify": [], "plain": []}
+            for repeat in range(-1, options.repeats):  # the first of them warms up
+                for kind in sorted(runs, reverse=bool(repeat % 2)):
+                    command = [sys.executable, __file__, f"--threads={options.threads}", "--timed"]
+                    command += [str(folder), str(queries), str(int(kind == "verify"))]
+                    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                    if repeat >= 0:
+                        runs[kind].append(json.loads(done.stdout))
+            ratios = {
+                unit: [one[unit] / other[unit] for one, other in zip(runs["verify"], runs["plain"], strict=True)]
+                for unit in ("seconds", "processor_seconds")
+            }
+            medians = {f"ratio_of_{unit}": float(np.median(values)) for unit, values in ratios.items()}
+            met = medians["ratio_of_seconds"] <= 1 + MOST_VERIFICATION
+            found[f"{queries} queries"] = {**medians, "at_most": 1 + MOST_VERIFICATION, "met": met, "runs": runs}
+            print(f"{queries} queries: {medians}, {'met' if met else 'MISSED'}", file=sys.stderr)
+    sizes = {name: getattr(options, name) for name in ("documents", "dimensions", "repeats", "threads")}
+    return {"machine": machine(), "load_before": os.getloadavg(), **sizes, "top_k": TOP_K, **found}
+
+
 def shared(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in ("shard_size", "token_budget", "processes", "threads")}
 
@@ -174,7 +244,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="with room for the stores; default: the system's temporary one")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--worker", nargs=3, metavar=("STEP", "FOLDER", "SIZE"), help=argparse.SUPPRESS)
+    parser.add_argument("--verification", action="store_true", help="measure what verifying checksums costs")
+    parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--dimensions", type=int, default=384, help="at most 384")
+    parser.add_argument("--queries", type=int, nargs="+", default=[100, 1_000])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--timed", nargs=3, metavar=("FOLDER", "QUERIES", "VERIFY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.timed:
+        timed_search(Path(options.timed[0]), int(options.timed[1]), options.threads, options.timed[2] == "1")
+        return
     if options.worker:
         step, folder, size = options.worker
         worker(step, Path(folder), int(size), options)
@@ -182,12 +261,20 @@ def main() -> None:
     from beir_cocodr.io import write_text
     from beir_cocodr.records import versions
 
+    before = json.loads(options.output.read_text()) if options.output.is_file() else {}
+    if options.verification:
+        before["verification"] = {"date": datetime.now(UTC).isoformat(timespec="seconds")} | measure_verification(
+            options
+        )
+        write_text(options.output, json.dumps(before, indent=2) + "\n")
+        return
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": {"python": platform.python_version()} | versions(),
         "sizes": shared(options) | {"queries": QUERIES, "top_k": TOP_K, "dimensions": 32},
         **measure(options),
+        **({"verification": before["verification"]} if "verification" in before else {}),
     }
     show(report)
     write_text(options.output, json.dumps(report, indent=2) + "\n")

@@ -16,7 +16,7 @@ def hashed(monkeypatch) -> list[Path]:
     """The files that were read for their checksums."""
     files: list[Path] = []
     original = checksums._checksum
-    monkeypatch.setattr(checksums, "_checksum", lambda path: files.append(path) or original(path))
+    monkeypatch.setattr(checksums, "_checksum", lambda path, *content: files.append(path) or original(path, *content))
     return files
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,19 @@ ENCODE_AGAIN = "encode again, which makes what is broken anew"
 _TYPES = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
 
 
+def _arrays(content: npt.NDArray[np.uint8]) -> Arrays:
+    """The arrays in the bytes of a safetensors file, none copied."""
+    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8:start].tobytes())
+    header.pop("__metadata__")
+    return {
+        name: content[slice(*(start + offset for offset in part["data_offsets"]))]
+        .view(_TYPES[part["dtype"]])
+        .reshape(part["shape"])
+        for name, part in header.items()
+    }
+
+
 @dataclass(frozen=True)
 class Shard:
     """Rows ``start`` to ``stop`` of the corpus, in a file that says whose they are.
@@ -142,8 +155,10 @@ class Shard:
         Raises:
             InputError: the file is missing, broken, or a shard of something else.
         """
-        with self._opened() as file:
-            return unpack({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        with self._opened(thorough=False):
+            content = np.fromfile(self.path, np.uint8)
+            with checksums.verifying(self.path, content, ENCODE_AGAIN) if self.verify else nullcontext():
+                return unpack(_arrays(content))
 
     def mapped(self) -> Arrays:
         """The arrays as they lie in the file, memory-mapped: of a few rows only a few pages are read.
@@ -152,17 +167,7 @@ class Shard:
             InputError: as :meth:`read`.
         """
         with self._opened():
-            pass
-        with self.path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size))
-        header.pop("__metadata__")
-        return {
-            name: np.memmap(
-                self.path, _TYPES[part["dtype"]], "r", 8 + size + part["data_offsets"][0], tuple(part["shape"])
-            )
-            for name, part in header.items()
-        }
+            return _arrays(np.memmap(self.path, np.uint8, "r"))
 
     def fault(self, thorough: bool = False) -> str | None:
         """What keeps this file from being the shard, "missing" or a message, else None. Reads vectors if thorough."""
@@ -191,5 +196,5 @@ class Shard:
                 yield file
         except InputError:
             raise
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise InputError(f"{self.path} is no shard ({error}); delete it and encode again") from error

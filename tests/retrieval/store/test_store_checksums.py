@@ -188,7 +188,9 @@ def test_a_file_is_hashed_once_in_a_process(copied, monkeypatch):
     store, hashed = copied("dot"), []
     time.sleep(0.05)  # files as young as this might change unnoticed
     original = checksums._checksum
-    monkeypatch.setattr(checksums, "_checksum", lambda path: hashed.append(path.name) or original(path))
+    monkeypatch.setattr(
+        checksums, "_checksum", lambda path, *content: hashed.append(path.name) or original(path, *content)
+    )
     for _ in range(2):
         searched(store)
     EmbeddingStore.open(store).rows(np.arange(70))
