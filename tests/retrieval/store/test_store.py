@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,8 +137,9 @@ def test_what_a_killed_writer_left_is_removed(folder, store, tiny_bert, tmp_path
 
 def test_two_writers_at_once_are_refused(folder, store, tiny_bert, tmp_path):
     copy = copied(store, tmp_path)
-    with sole_writer(copy), pytest.raises(InputError, match="another process"):
-        run(folder, tiny_bert, copy)
+    with sole_writer(copy), ThreadPoolExecutor(1) as other:  # a thread may take again what it holds
+        with pytest.raises(InputError, match="another process"):
+            other.submit(run, folder, tiny_bert, copy).result()
     run(folder, tiny_bert, copy)
 
 
