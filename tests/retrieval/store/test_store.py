@@ -137,9 +137,9 @@ def test_what_a_killed_writer_left_is_removed(folder, store, tiny_bert, tmp_path
 
 def test_two_writers_at_once_are_refused(folder, store, tiny_bert, tmp_path):
     copy = copied(store, tmp_path)
-    with sole_writer(copy), ThreadPoolExecutor(1) as other:  # a thread may take again what it holds
-        with pytest.raises(InputError, match="another process"):
-            other.submit(run, folder, tiny_bert, copy).result()
+    # From another thread: one may take again what it holds.
+    with sole_writer(copy), ThreadPoolExecutor(1) as other, pytest.raises(InputError, match="another process"):
+        other.submit(run, folder, tiny_bert, copy).result()
     run(folder, tiny_bert, copy)
 
 
