@@ -104,6 +104,8 @@ _POOLING = {"embedding_dimension": (int,), "word_embedding_dimension": (int,), "
 #: Where the classes of a model's modules may come from; nothing that a model brings along is ever run.
 _PACKAGES = ("sentence_transformers.", "beir_cocodr.")
 
+_MOST = 10_000_000
+
 _DAMAGED = "the model is damaged, save or download it again"
 
 
@@ -172,6 +174,9 @@ def _check_settings(file: Path, types: Mapping[str, tuple[type, ...]], required:
             raise InputError(f"{file} names a function outside torch, {value!r}, which is never run")
     if file.name == "config.json":
         _check_architecture(file, content)
+        for name, value in content.items():  # else the host fills all memory before it compares shapes
+            if type(value) is int and value > _MOST and re.search("size|layers|heads|dim|positions|embeddings", name):
+                raise InputError(f"{file}: {name} is {value}, more than any model has; {_DAMAGED}")
 
 
 def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:

@@ -159,6 +159,7 @@ def test_a_damaged_text_format_and_a_damaged_head_are_named(tiny_bert, saved_mrl
 SETTINGS = [
     ("config.json", {"hidden_size": "wide"}),
     ("config.json", {"num_attention_heads": 5}),
+    ("config.json", {"vocab_size": 10**9}),
     ("config.json", {"hidden_act": "none"}),
     ("config.json", {"layer_norm_eps": "small"}),
     ("config.json", {"pad_token_id": 10**6}),
