@@ -85,4 +85,4 @@ def test_an_index_of_another_store_and_an_unknown_kind_are_refused(folder, store
     encode(str(folder), str(tiny_bert), tmp_path / "other", EncodeOptions(shard_size=50), threads=1)
     shutil.copytree(store / "index-flat", tmp_path / "other" / "index-flat")
     with pytest.raises(InputError, match="index-flat"):
-        search(tmp_path / "other", str(folder), tmp_path / "run", index="flat")
+        search(tmp_path / "other", str(folder), tmp_path / "other.run", index="flat")
