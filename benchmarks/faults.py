@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -59,8 +60,9 @@ def work_off(place: Path, number: int, seed: int) -> None:
         case = line.strip()
         try:
             outcome = KINDS[case.split("-")[0]](case, seed, place, place / f"work-{number}" / "w", warm)
-        except SystemExit as error:  # what is not broken does not work
-            outcome = Outcome(case, "", "", "", "", "traceback", str(error)[-1000:], 0, [])
+        except (SystemExit, Exception) as error:  # what is not broken does not work, or the campaign itself
+            traceback.print_exc()
+            outcome = Outcome(case, "", "", "", "", "traceback", f"not run: {error!r}"[-1000:], 0, [])
         replies.write(json.dumps(outcome.to_json()) + "\n")
         replies.flush()
 

@@ -96,16 +96,17 @@ def judge(
         return ("refused" if clear and names(last, done, by_option, arguments) else "refused unclearly"), last[-300:]
     if by_option:
         return ("silent difference" if done.shows else "other content"), "accepted"
-    if found == reference["results"]:
+    wanted = reference["results"]
+    if done.file.split("/")[0] not in OURS:  # a finished file that is kept and not read is the user's to look at
+        found, wanted = ({n: v for n, v in one.items() if n != f"in/{done.file}"} for one in (found, wanted))
+    if found == wanted:
         return "harmless", ""
     known = set(reference.get("stderr", "").splitlines())
     new = [line for line in [*lines, *ended.stdout.splitlines()] if line not in known]
     if warnings := [line for line in new if names(line, done, by_option, arguments)]:
         return "warned", warnings[0][-300:]
     if done.shows or done.file.split("/")[0] in OURS:
-        changed = sorted(
-            name for name in {*found, *reference["results"]} if found.get(name) != reference["results"].get(name)
-        )
+        changed = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
         return "silent difference", f"other {', '.join(changed)[:200]}"
     return "other content", ""
 
@@ -276,10 +277,10 @@ def _options(command: str) -> list[tuple[str, str, type]]:
     (function,) = (c.callback for c in known if c.callback.__name__.replace("_", "-") == (rest or [first])[0])
     listed = []
     for name, parameter in signature(function, eval_str=True).parameters.items():
-        hint, option = get_args(parameter.annotation)
+        hint, option = get_args(parameter.annotation) or (parameter.annotation, None)
         kinds = [kind for part in (hint, *get_args(hint)) for kind in (part, *get_args(part))]
         if bool not in kinds:
-            flags = [flag for flag in option.param_decls or () if flag.startswith("--")]
+            flags = [flag for flag in getattr(option, "param_decls", None) or () if flag.startswith("--")]
             flag = name if isinstance(option, ArgumentInfo) else (flags or ["--" + name.replace("_", "-")])[0]
             listed.append((name, flag, next((kind for kind in (int, float, Path) if kind in kinds), str)))
     return listed

@@ -32,9 +32,9 @@ TRAIN = "--batch-size 4 --seed 1 --set save_steps=1"
 SETUP = [
     "encode --dataset in/beir --model in/model --shard-size 8 --output in/store",
     "encode --dataset in/beir --model in/model --output in/indexed",
-    "search --store in/indexed --dataset in/beir --index flat --output in/indexed.run",
-    "search --store in/indexed --dataset in/beir --index hnsw --output in/indexed.run",
-    "search --store in/indexed --dataset in/beir --index sq8 --output in/indexed.run",
+    "search --store in/indexed --dataset in/beir --index flat --output in/flat.run",
+    "search --store in/indexed --dataset in/beir --index hnsw --output in/hnsw.run",
+    "search --store in/indexed --dataset in/beir --index sq8 --output in/sq8.run",
     "generate-queries --dataset in/beir --per-passage 1 --shard-documents 8 --output in/generated",
     "evaluate --dataset in/beir --model bm25 --model in/model --output in/evaluated",
     "compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output in/compared",
