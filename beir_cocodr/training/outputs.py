@@ -92,7 +92,7 @@ def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> T
             raise InputError(f"{output} already holds a trained model; choose another --output, or --resume to keep it")
         # A model that is there is the same wherever it would be trained now.
         _check_plan(output, record, replace(plan, precision=record.precision))
-        if started.is_file():  # of a run that died as it finished
+        if (output / CHECKPOINTS).is_dir():  # of a run that died as it finished
             shutil.rmtree(output / CHECKPOINTS)
         return record
     if started.is_file() and resume:
