@@ -70,7 +70,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)  # some libraries write files that shut everybody else out
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except IsADirectoryError as error:
+            raise InputError(f"{path} is a folder, where a file is to be written; move it away") from error
 
 
 @contextmanager

@@ -116,9 +116,9 @@ def names(line: str, done: Done, by_option: bool, arguments: list[str]) -> bool:
     if by_option:
         flag, _, value = done.what.partition("=")
         bare = flag.lstrip("-").replace("-", "_")
-        words = {flag, bare, bare.replace("_", " "), value.strip("'\"")[:60], done.file}
+        words = {flag, bare, bare.replace("_", " "), value.strip("'\"")[:60], repr(value)[1:60], done.file}
         return any(word and word.lower() in line.lower() for word in words)
-    paths = [word for word in arguments if "/" in word]
+    paths = [word.split(":")[-1] for word in arguments if "/" in word]
     return any(word in line for word in (*paths, Path(done.file).name))
 
 

@@ -317,7 +317,7 @@ _VOLATILE = re.compile(
     r"second|date$|^time|_time$|versions|machine|resumed_from|training_loss|loss$|bytes|created|per_s"
 )
 _TIMES = re.compile(r"\d+(\.\d+)?( ?s\b| seconds| minutes)|20\d\d-\d\d-\d\d[T\d:.+Z-]*")
-_LEFT_OUT = {"README.md", "training_args.bin", ".lock"}
+_LEFT_OUT = {"README.md", "training_args.bin", ".lock", "checksums"}
 
 
 def results(work: Path, outputs: list[str], stdout: str = "") -> dict[str, str]:
@@ -326,7 +326,7 @@ def results(work: Path, outputs: list[str], stdout: str = "") -> dict[str, str]:
     for name in outputs:
         folder = work / name
         for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder] if folder.is_file() else []:
-            if path.is_file() and path.name not in _LEFT_OUT and path.suffix != ".png":
+            if path.is_file() and not _LEFT_OUT & {*path.parts} and path.suffix != ".png":
                 found[path.relative_to(work).as_posix()] = _digest(path, work)
     if not found:
         text = _TIMES.sub("", stdout.replace(str(work), "@"))
@@ -342,7 +342,7 @@ def _digest(path: Path, work: Path) -> str:
             lines = [text] if path.suffix == ".json" else text.splitlines()
             made = [json.dumps(_stable(json.loads(line)), sort_keys=True) for line in lines]
             text = "\n".join(made)
-        except ValueError:
+        except (ValueError, RecursionError):
             text = _TIMES.sub("", text)
         content = text.encode()
     return hashlib.sha256(content).hexdigest()[:16]

@@ -60,9 +60,15 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
+_LONGEST = 1_000
+
+
 def _fail(message: str) -> int:
+    line = " ".join(message.split())
+    if len(line) > _LONGEST:  # an id can be a megabyte; what is at fault stands first, the way out last
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
     with suppress(OSError):  # nobody listens
-        print("error: " + " ".join(message.split()), file=sys.stderr)
+        print("error: " + line, file=sys.stderr)
     return 2
 
 
