@@ -62,6 +62,13 @@ def test_a_file_appears_when_it_is_complete(tmp_path):
     assert (tmp_path / "c.npy").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+def test_a_folder_where_a_file_goes_is_named_and_stays(tmp_path):
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(InputError, match=r"a\.json.*folder"):
+        write_text(tmp_path / "a.json", "{}")
+    assert names(tmp_path) == ["a.json"]
+
+
 def test_a_draft_takes_its_name_at_the_end(tmp_path):
     output = tmp_path / "o"
     with draft_folder(output) as draft:

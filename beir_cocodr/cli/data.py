@@ -46,6 +46,9 @@ def _part(shard: str) -> tuple[int, int]:
     return int(number), int(parts)
 
 
+_DAY = 86_400
+
+
 def doctor(
     hub_timeout: Annotated[float, Option(help="Seconds to wait for the hub.", min=0.1)] = 3.0,
     as_json: options.Json = False,
@@ -54,6 +57,8 @@ def doctor(
     from beir_cocodr.doctor import doctor as run
     from beir_cocodr.report.terminal import doctor_table
 
+    if not hub_timeout < _DAY:
+        raise InputError(f"--hub-timeout has to be below {_DAY} seconds, not {hub_timeout}")
     found = run(hub_timeout)
     if as_json:
         print_json(asdict(found))

@@ -30,6 +30,25 @@ def test_help(capsys, command):
     assert "Usage: beir-cocodr" in out
 
 
+def test_a_line_about_a_long_id_is_short_and_keeps_both_its_ends(capsys, tmp_path, beir_folder):
+    qrels = tmp_path / "qrels"
+    qrels.mkdir()
+    for name in ("corpus", "queries"):
+        (tmp_path / f"{name}.jsonl").write_bytes((beir_folder / f"{name}.jsonl").read_bytes())
+    (qrels / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "q" * 100_000 + "\td1\t1\n")
+    status, _, err = run(capsys, "evaluate", "--dataset", str(tmp_path), "--model", "bm25", "--output", str(tmp_path))
+    assert status == 2
+    assert "test.tsv" in err[:400]
+    assert len(err.splitlines()[-1]) < 1_100
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_doctor_waits_no_endless_time(capsys, value):
+    status, _, err = run(capsys, "doctor", "--hub-timeout", value)
+    assert status == 2
+    assert "hub-timeout" in err
+
+
 def bad(folder: Path, tmp_path: Path) -> dict[str, list[str]]:
     output = ["--output", str(tmp_path / "o")]
     data = ["--dataset", str(folder)]

@@ -197,6 +197,15 @@ def test_killed_and_resumed_it_is_the_same_as_uninterrupted(beir_folder, tiny_t5
     assert len({query["text"] for query in lines(killed)}) > record.counts["passages"]
 
 
+def test_what_a_killed_run_left_half_written_is_removed(beir_folder, tmp_path):
+    generate_queries(beir_folder, "lexical", tmp_path, SMALL)
+    left = [folder / ".unfinished-0" for folder in (tmp_path, tmp_path / "qrels")]
+    for folder in left:
+        folder.mkdir()
+    generate_queries(beir_folder, "lexical", tmp_path, SMALL)
+    assert not any(folder.exists() for folder in left)
+
+
 def test_a_sample_of_passages_is_the_same_for_all_processes(whole, beir_folder, tmp_path):
     options = GenerationOptions(passage_tokens=30, shard_documents=5, max_passages=20)
     record = generate_queries(beir_folder, "lexical", tmp_path / "one", options)
