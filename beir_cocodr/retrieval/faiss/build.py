@@ -275,7 +275,9 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
     }
     try:
         with draft_folder(folder, replace=True) as draft:
-            import_faiss().write_index(parts.index, str(draft / INDEX))
+            faiss = import_faiss()
+            with (draft / INDEX).open("wb") as file:  # on a full disk faiss itself would write to stderr, too
+                faiss.write_index(parts.index, faiss.PyCallbackIOWriter(file.write))
             parts.transform.save(draft / TRANSFORM)
             if parts.remainders is not None:
                 np.save(draft / REMAINDERS, parts.remainders)
