@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import CLOCK_TICK_NS, atomic_path, unfinished, write_text
+from beir_cocodr.io import CHECKSUMS, CLOCK_TICK_NS, atomic_path, unfinished, write_text
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-CHECKSUMS = "checksums"
 
 # Read at a time: what is hashed is still in the processor's cache.
 _BLOCK = 1 << 18

@@ -119,6 +119,14 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
         np.save(file, array)
 
 
+def parse_json(text: str) -> Any:
+    """What is written as JSON; a ``ValueError`` also where it is nested too deeply to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def output_folder(path: Path, utf8: bool = False) -> Path:
     """Make a folder for results; ``InputError`` where it cannot be made or written to, or see :func:`check_name`."""
     check_name("the output", path, utf8)
@@ -214,12 +222,17 @@ def sole_writer(folder: Path) -> Iterator[None]:
         yield
         return
     with locked(folder, wait=False), _holding(folder):
-        remove_unfinished(folder)
+        for place in (folder, folder / CHECKSUMS):
+            remove_unfinished(place)
         try:
             yield
         finally:
-            remove_unfinished(folder)  # processes that were started for the writing may have died
+            for place in (folder, folder / CHECKSUMS):  # processes that were started for the writing may have died
+                remove_unfinished(place)
 
+
+#: The folder of the checksums of the files of a folder, see :mod:`beir_cocodr.checksums`.
+CHECKSUMS = "checksums"
 
 #: Beside results: which run they are of, and which files are its own.
 RUN_FILE = "run.json"
@@ -263,7 +276,7 @@ def _read_run(folder: Path) -> tuple[object, set[str]]:
     not on record.
     """
     try:
-        content = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+        content = parse_json((folder / RUN_FILE).read_text(encoding="utf-8"))
         return content["run"], {RUN_FILE, *map(str, content["files"])}
     except (OSError, ValueError, KeyError, TypeError):
         names = {path.name for path in folder.iterdir()}

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import Json as Json
-from beir_cocodr.io import write_text
+from beir_cocodr.io import parse_json, write_text
 
 _PACKAGES = (
     *("beir-cocodr", "torch", "transformers", "sentence-transformers", "beir"),
@@ -94,7 +94,7 @@ class Record:
     def read(cls, path: Path) -> Self:
         """Read the record from a file; ``InputError`` where there is none or its content is not this record's."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from error
         except ValueError as error:

@@ -94,7 +94,7 @@ def judge(
         errors = [line for line in lines if line.startswith("error: ")]
         clear = len(errors) == 1 and errors[0] == last and len(last) <= LONGEST
         return ("refused" if clear and names(last, done, by_option, arguments) else "refused unclearly"), last[-300:]
-    if by_option:
+    if by_option and found != reference["results"]:
         return ("silent difference" if done.shows else "other content"), "accepted"
     wanted = reference["results"]
     if done.file.split("/")[0] not in OURS:  # a finished file that is kept and not read is the user's to look at
@@ -116,7 +116,15 @@ def names(line: str, done: Done, by_option: bool, arguments: list[str]) -> bool:
     if by_option:
         flag, _, value = done.what.partition("=")
         bare = flag.lstrip("-").replace("-", "_")
-        words = {flag, bare, bare.replace("_", " "), value.strip("'\"")[:60], repr(value)[1:60], done.file}
+        words = {
+            flag,
+            bare,
+            *(["dataset"] if bare in _DATASETS else []),
+            bare.replace("_", " "),
+            value.strip("'\"")[:60],
+            repr(value)[1:60],
+            done.file,
+        }
         return any(word and word.lower() in line.lower() for word in words)
     paths = [word.split(":")[-1] for word in arguments if "/" in word]
     return any(word in line for word in (*paths, Path(done.file).name))
@@ -161,6 +169,7 @@ def _state(part: Path) -> dict[str, tuple[int, int]]:
     if part.is_symlink() or not part.exists():
         return {}
     files = [part] if part.is_file() else [p for p in part.rglob("*") if p.is_file() and not p.is_symlink()]
+    files = [p for p in files if p.name != ".lock"]
     return {p.relative_to(part).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns) for p in files}
 
 
@@ -168,13 +177,17 @@ def _state(part: Path) -> dict[str, tuple[int, int]]:
 _FREE = {"query_prompt", "document_prompt", "title_separator", "prefix", "prompt", "base_id", "language", "query"}
 
 # How long a run takes is for the user to say.
+_DATASETS = {"dataset", "corpus", "source", "target", "train", "test", "ood"}
 _AMOUNTS = {"max_steps", "epochs", "mlm_steps", "hub_timeout", "samples", "per_passage"}
 
 NEVER = {
-    int: ["abc", "", "1.5", "nan", "inf", "0x10", "--", "1e3", "9" * 400],
+    int: ["abc", "", "1.5", "nan", "inf", "0x10", "--", "1e3"],
     float: ["abc", "", "nan", "-nan", "inf", "-inf", "1,5", "--"],
 }
-MAYBE = {int: ["-1", "0", "-2147483649", "4294967296", "18446744073709551616"], float: ["-1", "0", "-1e-9", "1e308"]}
+MAYBE = {
+    int: ["-1", "0", "-2147483649", "4294967296", "18446744073709551616", "9" * 70],
+    float: ["-1", "0", "-1e-9", "1e308"],
+}
 LARGE = ["1000000000", "1000000000000000000"]
 
 STRINGS = ["", " ", "nonsense", "x" * 5000, "../../etc", "\udcff\udcfe", "a\nb", "🦆" * 300, "-", "null", "%s%n", "{}"]
@@ -223,6 +236,7 @@ def break_option(
     name, flag, typed = rng.choice(_options(scenario.command))
     if flag == "--output":
         value, shows = _bad_output(work, scenario.parts, rng), False
+        value = rng.choice(_CLOSED) if scenario.options else value
     else:
         value, shows = bad_value(name, typed, rng)
     if flag in arguments:
@@ -260,6 +274,10 @@ def _bad_output(work: Path, parts: list[str], rng: random.Random) -> str:
     places = ["file", "file/below", "taken", "taken/mine.txt", "loop", "", ".", "x" * 300, "a/" * 2100, "new ü/\n"]
     places += ["/proc/nothing", "/sys/nothing", "/dev/null", "/dev/full", "\udcff\udcfe"]
     return rng.choice([*places, *(f"in/{part}" for part in parts)])
+
+
+#: Of a command that must not run whole: what cannot be written to.
+_CLOSED = ["file", "file/below", "taken/mine.txt", "loop", "x" * 300, "a/" * 2100, "/proc/nothing", "/dev/null"]
 
 
 def _kind(value: object) -> type:

@@ -51,7 +51,7 @@ SETUP = [
 INTERRUPTED = [
     (
         f"finetune --dataset in/beir --model in/model --max-steps 30 {TRAIN} --output in/interrupted",
-        "in/interrupted/checkpoints/checkpoint-2/trainer_state.json",
+        "in/interrupted/checkpoints/checkpoint-2/complete.json",
     )
 ]
 

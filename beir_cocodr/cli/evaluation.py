@@ -62,7 +62,7 @@ def compare(
         dataset,
         output,
         split,
-        measures or DEFAULT_MEASURES,
+        DEFAULT_MEASURES if measures is None else measures,
         labels,
         identical_ids,
         samples=samples,
@@ -79,7 +79,7 @@ def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: 
     from beir_cocodr.evaluation.parity_tools import PARITY_MEASURES
     from beir_cocodr.report.evaluation_tables import parity_tables
 
-    record = parity(run, dataset, split, measures or PARITY_MEASURES)
+    record = parity(run, dataset, split, PARITY_MEASURES if measures is None else measures)
     if output is not None:
         record.write(output / "parity.json")
     print_record(record, as_json, parity_tables)

@@ -42,6 +42,8 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
     name = str(dataset)
     if not name.strip():
         raise InputError("the dataset has no name; give a folder, a file, irds:ID or a BEIR name")
+    if not split.strip():
+        raise InputError(f"the split of {name} has no name; give one such as test, or leave the option out")
     check_name("dataset", name)
     check_name("split", split)
     path = Path(dataset)

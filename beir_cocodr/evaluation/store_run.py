@@ -12,7 +12,7 @@ from typing import cast, get_args
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
-from beir_cocodr.io import output_folder, write_text
+from beir_cocodr.io import output_folder, parse_json, write_text
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions
@@ -146,7 +146,7 @@ def _check_run(output: Path, settings: Json, overwrite: bool) -> None:
     if not output.exists():
         return
     try:
-        before = json.loads(_record_of(output).read_text(encoding="utf-8"))
+        before = parse_json(_record_of(output).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         before = None
     now = json.loads(json.dumps(settings))  # as it looks when read back

@@ -26,7 +26,7 @@ from beir_cocodr.data.beir_folder import link_beside
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_writer
+from beir_cocodr.io import atomic_writer, parse_json
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.ranking import Retriever
@@ -123,7 +123,7 @@ class QueryShards:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    yield json.loads(line)
+                    yield parse_json(line)
                 except ValueError as error:
                     raise InputError(f"{path}:{number} is damaged; delete the file and run again") from error
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from beir_cocodr.data.collection import Collection, resolve_source
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root, json_sha256, text_sha256, write_text
+from beir_cocodr.io import cache_root, json_sha256, parse_json, text_sha256, write_text
 from beir_cocodr.records import Record
 
 log = logging.getLogger(__name__)
@@ -291,7 +291,7 @@ def remembered_outputs() -> list[Path]:
     found = []
     for note in (cache_root() / "resampled").glob("*.json"):
         try:
-            folder = Path(json.loads(note.read_text(encoding="utf-8"))["folder"])
+            folder = Path(parse_json(note.read_text(encoding="utf-8"))["folder"])
             found.append((note.stat().st_mtime_ns, folder))
         except (OSError, ValueError, KeyError, TypeError):
             log.warning("%s cannot be read and is passed over", note)

@@ -150,10 +150,15 @@ def warn_if_crowded(devices: Sequence[str], threads: int) -> None:
         )  # fmt: skip
 
 
+_MOST_PROCESSES = 1_024
+
+
 def device_list(device: str | None, processes: int) -> list[str]:
     """A device for each process, at least 1: GPUs in turn where none is named, or just "cuda"; else all on the same."""
     if processes < 1:
         raise InputError(f"{processes} processes can do nothing; give at least 1")
+    if processes > _MOST_PROCESSES:
+        raise InputError(f"{processes} processes are too many; give at most {_MOST_PROCESSES}")
     check_device(device)
     if device in (None, "cuda") and torch.cuda.is_available():
         return [f"cuda:{number % torch.cuda.device_count()}" for number in range(processes)]

@@ -32,6 +32,7 @@ from beir_cocodr.io import (
     draft_folder,
     file_sha256,
     files_sha256,
+    parse_json,
     remove_unfinished,
     save_array,
     unfinished,
@@ -276,7 +277,7 @@ class Rounds(TrainerCallback):
     def _record(self, number: int) -> dict[str, Any]:
         file = self.folder / str(number) / "round.json"
         try:
-            record: dict[str, Any] = json.loads(file.read_text())
+            record: dict[str, Any] = parse_json(file.read_text())
             if not all(isinstance(record[name], (int, float)) for name in (_MEASURE, *LIST_COUNTS)):
                 raise ValueError("a count is no number")
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -25,7 +25,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.distributed import join_processes, on_main, rank
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
-from beir_cocodr.io import atomic_writer, write_text
+from beir_cocodr.io import atomic_writer, parse_json, write_text
 from beir_cocodr.losses.coco import infonce
 from beir_cocodr.losses.dro import ClusterLoss
 from beir_cocodr.models.cocodr import COCODR
@@ -379,6 +379,6 @@ class ClusterLog(TrainerCallback):
 def _before(line: str, step: int) -> bool:
     """False for lines after ``step``, and for one that was being written when the run died."""
     try:
-        return bool(json.loads(line)["step"] <= step)
+        return bool(parse_json(line)["step"] <= step)
     except ValueError:
         return False

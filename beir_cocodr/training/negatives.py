@@ -24,7 +24,7 @@ from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import draft_folder, output_folder, remove_unfinished, write_text
+from beir_cocodr.io import draft_folder, output_folder, parse_json, remove_unfinished, write_text
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
@@ -336,7 +336,7 @@ def _saved(folder: Path, identity: Json) -> MinedNegatives | None:
 
 def _read(folder: Path) -> tuple[Json, MinedNegatives]:
     """The identity of a finished mining and its result; whatever is wrong with it raises."""
-    record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+    record = parse_json((folder / _RECORD).read_text(encoding="utf-8"))
     rows, embeddings = (np.load(folder / file, mmap_mode="r") for file in (_ROWS, _EMBEDDINGS))
     if not len(rows) == len(embeddings) == len(record["queries"]):
         raise ValueError("its files are of different lengths")

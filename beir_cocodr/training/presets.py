@@ -6,7 +6,6 @@ Nothing here imports torch: the command line's help is made from these tables.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import parse_json
 from beir_cocodr.records import Json
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, TrainingOptions
 
@@ -133,7 +133,7 @@ def _assigned(kind: type[DataclassInstance], assignment: str) -> tuple[str, Any]
     if not equals or name not in names:
         raise InputError(f"--set {assignment}: give NAME=VALUE with a name of {', '.join(names)}")
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         value = text
     hint = get_type_hints(kind)[name]

@@ -41,7 +41,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_path, file_sha256, files_sha256, write_text
+from beir_cocodr.io import atomic_path, file_sha256, files_sha256, parse_json, write_text
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import Json, versions
 from beir_cocodr.training.options import TrainingOptions
@@ -430,8 +430,8 @@ def _is_complete(checkpoint: Path, stateful: bool) -> bool:
     """
     try:
         if (seal := checkpoint / SEAL_FILE).is_file():
-            return all(file_sha256(checkpoint / name) == hash for name, hash in json.loads(seal.read_text()).items())
-        json.loads((checkpoint / "trainer_state.json").read_text())
+            return all(file_sha256(checkpoint / name) == hash for name, hash in parse_json(seal.read_text()).items())
+        parse_json((checkpoint / "trainer_state.json").read_text())
     except (OSError, ValueError, AttributeError):
         return False
     return not stateful or (checkpoint / LOSS_FILE).is_file()

@@ -7,7 +7,6 @@ anew (:class:`HeldOutRetrievers`).
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQueries, hold_out_crops, lexical_queries
 from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
+from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
 from beir_cocodr.provenance import TrainingRecord, training_lineage
 from beir_cocodr.records import CollectionProvenance, Json
@@ -98,7 +98,7 @@ def _queries(folder: Path) -> Iterator[str]:
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield str(json.loads(line)["text"])
+                yield str(parse_json(line)["text"])
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{file}:{number} is no query ({error!r}); generate the queries again") from error
 

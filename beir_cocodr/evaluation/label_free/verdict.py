@@ -5,7 +5,6 @@ it: a comparison of models without labels, and which model of an adaptation to u
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import math
 import tempfile
@@ -32,6 +31,7 @@ from beir_cocodr.evaluation.records import (
     indistinguishable,
 )
 from beir_cocodr.evaluation.runs import file_names, write_run
+from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.ranking import Results
 
@@ -52,7 +52,7 @@ NOT_CALIBRATED = (
 def load_calibration(path: Path = CALIBRATION_FILE) -> Calibration | None:
     """The calibration in a file, None where it has none yet; ``InputError`` if it is missing or not one of ours."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         if isinstance(content, dict) and not content.get("calibrated", True):
             return None
         return Calibration.from_json(content, path)

@@ -4,7 +4,6 @@ that was judged, where it is at hand.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, EvaluationRecord, PairedTest
+from beir_cocodr.io import parse_json
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
 
 _CLUSTERS = "cluster_weights.jsonl"
@@ -91,7 +91,7 @@ def _lines(file: Path) -> list[ClusterWeights]:
     lines: list[ClusterWeights] = []
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             line = ClusterWeights(int(content["step"]), [float(w) for w in content["weights"]])
             if not line.weights or len(line.weights) != len((lines or [line])[0].weights):
                 raise ValueError("another number of clusters than in the line before")
@@ -103,7 +103,7 @@ def _lines(file: Path) -> list[ClusterWeights]:
 
 def _curves(file: Path) -> list[CurvePoint]:
     try:
-        points = json.loads(file.read_text(encoding="utf-8"))
+        points = parse_json(file.read_text(encoding="utf-8"))
         if not isinstance(points, list):
             raise TypeError("no list")
         return [CurvePoint(point.pop("model"), point.pop("dataset"), point) for point in points]

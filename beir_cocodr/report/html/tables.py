@@ -24,6 +24,7 @@ from beir_cocodr.evaluation.records import (
     PairedTest,
     PairVerdict,
 )
+from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.report.html.outputs import CurvePoint, LabelledEvaluation, Trained
 from beir_cocodr.report.text import capitalized, describe_pseudo_queries, format_number, p_value, signed, span
@@ -362,7 +363,7 @@ class _Paper:
 
 def _paper(file: Path | Traversable) -> _Paper:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read ({error}); write it again, or take it away") from error
     first, fifth = content.get("table1", {}), content.get("table5", {})

@@ -28,6 +28,7 @@ from beir_cocodr.io import (
     file_sha256,
     is_incidental,
     output_folder,
+    parse_json,
     sole_writer,
     unfinished,
     write_text,
@@ -461,7 +462,7 @@ def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[
     now |= {f"{name}_sha256": content_sha256(path) for name, path in contents.items()}
     if (file := output / _SETTINGS_FILE).is_file() and any((output / name).is_dir() for name in ("cells", "models")):
         try:
-            then = dict(json.loads(file.read_text()))
+            then = dict(parse_json(file.read_text()))
         except (ValueError, TypeError) as error:
             raise InputError(f"{file} is damaged ({error}); choose another --output") from error
         if lacking := [name for name in now if name not in then]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from beir_cocodr import checksums
 from beir_cocodr.disk import DiskFull
 from beir_cocodr.errors import InputError, first_line
-from beir_cocodr.io import draft_folder
+from beir_cocodr.io import draft_folder, parse_json
 from beir_cocodr.models.kl import Folding, VectorTransform
 from beir_cocodr.retrieval.faiss.transform import (
     QUANTISED,
@@ -334,7 +334,7 @@ def _verify(folder: Path) -> None:
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS
     try:
-        settings = json.loads(path.read_text())
+        settings = parse_json(path.read_text())
         known = {"format", "count", "width", "options", "layout", "prior_apart", "key", "recall", "faiss"}
         if settings["format"] != _FORMAT or not known <= set(settings):
             raise KeyError("format")
