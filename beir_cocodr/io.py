@@ -42,12 +42,13 @@ CLOCK_TICK_NS = 20_000_000
 
 
 @contextmanager
-def unfinished(folder: Path) -> Iterator[Path]:
-    """A new folder in ``folder``, which is made if need be; removed at the end with what is left in it.
+def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
+    """A new folder in ``folder``, which is made if need be; removed at the end with what is left in it. Its name has
+    the ``mark``.
 
     Where the disk is full, :class:`~beir_cocodr.disk.DiskFull` names ``folder``, whatever a library raises.
     """
-    place = folder / f"{UNFINISHED}{uuid4().hex}"
+    place = folder / f"{UNFINISHED}{mark}{uuid4().hex}"
     with naming_full_disk(folder):
         place.mkdir(parents=True)
         try:
@@ -160,7 +161,10 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
     output = output.absolute()
     with ExitStack() as stack:
         try:
-            place = stack.enter_context(unfinished(output.parent))
+            mark = f"{text_sha256(output.name)[:16]}-"
+            _remove_dead(output, mark)
+            place = stack.enter_context(unfinished(output.parent, mark))
+            stack.enter_context(locked(place))
         except OSError as error:
             raise InputError(f"{output} cannot be made: {error.strerror}; choose another --output") from error
         draft, former = place / "new", place / "former"
@@ -177,6 +181,19 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
             if former.is_dir():
                 former.replace(output)
             raise
+
+
+def _remove_dead(output: Path, mark: str) -> None:
+    """Remove the drafts of an output that no process holds any more; what one of them was about to replace is put
+    back.
+    """
+    for place in output.parent.glob(f"{UNFINISHED}{mark}*"):
+        with suppress(OSError, Timeout):
+            if (place / _LOCK).is_file():
+                with FileLock(place / _LOCK, timeout=0):
+                    if (place / "former").is_dir() and not output.exists():
+                        (place / "former").replace(output)
+                    shutil.rmtree(place)
 
 
 @contextmanager

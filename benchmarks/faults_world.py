@@ -317,6 +317,7 @@ _VOLATILE = re.compile(
     r"second|date$|^time|_time$|versions|machine|resumed_from|training_loss|loss$|bytes|created|per_s"
 )
 _TIMES = re.compile(r"\d+(\.\d+)?( ?s\b| seconds| minutes)|20\d\d-\d\d-\d\d[T\d:.+Z-]*")
+_SOURCE = re.compile(r'<meta name="source"[^>]*>')  # a hash of full paths, among others
 _LEFT_OUT = {"README.md", "training_args.bin", ".lock", "checksums"}
 
 
@@ -343,7 +344,7 @@ def _digest(path: Path, work: Path) -> str:
             made = [json.dumps(_stable(json.loads(line)), sort_keys=True) for line in lines]
             text = "\n".join(made)
         except (ValueError, RecursionError):
-            text = _TIMES.sub("", text)
+            text = _SOURCE.sub("", _TIMES.sub("", text))
         content = text.encode()
     return hashlib.sha256(content).hexdigest()[:16]
 

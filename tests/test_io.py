@@ -110,6 +110,22 @@ def hold(folder: Path, seconds: float) -> subprocess.Popen[str]:
     return process
 
 
+def test_drafts_of_killed_processes_are_removed_and_what_they_moved_is_put_back(tmp_path):
+    """Those that a process still holds stay."""
+    output = tmp_path / "o"
+    program = "import os, sys; from pathlib import Path; from beir_cocodr.io import draft_folder\n"
+    program += "with draft_folder(Path(sys.argv[1]), replace=True) as draft:\n    "
+    for killed in ("os._exit(1)", "Path(sys.argv[1]).replace(draft.with_name('former')); os._exit(1)"):
+        subprocess.run([sys.executable, "-c", program + killed, str(output)], check=False)
+        assert len(names(tmp_path)) == 1
+        with draft_folder(output, replace=True) as draft:
+            (draft / "a").write_text("first")
+            with draft_folder(output, replace=True):
+                assert draft.is_dir()
+        assert names(tmp_path) == ["o"]
+    assert (output / "a").read_text() == "first"
+
+
 def test_a_lock_holds_against_others_until_its_process_ends(tmp_path):
     process = hold(tmp_path, 60)
     with pytest.raises(InputError, match="another process writes"), locked(tmp_path, wait=False):
