@@ -1,4 +1,4 @@
-"""Ways to break a file or a folder: cut, flipped, emptied, foreign, of wrong types, huge, missing, twice there.
+"""Ways to break a file: cut, flipped, emptied, foreign, of wrong types, huge, missing, twice there.
 
 Each is a function of the path and a generator of random numbers that returns what it did, or None where it does not
 apply. The tables say which damage shows in the file itself (a broken JSON, a tensor that is missing, a line that stands
@@ -12,27 +12,33 @@ import json
 import os
 import pickle
 import random
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+TEXTS = (".json", ".jsonl", ".tsv", ".run", ".txt")
 
 Damage = Callable[[Path, random.Random], "str | None"]
 
 
-@dataclass(frozen=True)
-class Done:
-    """What was done to which file of a part; ``shows`` says whether the file itself gives it away."""
-
-    file: str
-    what: str
-    shows: bool
+class Plausible(str):
+    """What was done, where the file could as well have been made so: another value of the same type, or a file that not
+    every folder has.
+    """
 
 
-def _write(path: Path, content: bytes) -> None:
+#: Files without which a folder is another one that is whole.
+OPTIONAL = {
+    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "text_format.json"),
+    *("tokenizer_config.json", "special_tokens_map.json", "training.json", "run.json", "README.md"),
+}
+
+
+def without(path: Path, what: str) -> str:
+    return Plausible(what) if path.name in OPTIONAL else what
+
+
+def write(path: Path, content: bytes) -> None:
     path.unlink()
     path.write_bytes(content)
 
@@ -45,7 +51,7 @@ def cut(path: Path, rng: random.Random) -> str | None:
     at = rng.randrange(1, len(content) - 2)
     while at > 1 and content[at - 1 : at + 1].count(b"\n"):
         at -= 1
-    _write(path, content[:at])
+    write(path, content[:at])
     return f"cut after byte {at} of {len(content)}"
 
 
@@ -55,7 +61,7 @@ def flip(path: Path, rng: random.Random) -> str | None:
         return None
     at, bit = rng.randrange(len(content)), rng.randrange(8)
     content[at] ^= 1 << bit
-    _write(path, bytes(content))
+    write(path, bytes(content))
     return f"bit {bit} of byte {at} flipped"
 
 
@@ -66,7 +72,7 @@ def flip_head(path: Path, rng: random.Random) -> str | None:
         return None
     at = rng.randrange(min(128, len(content)))
     content[at] ^= 1 + rng.randrange(255)
-    _write(path, bytes(content))
+    write(path, bytes(content))
     return f"byte {at} changed"
 
 
@@ -76,17 +82,18 @@ def zeros(path: Path, rng: random.Random) -> str | None:
         return None
     at = rng.randrange(len(content) - 32)
     content[at : at + 32] = bytes(32)
-    _write(path, bytes(content))
-    return f"32 zeros from byte {at}"
+    write(path, bytes(content))
+    what = f"32 zeros from byte {at}"
+    return what if path.suffix in TEXTS else Plausible(what)
 
 
 def empty(path: Path, rng: random.Random) -> str | None:
-    _write(path, b"")
+    write(path, b"")
     return "emptied"
 
 
 def garbage(path: Path, rng: random.Random) -> str | None:
-    _write(path, rng.randbytes(max(16, min(4096, path.stat().st_size))))
+    write(path, rng.randbytes(max(16, min(4096, path.stat().st_size))))
     return "random bytes"
 
 
@@ -108,7 +115,7 @@ def foreign(path: Path, rng: random.Random) -> str | None:
             ("an object", b"{}\n"),
         ]
     )
-    _write(path, content)
+    write(path, content)
     return f"{name} in its place"
 
 
@@ -121,13 +128,13 @@ def appended(path: Path, rng: random.Random) -> str | None:
 def not_text(path: Path, rng: random.Random) -> str | None:
     content = path.read_bytes()
     at = rng.randrange(len(content) + 1)
-    _write(path, content[:at] + b"\xff\xfe\x80" + content[at:])
+    write(path, content[:at] + b"\xff\xfe\x80" + content[at:])
     return f"not UTF-8 at byte {at}"
 
 
 def missing(path: Path, rng: random.Random) -> str | None:
     path.unlink()
-    return "missing"
+    return without(path, "missing")
 
 
 def as_folder(path: Path, rng: random.Random) -> str | None:
@@ -145,7 +152,7 @@ def loop(path: Path, rng: random.Random) -> str | None:
 def dangling(path: Path, rng: random.Random) -> str | None:
     path.unlink()
     path.symlink_to("nowhere")
-    return "a link to nowhere"
+    return without(path, "a link to nowhere")
 
 
 def unreadable(path: Path, rng: random.Random) -> str | None:
@@ -199,9 +206,13 @@ def _changed(content: Any, rng: random.Random, values: list[Any]) -> str | None:
     named = ".".join(map(str, (*above, last)))[:60]
     if choice is ...:
         del inner[last]
-        return f"{named} left out"
+        return Plausible(f"{named} left out")
     before, inner[last] = inner[last], choice
-    return None if type(before) is type(choice) and before == choice else f"{named} is {str(choice)[:20]!r}"
+    if type(before) is type(choice) and before == choice:
+        return None
+    what = f"{named} is {str(choice)[:20]!r}"
+    finite = all(type(value) in (int, float) and abs(value) < float("inf") for value in (before, choice))
+    return Plausible(what) if choice is None or finite or type(before) is type(choice) is not float else what
 
 
 def json_wrong(path: Path, rng: random.Random) -> str | None:
@@ -215,12 +226,12 @@ def json_huge(path: Path, rng: random.Random) -> str | None:
 def _json(path: Path, rng: random.Random, values: list[Any]) -> str | None:
     content = json.loads(path.read_text())
     if what := _changed(content, rng, values):
-        _write(path, json.dumps(content, indent=2).encode())
+        write(path, json.dumps(content, indent=2).encode())
     return what
 
 
 def json_deep(path: Path, rng: random.Random) -> str | None:
-    _write(path, b"[" * 100_000 + b"]" * 100_000)
+    write(path, b"[" * 100_000 + b"]" * 100_000)
     return "brackets 100,000 deep"
 
 
@@ -228,7 +239,7 @@ def json_unknown(path: Path, rng: random.Random) -> str | None:
     content = json.loads(path.read_text())
     if not isinstance(content, dict):
         return None
-    _write(path, json.dumps(content | {"surprise": 1}).encode())
+    write(path, json.dumps(content | {"surprise": 1}).encode())
     return "a key more"
 
 
@@ -246,7 +257,7 @@ def _line(path: Path, rng: random.Random, change: Callable[[bytes], list[bytes]]
     at = rng.randrange(len(lines)) if lines else 0
     if lines:
         lines[at : at + 1] = change(lines[at])
-    _write(path, b"".join(lines))
+    write(path, b"".join(lines))
     return at + 1
 
 
@@ -276,7 +287,7 @@ def last_lines(path: Path, rng: random.Random) -> str | None:
     if len(lines) < 2:
         return None
     at = rng.randrange(1, len(lines))
-    _write(path, b"".join(lines[:at]))
+    write(path, b"".join(lines[:at]))
     return f"cut after line {at} of {len(lines)}"
 
 
@@ -294,23 +305,26 @@ def line_value(path: Path, rng: random.Random) -> str | None:
                 ["", "nan", "inf", "-1", "1e400", "text", "a b", "9" * 30, "\u2028", "1\t2", "\x00", None]
             )
             cells[at : at + 1] = [] if value is None else [value]
-            done.append(f"cell {at + 1} is {value!r}")
+            what = f"cell {at + 1} is {value!r}"
+            done.append(Plausible(what) if value in ("-1", "text", "9" * 30) else what)
             return [("\t" if b"\t" in line else " ").join(cells).encode() + b"\n"]
         what = _changed(content, rng, [*WRONG, "x" * 100_000, "\ud800", "\x00", " ", 10**400])
         done.append(what or "nothing")
         return [json.dumps(content).encode() + b"\n"]
 
     number = _line(path, rng, change)
-    return f"line {number}: {done[0]}" if done and done[0] != "nothing" else None
+    if not done or done[0] == "nothing":
+        return None
+    return type(done[0])(f"line {number}: {done[0]}")
 
 
 def line_ends(path: Path, rng: random.Random) -> str | None:
-    _write(path, path.read_bytes().replace(b"\n", b"\r\n"))
+    write(path, path.read_bytes().replace(b"\n", b"\r\n"))
     return "CRLF line ends"
 
 
 def mark(path: Path, rng: random.Random) -> str | None:
-    _write(path, b"\xef\xbb\xbf" + path.read_bytes())
+    write(path, b"\xef\xbb\xbf" + path.read_bytes())
     return "a byte order mark"
 
 
@@ -327,184 +341,3 @@ LINES: list[tuple[Damage, bool]] = [
     (line_ends, False),
     (mark, False),
 ]
-
-
-def tensors(path: Path, rng: random.Random) -> str | None:
-    """A safetensors file that is whole and wrong."""
-    from safetensors.numpy import load_file, save_file
-
-    content = load_file(path)
-    name = rng.choice(sorted(content))
-    kind = rng.choice(["left out", "reshaped", "not a number", "infinite", "renamed", "as integers", "twice as wide"])
-    tensor = content.pop(name)
-    if kind == "renamed":
-        content[f"other.{name}"] = tensor
-    elif kind == "reshaped":
-        content[name] = tensor.reshape(-1)
-    elif kind in ("not a number", "infinite"):
-        content[name] = np.full_like(tensor, np.nan if kind[0] == "n" else np.inf)
-    elif kind == "as integers":
-        content[name] = tensor.astype(np.int64)
-    elif kind == "twice as wide":
-        content[name] = np.concatenate([tensor, tensor])
-    path.unlink()
-    save_file(content, path)
-    return f"tensor {name} {kind}"
-
-
-def array(path: Path, rng: random.Random) -> str | None:
-    """A numpy file that is whole and wrong."""
-    content = np.load(path)
-    kind = rng.choice(["shorter", "longer", "of another type", "of objects", "flat", "shuffled", "zeros", "nan"])
-    changed = {
-        "shorter": lambda: content[:-1],
-        "longer": lambda: np.concatenate([content, content[-1:]]),
-        "of another type": lambda: content.astype(np.int8),
-        "of objects": lambda: content.astype(object),
-        "flat": lambda: content.reshape(-1) if content.ndim > 1 else content[:, None],
-        "shuffled": lambda: content[::-1],
-        "zeros": lambda: np.zeros_like(content),
-        "nan": lambda: np.full(content.shape, np.nan),
-    }[kind]()
-    path.unlink()
-    np.save(path, changed, allow_pickle=True)
-    return f"an array {kind}"
-
-
-#: Of a config.json: what the weights cannot be, and code from outside.
-CONFIGS: list[dict[str, Any]] = [
-    {"num_hidden_layers": 4},
-    {"num_hidden_layers": 1},
-    {"num_hidden_layers": 0},
-    {"hidden_size": 32},
-    {"hidden_size": 17},
-    {"intermediate_size": 64},
-    {"num_attention_heads": 3},
-    {"vocab_size": 9},
-    {"vocab_size": 100_000},
-    {"vocab_size": 10**12},
-    {"max_position_embeddings": 4},
-    {"max_position_embeddings": 512},
-    {"model_type": "roberta", "architectures": ["RobertaModel"]},
-    {"model_type": "distilbert", "architectures": ["DistilBertModel"]},
-    {"model_type": "gpt2", "architectures": ["GPT2Model"]},
-    {"model_type": "nonsense"},
-    {"hidden_act": "nonsense"},
-    {"torch_dtype": "nonsense", "dtype": "nonsense"},
-    {"auto_map": {"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil", "AutoTokenizer": "evil.Evil"}},
-    {"quantization_config": {"quant_method": "nonsense"}},
-]
-
-
-def config(path: Path, rng: random.Random) -> str | None:
-    change = rng.choice(CONFIGS)
-    _write(path, json.dumps(json.loads(path.read_text()) | change).encode())
-    _evil_module(path.parent)
-    return f"config has {json.dumps(change)}"
-
-
-def modules(path: Path, rng: random.Random) -> str | None:
-    content = json.loads(path.read_text())
-    kind = rng.choice(["os.system", "evil.Evil", "sentence_transformers.models.Nonsense", "twice", "none", "turned"])
-    if kind == "twice":
-        content += content[-1:]
-    elif kind == "turned":
-        content = content[::-1]
-    elif kind == "none":
-        content = []
-    else:
-        content[rng.randrange(len(content))]["type"] = kind
-    _write(path, json.dumps(content).encode())
-    _evil_module(path.parent)
-    return f"modules: {kind}"
-
-
-#: Made by code that a model brings along, wherever it is run.
-EXECUTED = "EXECUTED"
-
-
-class _Evil:
-    def __reduce__(self) -> Any:
-        return os.mkdir, (EXECUTED,)
-
-
-def _evil_module(folder: Path) -> None:
-    (folder / "evil.py").write_text(f"import os\nos.makedirs({EXECUTED!r}, exist_ok=True)\nclass Evil: pass\n")
-
-
-def pickled(path: Path, rng: random.Random) -> str | None:
-    """Weights as a pickle that runs code."""
-    path.unlink()
-    kind = rng.choice(["a pickle", "a pickle of PyTorch"])
-    target = path.with_name("pytorch_model.bin")
-    if kind == "a pickle":
-        target.write_bytes(pickle.dumps(_Evil()))
-    else:
-        import torch
-
-        torch.save({"weight": _Evil()}, target)
-    return f"{kind} that runs code instead of weights"
-
-
-def folder_damage(part: Path, rng: random.Random) -> str:
-    """The whole part in another state."""
-    kind = rng.choice(["missing", "a file", "emptied", "another part", "a link to itself", "one folder deeper"])
-    if kind == "one folder deeper":
-        inner = part.with_name("inner")
-        part.rename(inner)
-        part.mkdir()
-        inner.rename(part / part.name)
-        return kind
-    shutil.rmtree(part)
-    if kind == "a file":
-        part.write_text("text\n")
-    elif kind == "emptied":
-        part.mkdir()
-    elif kind == "another part":
-        others = sorted(p for p in part.parent.iterdir() if p.is_symlink() and p.is_dir())
-        other = rng.choice(others)
-        shutil.copytree(other.resolve(), part, symlinks=True)
-        return f"a copy of {other.name}"
-    elif kind == "a link to itself":
-        part.symlink_to(part.name)
-    return f"folder {kind}"
-
-
-def damages(path: Path) -> list[tuple[Damage, bool]]:
-    """All that applies to a file, what is particular to its kind as often as what is not."""
-    special: list[tuple[Damage, bool]] = []
-    if path.suffix in (".jsonl", ".tsv", ".run", ".txt"):
-        special = LINES
-    elif path.suffix == ".json":
-        special = [*JSON, (not_text, True)]
-        if path.name == "config.json" and path.parent.name != "1_Pooling":
-            special = special + [(config, True)] * 6
-        if path.name == "modules.json":
-            special = special + [(modules, True)] * 3
-    elif path.suffix == ".safetensors":
-        special = [(tensors, True)] * 8 + [(pickled, True)] * 2
-    elif path.suffix == ".npy":
-        special = [(array, True)] * 6
-    return ANY + special
-
-
-def break_part(part: Path, rng: random.Random) -> Done:
-    """Break one file of a part, or the part itself; the choice and the damage are the generator's."""
-    if rng.random() < 0.05:
-        return Done(part.name, folder_damage(part, rng), True)
-    files = sorted(path for path in part.rglob("*") if path.is_file() and not path.name.startswith("."))
-    if part.is_file():
-        files = [part]
-    while True:
-        path = rng.choice(files)
-        damage, shows = rng.choice(damages(path))
-        if path.is_symlink():
-            content = path.read_bytes()
-            path.unlink()
-            path.write_bytes(content)
-        try:
-            what = damage(path, rng)
-        except Exception:  # what is another kind of file than its name is not broken in this way
-            what = None
-        if what is not None:
-            return Done(path.relative_to(part.parent).as_posix(), what, shows)

@@ -9,7 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
-from faults_damage import EXECUTED, Done, break_part
+from faults_parts import EXECUTED, Done, break_part
 from faults_runner import Ended, Warm, run_command
 from faults_world import SCENARIOS, Scenario, lay_out, results, scenario_reference
 from typer.models import ArgumentInfo

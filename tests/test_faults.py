@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults_damage import break_part
-from faults_inputs import FAILURES, Done, judge
+from faults_inputs import FAILURES, judge
+from faults_parts import Done, break_part
 from faults_runner import Ended
 from faults_world import SCENARIOS, write_collection
 

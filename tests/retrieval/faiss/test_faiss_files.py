@@ -70,8 +70,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     queries, _, first = built("flat")
     first.save(tmp_path / "index")
 
-    def full(index, path):
-        open(path, "wb").write(b"half of it")  # noqa: PTH123, SIM115
+    def full(index, writer):
         raise RuntimeError("Error in write: disk full")
 
     monkeypatch.setattr(faiss, "write_index", full)
