@@ -173,6 +173,9 @@ SCENARIOS: dict[str, Scenario] = {
     "compare": Scenario("compare bm25 in/model --dataset in/beir --output out", 4),
     "compare-unlabelled": Scenario("compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output out", 3),
     "report-evaluated": Scenario("report in/evaluated --output out/page.html", 6, True),
+    "report-published": Scenario(
+        "report in/evaluated --published in/figures/cocodr.json --output out/page.html", 4, True
+    ),
     "report-compared": Scenario("report in/compared --output out/page.html", 4, True),
     "report-adapted": Scenario("report in/adapted --output out/page.html", 4, True),
     "report-finetuned": Scenario("report in/finetuned --output out/page.html", 4, True),
@@ -285,10 +288,11 @@ def write_collection(folder: Path, seed: int, documents: int = 24, queries: int 
 
 
 def write_flat(place: Path) -> None:
-    """A lone corpus file of another corpus, and a table of a teacher's scores for all pairs."""
+    """A lone corpus file of another corpus, a table of a teacher's scores for all pairs, and published figures."""
     write_collection(place / "other", 3)
-    for name in ("flat", "scores"):
+    for name in ("flat", "scores", "figures"):
         (place / name).mkdir()
+    shutil.copy(Path(__file__).parent / "published" / "cocodr.json", place / "figures")
     rows = [json.loads(line) for line in (place / "other" / "corpus.jsonl").read_text().splitlines()]
     (place / "flat" / "corpus.tsv").write_text("".join(f"{r['_id']}\t{r['title']}\t{r['text']}\n" for r in rows))
     read = {n: (place / "beir" / f"{n}.jsonl").read_text().splitlines() for n in ("queries", "corpus")}

@@ -11,6 +11,7 @@ import pytest
 from page_reader import Page
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.verdict import load_calibration
 from beir_cocodr.evaluation.runs import ranked_run
 from beir_cocodr.report.html.page import write_report
@@ -223,6 +224,13 @@ def test_without_the_collection_only_ids_are_shown(two_models, nasty_folder, tmp
     assert all(title == text == "" for _, title, text in found.data["documents"])
     named = page(moved, tmp_path, dataset=str(nasty_folder))
     assert any(text for _, _, text in named.data["documents"])
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"table1": 3}', '{"table5": {"metric": "ndcg@10"}}', "[" * 100_000])
+def test_published_figures_of_another_form_are_named(two_models, tmp_path, content):
+    (tmp_path / "figures.json").write_text(content)
+    with pytest.raises(InputError, match=r"figures\.json"):
+        page(two_models, tmp_path, published=[tmp_path / "figures.json"])
 
 
 def test_published_figures_stand_beside_ours(two_models, tmp_path):

@@ -364,14 +364,17 @@ class _Paper:
 def _paper(file: Path | Traversable) -> _Paper:
     try:
         content = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        first, fifth = content.get("table1", {}), content.get("table5", {})
+        rows = fifth.get("rows", {})
+        scores = {task: dict(row) for task, row in first["scores"].items()} if first.get("metric") == "ndcg@10" else {}
+        if fifth.get("metric") == "ndcg@10":
+            scores |= {task: {m: row.get(task) for m, row in rows.items()} for task in fifth["datasets"]}
+        sized = {task: size for task, size in rows.items() if "test_queries" in size}
+        sizes = {task: (int(size["documents"]), int(size["test_queries"])) for task, size in sized.items()}
+        if not all(isinstance(value, float | int | None) for row in scores.values() for value in row.values()):
+            raise TypeError("a score is no number")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} cannot be read ({error}); write it again, or take it away") from error
-    first, fifth = content.get("table1", {}), content.get("table5", {})
-    rows = fifth.get("rows", {})
-    scores = dict(first["scores"]) if first.get("metric") == "ndcg@10" else {}
-    if fifth.get("metric") == "ndcg@10":
-        scores |= {task: {m: row.get(task) for m, row in rows.items()} for task in fifth["datasets"]}
-    sizes = {task: (size["documents"], size["test_queries"]) for task, size in rows.items() if "test_queries" in size}
     return _Paper(str(content.get("paper", "")).split(",")[0], scores, sizes)
 
 
