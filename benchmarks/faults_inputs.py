@@ -102,7 +102,7 @@ def judge(
     if found == wanted:
         return "harmless", ""
     known = set(reference.get("stderr", "").splitlines())
-    reported = ended.stdout.splitlines() if arguments[0] == "validate" else []  # whose results are warnings
+    reported = ended.stdout.splitlines() if arguments[:1] == ["validate"] else []  # whose results are warnings
     new = [line for line in [*lines, *reported] if line not in known]
     if warnings := [line for line in new if names(line, done, by_option, arguments)]:
         return "warned", warnings[0][-300:]

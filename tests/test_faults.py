@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from faults_inputs import FAILURES, judge
+from faults_inputs import judge
 from faults_parts import Done, break_part
 from faults_runner import Ended
 from faults_world import SCENARIOS, write_collection
@@ -72,22 +68,3 @@ def test_every_command_has_scenarios():
     names = {name for name in found.commands if name != "resample"}
     names |= {f"resample {name}" for name in found.commands["resample"].commands}
     assert {scenario.command for scenario in SCENARIOS.values()} == names
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are watched as Linux lets one")
-@pytest.mark.timeout(900)
-def test_a_sample_of_the_campaign_finds_nothing(tmp_path):
-    """A part of each kind of case, on one core in about two minutes."""
-    counts = {"inputs": 60, "commands": 4, "kills": 5, "disks": 3, "races": 4}
-    words = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
-    place, results = tmp_path / "place", tmp_path / "faults.json"
-    command = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), *words, "--workers", "1"]
-    done = subprocess.run(
-        [*command, "--place", str(place), "--results", str(results)], env=os.environ | {"PYTHONPATH": ""}
-    )
-    found = json.loads(results.read_text())
-    assert found["failures"] == []
-    assert done.returncode == 0
-    assert found["cases"] == sum(counts.values()) - counts["disks"] * (not found["small_disks"])
-    assert not {outcome for counts in found["by_kind"].values() for outcome in counts} & {*FAILURES}

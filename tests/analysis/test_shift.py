@@ -220,7 +220,7 @@ def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path, capsys):
     status, out, _ = run(capsys, *several, *results, "--output", str(tmp_path / "a"))
     assert (status, json.loads(out)["picture"]) == (0, "shift.png")
     assert (tmp_path / "a" / "shift.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["shift.json", "shift.png"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["run.json", "shift.json", "shift.png"]
     status, out, _ = run(capsys, *several, "--output", str(tmp_path / "b"))
     assert (status, json.loads(out)["picture"]) == (0, None)
     assert not (tmp_path / "b" / "shift.png").exists()

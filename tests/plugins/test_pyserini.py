@@ -240,6 +240,7 @@ def test_evaluate_takes_lucene_beside_other_models(folder, tmp_path):
     assert lucene == pytest.approx(ours, abs=0.1)
     assert {path.name for path in (tmp_path / "results").iterdir()} == {
         "results.json",
+        "run.json",
         *(f"{name}.{kind}" for name in ("bm25", "lucene-bm25") for kind in ("run", "per_query.tsv")),
     }
 

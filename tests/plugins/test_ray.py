@@ -68,7 +68,7 @@ def whole(tmp_path_factory, folder, tiny_bert) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def workers() -> list[psutil.Process]:

@@ -98,6 +98,7 @@ def test_what_it_resumes_from_matters(beir_folder, tiny_mlm, tmp_path, dies_at):
     state = load_file(file)
     assert set(state) == {"weights", "loss_sums", "steps_seen", "examples_seen"}
     save_file(state | {"weights": torch.full_like(state["weights"], 1 / 3)}, file)
+    (file.parent / run.SEAL_FILE).unlink()  # which would tell that the file is another
     finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
     assert log_of(whole)[-1]["weights"] != log_of(half)[-1]["weights"]
     with pytest.raises(AssertionError):

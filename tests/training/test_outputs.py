@@ -38,6 +38,7 @@ HARMLESS = {
     "device": "the same numbers up to rounding; what is computed in another precision is compared beside the options",
     "progress": "only what is shown",
     "encode_batch_size": "texts encoded at a time",
+    "verify": "files are read with their checksums or without",
     "stores": "embeddings that would be computed otherwise, checked against encoder and corpus",
     "batch_size of SearchOptions": "queries encoded at a time",
     # What was generated stays, and is selected anew as a whole at the end.
@@ -45,7 +46,21 @@ HARMLESS = {
 }
 
 VALUES = [True, False, 0, 1, 2, 3, 7, 64, 0.25, 0.5, 1.5, "x", "mlm", "qc", "masked", "infonce", "cvar", "mined", "mrl"]
-VALUES += ["kl", "mean", "fused", "cross-encoder", "paper", "sketch", "none", "minilm", "fr", "{passage}", ("a",)]
+VALUES += [
+    "kl",
+    "mean",
+    "fused",
+    "cross-encoder",
+    "paper",
+    "sketch",
+    "none",
+    "minilm",
+    "fr",
+    "{passage}",
+    ("a",),
+    "keep",
+    "reset",
+]
 
 
 def changed(options: Any, name: str) -> Any:

@@ -311,7 +311,7 @@ def test_defaults_are_the_papers():
     ("changes", "message"),
     [
         ({"decoder": "gpt"}, "decoder .*'gpt'"),
-        ({"mix": 1.5}, "mix .*0 and 1"),
+        ({"mix": 1.5}, "mix .*at most 1"),
         ({"per_passage": 0}, "per_passage .*1"),
         ({"decoder_layers": 0}, "decoder_layers .*1"),
         ({"decoder_window": 0}, "decoder_window .*1"),
