@@ -122,6 +122,7 @@ def validate(
 @options.takes(
     "search",
     "analyzer",
+    "bm25_weight",
     "query_length",
     "document_length",
     "title_separator",

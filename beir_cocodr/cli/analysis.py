@@ -63,7 +63,9 @@ def deliver(
     print_record(report, as_json, tables)
 
 
-@options.takes("search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device")
+@options.takes(
+    "search", *("analyzer", "bm25_weight", "query_length", "document_length", "title_separator", "batch_size", "device")
+)
 def qpp(
     context: Context,
     dataset: options.Dataset,

@@ -19,7 +19,7 @@ from beir_cocodr.report.terminal import print_json, print_tables
     "settings",
     *("per_passage", "passage_tokens", "tokenizer", "language", "prefix", "prompt", "max_length", "top_p"),
     *("top_k", "batch_size", "max_passages", "shard_documents", "dedupe", "filter_retriever", "filter_top"),
-    *("analyzer", "title_separator", "seed"),
+    *("analyzer", "bm25_weight", "title_separator", "seed"),
 )
 def generate_queries(
     dataset: options.Dataset,

@@ -15,7 +15,9 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.report.terminal import print_json, print_record
 
 
-@options.takes("search", "analyzer", "query_length", "document_length", "title_separator", "batch_size", "device")
+@options.takes(
+    "search", *("analyzer", "bm25_weight", "query_length", "document_length", "title_separator", "batch_size", "device")
+)
 def compare(
     context: Context,
     dataset: options.Dataset,

@@ -90,7 +90,7 @@ def distill(
 
 
 @options.gives("shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed")
-@options.takes("search", "device")
+@options.takes("search", "bm25_weight", "device")
 def adapt(
     *,
     corpus: Annotated[str, plain("Target collection; its labels, if any, only judge.")],

@@ -139,7 +139,7 @@ def generate_queries(
     maker, counter = _generator(generator, documents, options, device)
     consistency = None
     if options.filter_retriever is not None:
-        search = SearchOptions(EncoderOptions(device=device), options.analyzer, progress=progress)
+        search = SearchOptions(EncoderOptions(device=device), options.analyzer, options.bm25_weight, progress=progress)
         consistency = ConsistencyFilter(documents, options.filter_retriever, options.filter_top, search)
     source = GeneratedFrom(documents.content_hash, collection.name, len(documents), collection.counts)
     plan = GenerationPlan(source, options.generation(), maker.describe(), counter.sha256, selection=options.selection())

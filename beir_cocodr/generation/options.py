@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 
 from beir_cocodr.data.text import WORDS, TextFormat
 from beir_cocodr.errors import SEED_MAX, InputError
-from beir_cocodr.models.spec import ANALYZERS, check_options, option
+from beir_cocodr.models.spec import ANALYZERS, BM25_WEIGHT, FUSIONS, ModelSpec, check_options, option
 from beir_cocodr.records import Json
 
 #: What decides which of the generated queries stay; everything else decides what is generated.
-SELECTION = ("dedupe", "filter_retriever", "filter_top", "analyzer")
+SELECTION = ("dedupe", "filter_retriever", "filter_top", "analyzer", "bm25_weight")
 
 #: Where a prompt takes its passage.
 PLACEHOLDER = "{passage}"
@@ -43,6 +43,7 @@ class GenerationOptions:
             as for ``evaluate``; None keeps all.
         filter_top: r.
         analyzer: of BM25 in that retriever, "english" or "none".
+        bm25_weight: of BM25 in that retriever, if it is a fusion.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter Dai et al., 2022
     (Promptagator), section 3.2, with r = 1.
@@ -74,6 +75,7 @@ class GenerationOptions:
     analyzer: str = option(
         "english", "english (stop words out, stemmed) or none (neither).", "--bm25-analyzer", choices=ANALYZERS
     )
+    bm25_weight: float = option(BM25_WEIGHT, "Of BM25, if that retriever is a fusion.", min=0, max=1000)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -94,5 +96,7 @@ class GenerationOptions:
         return {name: value for name, value in asdict(self).items() if name not in SELECTION}
 
     def selection(self) -> Json:
-        """The settings that decide which queries stay."""
-        return {name: value for name, value in asdict(self).items() if name in SELECTION}
+        """The settings that decide which queries stay; BM25's weight only where the retriever weights it."""
+        kind = FUSIONS.get(ModelSpec.parse(self.filter_retriever).kind) if self.filter_retriever else None
+        unused = () if kind is not None and kind.weighted else ("bm25_weight",)
+        return {name: value for name, value in asdict(self).items() if name in SELECTION and name not in unused}

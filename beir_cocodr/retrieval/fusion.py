@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from beir_cocodr.models.spec import BM25_WEIGHT
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Lexical, Ranking, best_rows, blocks
@@ -21,6 +22,12 @@ def z_normalize(scores: np.ndarray) -> np.ndarray:
     deviation = centred.std(axis=1, keepdims=True)
     normal: np.ndarray = np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 0)
     return normal
+
+
+def weighted_mean(dense: np.ndarray, lexical: np.ndarray, bm25_weight: float) -> np.ndarray:
+    """The fusion of z-normalised scores of any shape: (dense + w · lexical) / (1 + w)."""
+    fused: np.ndarray = (dense + bm25_weight * lexical) / (1 + bm25_weight)
+    return fused
 
 
 class _Fusion:
@@ -40,7 +47,16 @@ class _Fusion:
 
 
 class Hybrid(_Fusion):
-    """Mean of the z-normalised scores of BM25 and a dense encoder, over all documents."""
+    """Weighted mean of the z-normalised scores of a dense encoder and of BM25, over all documents.
+
+    Args:
+        dense, bm25: what is fused.
+        bm25_weight: w, of BM25 against 1 of the encoder (default 0.5).
+    """
+
+    def __init__(self, dense: Dense, bm25: Lexical, bm25_weight: float = BM25_WEIGHT) -> None:
+        super().__init__(dense, bm25)
+        self.bm25_weight = bm25_weight
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.rank(queries, self.dense.encode_queries(list(queries.values())), top_k)
@@ -56,14 +72,14 @@ class Hybrid(_Fusion):
             if not np.isfinite(dense).all():
                 self.dense.search_embeddings(ids, block, 1)  # fails, naming the documents or queries
             lexical = np.stack([self.bm25.scores(text) for text in texts])
-            fused = ((z_normalize(dense) + z_normalize(lexical)) / 2).astype(np.float32)
+            fused = weighted_mean(z_normalize(dense), z_normalize(lexical), self.bm25_weight).astype(np.float32)
             rows = np.stack([best_rows(row, ties, depth) for row in fused])
             found_rows.append(rows)
             found_scores.append(np.take_along_axis(fused, rows, axis=1))
         return Ranking(list(queries), np.concatenate(found_scores), np.concatenate(found_rows))
 
     def describe(self) -> Json:
-        return {"model": "mean of z-normalised scores", **super().describe()}
+        return {"model": "weighted mean of z-normalised scores", "bm25_weight": self.bm25_weight, **super().describe()}
 
 
 class ReciprocalRank(_Fusion):
@@ -100,10 +116,13 @@ class Feedback(Hybrid):
         dense, bm25: what is fused.
         weight: of the mean (default 0.5).
         documents: how many documents it is taken over (default 3).
+        bm25_weight: of the fusion.
     """
 
-    def __init__(self, dense: Dense, bm25: Lexical, weight: float = 0.5, documents: int = 3) -> None:
-        super().__init__(dense, bm25)
+    def __init__(
+        self, dense: Dense, bm25: Lexical, weight: float = 0.5, documents: int = 3, bm25_weight: float = BM25_WEIGHT
+    ) -> None:
+        super().__init__(dense, bm25, bm25_weight)
         self.weight, self.documents = weight, documents
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
@@ -115,5 +134,5 @@ class Feedback(Hybrid):
         return self.dense.search_embeddings(list(queries), moved, top_k)
 
     def describe(self) -> Json:
-        sizes = {"weight": self.weight, "documents": self.documents}
+        sizes = {"weight": self.weight, "documents": self.documents, "bm25_weight": self.bm25_weight}
         return {"model": "hybrid feedback", **sizes, **_Fusion.describe(self)}

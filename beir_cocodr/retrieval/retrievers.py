@@ -52,7 +52,9 @@ class Retrievers:
         lexical: Lexical = self._lucene if spec.lucene else self._bm25
         if spec.kind == BM25_NAME:
             return lexical
-        fused: Retriever = load_object(FUSIONS[spec.kind].build)(self._dense(spec.encoder), lexical)
+        kind = FUSIONS[spec.kind]
+        weight = {"bm25_weight": self.options.bm25_weight} if kind.weighted else {}
+        fused: Retriever = load_object(kind.build)(self._dense(spec.encoder), lexical, **weight)
         return fused
 
     def check_stores_used(self) -> None:

@@ -158,7 +158,7 @@ def _rounds(
     if options.anchors == "fused":
         if not isinstance(asked, HybridTeacher):
             raise InputError("lists around fused documents need the teacher hybrid")
-        hybrid = Hybrid(asked.dense, asked.bm25)
+        hybrid = Hybrid(asked.dense, asked.bm25, asked.bm25_weight)
         anchors = on_main(lambda: fused_anchors(hybrid, used, relevant, options.positives))
         known = {name: np.union1d(rows, relevant[name]) for name, rows in anchors.items()}
     searched = replace(collection, queries=used)

@@ -16,10 +16,10 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat, cut_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_cross_encoder, load_encoder
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.fusion import z_normalize
+from beir_cocodr.retrieval.fusion import weighted_mean, z_normalize
 from beir_cocodr.training.objectives import TEACHERS
 
 _ROUNDING = 1e-6
@@ -111,15 +111,16 @@ class BM25Teacher:
 
 
 class HybridTeacher:
-    """The mean of BM25's and an encoder's scores, each z-normalised over all documents.
+    """The weighted mean of an encoder's and BM25's scores, each z-normalised over all documents.
 
     Args:
         dense: the encoder over the corpus; it stays as it is while the student moves.
         bm25: BM25 over the same corpus.
+        bm25_weight: of BM25, against 1 of the encoder.
     """
 
-    def __init__(self, dense: Dense, bm25: BM25) -> None:
-        self.dense, self.bm25 = dense, bm25
+    def __init__(self, dense: Dense, bm25: BM25, bm25_weight: float = BM25_WEIGHT) -> None:
+        self.dense, self.bm25, self.bm25_weight = dense, bm25, bm25_weight
 
     @classmethod
     def of(cls, setting: TeacherSetting) -> Self:
@@ -136,8 +137,7 @@ class HybridTeacher:
         # What is left of equal scores after rounding is no deviation.
         dense = dense / deviation if deviation > _ROUNDING * np.sqrt(square) else np.zeros(len(rows))
         lexical = z_normalize(self.bm25.scores(query)[None])[0, rows]
-        fused: np.ndarray = (dense + lexical) / 2
-        return fused.astype(np.float32)
+        return weighted_mean(dense, lexical, self.bm25_weight).astype(np.float32)
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:

@@ -133,7 +133,7 @@ def test_reference_points_of_real_collections(real_collections, minilm, tmp_path
     search = SearchOptions()
     if dense:  # one store for the three models of one encoder
         encode(str(real_collections / name), minilm, tmp_path / "store")
-        search = SearchOptions(stores=(tmp_path / "store",))
+        search = SearchOptions(bm25_weight=1.0, stores=(tmp_path / "store",))
     found = evaluate(str(real_collections / name), models, tmp_path / "judged", search=search)
 
     def figures(model):
@@ -146,3 +146,6 @@ def test_reference_points_of_real_collections(real_collections, minilm, tmp_path
         assert figures(minilm) == pytest.approx(dense, abs=0.003)
         assert figures(f"hybrid:{minilm}") == pytest.approx((0.3989, 0.7852), abs=0.003)
         assert figures(f"feedback:{minilm}") == pytest.approx((0.4233, 0.8061), abs=0.003)
+        half = SearchOptions(stores=(tmp_path / "store",))
+        found = evaluate(str(real_collections / name), [f"hybrid:{minilm}"], tmp_path / "half", search=half)
+        assert figures(f"hybrid:{minilm}")[0] == pytest.approx(0.416, abs=0.003)

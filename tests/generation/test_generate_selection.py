@@ -63,7 +63,14 @@ def test_the_filter_keeps_queries_that_find_their_document(fixed, tmp_path):
 
 def test_a_dense_filter(beir_folder, tiny_cosine, tmp_path):
     options = GenerationOptions(passage_tokens=30, filter_retriever=f"hybrid:{tiny_cosine}", filter_top=3)
-    counts = generate_queries(beir_folder, "lexical", tmp_path, options).counts
+    record = generate_queries(beir_folder, "lexical", tmp_path, options)
+    counts = record.counts
+    assert record.selection["bm25_weight"] == 0.5
+    other = GenerationOptions(
+        passage_tokens=30, filter_retriever=f"hybrid:{tiny_cosine}", filter_top=3, bm25_weight=2.0
+    )
+    with pytest.raises(InputError, match="bm25_weight"):
+        generate_queries(beir_folder, "lexical", tmp_path, other)
     assert counts["inconsistent"] > 0
     assert counts["queries"] == counts["generated"] - counts["inconsistent"] > 0
     assert not list(tmp_path.rglob("*.npy"))

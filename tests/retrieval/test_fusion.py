@@ -9,6 +9,7 @@ import torch
 from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval import fusion
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.retrievers import Retrievers
@@ -48,21 +49,43 @@ def test_dense(setting, collection):
     check(retrievers.get(name).search(collection.queries, 7), queries @ documents.T, 7)
 
 
-def test_hybrid_is_the_mean_of_z_scores_over_all_documents(setting, collection, monkeypatch):
-    name, retrievers, queries, documents, lexical = setting
-    expected = (z(queries @ documents.T) + z(lexical)) / 2
+def weighted(setting, weight=0.5):
+    _, _, queries, documents, lexical = setting
+    return (z(queries @ documents.T) + weight * z(lexical)) / (1 + weight)
+
+
+def test_hybrid_is_the_weighted_mean_of_z_scores_over_all_documents(setting, collection, monkeypatch):
+    name, retrievers, _, documents, _ = setting
+    expected = weighted(setting)
     check(retrievers.get(f"hybrid:{name}").search(collection.queries, 9), expected, 9)
     monkeypatch.setattr(fusion, "_BLOCK_ELEMENTS", 3 * len(documents))  # three queries a block
     check(retrievers.get(f"hybrid:{name}").search(collection.queries, 100), expected, len(documents))
 
 
+def moved(setting, weight=0.5):
+    _, _, queries, documents, _ = setting
+    best = np.argsort(-weighted(setting, weight), axis=1)[:, :3]
+    vectors = queries + 0.5 * documents[best].mean(axis=1)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 def test_feedback_moves_the_query_towards_the_best_of_the_fusion(setting, collection):
-    name, retrievers, queries, documents, lexical = setting
-    fused = (z(queries @ documents.T) + z(lexical)) / 2
-    best = np.argsort(-fused, axis=1)[:, :3]
-    moved = queries + 0.5 * documents[best].mean(axis=1)
-    moved /= np.linalg.norm(moved, axis=1, keepdims=True)
-    check(retrievers.get(f"feedback:{name}").search(collection.queries, 6), moved @ documents.T, 6)
+    name, retrievers, _, documents, _ = setting
+    check(retrievers.get(f"feedback:{name}").search(collection.queries, 6), moved(setting) @ documents.T, 6)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0, 40.0])
+def test_the_weight_of_bm25_is_an_option(setting, collection, tmp_path, weight):
+    name, first, _, documents, _ = setting
+    retrievers = Retrievers(collection.documents, tmp_path, SearchOptions(bm25_weight=weight))
+    retrievers._made = first._made  # the same vectors
+    hybrid, feedback = (retrievers.get(f"{kind}:{name}") for kind in ("hybrid", "feedback"))
+    check(hybrid.search(collection.queries, 8), weighted(setting, weight), 8)
+    check(feedback.search(collection.queries, 8), moved(setting, weight) @ documents.T, 8)
+    assert hybrid.describe()["bm25_weight"] == feedback.describe()["bm25_weight"] == weight
+    if weight == 0:  # nothing but the encoder is left
+        alone = first.get(name).search(collection.queries, 8)
+        np.testing.assert_array_equal(hybrid.search(collection.queries, 8).rows, alone.rows)
 
 
 def test_reciprocal_rank_fusion(setting, collection):
