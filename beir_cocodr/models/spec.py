@@ -142,17 +142,25 @@ class Fusion:
         build: a ``module:object`` that makes a retriever of the two.
         help: what it is.
         weighted: whether it weights BM25; ``build`` is then called with ``bm25_weight``, too.
+        lucene: whether Lucene's BM25 can take part.
     """
 
     build: str
     help: str
     weighted: bool = False
+    lucene: bool = True
 
 
 #: What may stand before an encoder's name, as in ``hybrid:minilm``.
 FUSIONS = {
     "hybrid": Fusion("beir_cocodr.retrieval.fusion:Hybrid", "weighted mean of the z-normalised scores", weighted=True),
     "rrf": Fusion("beir_cocodr.retrieval.fusion:ReciprocalRank", "reciprocal rank fusion"),
+    "rm3": Fusion(
+        "beir_cocodr.retrieval.fusion:RM3",
+        "hybrid, BM25's query expanded from hybrid's best",
+        weighted=True,
+        lucene=False,
+    ),
     "feedback": Fusion(
         "beir_cocodr.retrieval.fusion:Feedback", "dense search, the query moved towards hybrid's best", weighted=True
     ),
@@ -165,9 +173,9 @@ RETRIEVERS: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A parsed model name: ``bm25``, ``hybrid:M``, ``rrf:M``, ``feedback:M``, or M, what an encoder is loaded
-    from: an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. With ``lucene-`` before the first four,
-    BM25 is Lucene's.
+    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`), or M, what an encoder is
+    loaded from: an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. With ``lucene-`` before the first
+    two, BM25 is Lucene's.
 
     Args:
         name: as it was given.
@@ -201,9 +209,11 @@ class ModelSpec:
         return self.name.removesuffix(self.encoder)
 
     def check(self) -> None:
-        """Check that a fusion has an encoder; an InputError where it has none."""
+        """Check that a fusion has an encoder, and a BM25 that it can use; else an InputError."""
         if self.kind in FUSIONS and self.encoder.removeprefix(_LUCENE) in ("", BM25):
             raise InputError(f"{self.name!r} needs a dense encoder, as in {self.kind}:minilm")
+        if self.lucene and self.kind in FUSIONS and not FUSIONS[self.kind].lucene:
+            raise InputError(f"{self.name!r}: {self.kind} needs our own BM25; name {self.kind}:{self.encoder}")
 
 
 @dataclass(frozen=True)

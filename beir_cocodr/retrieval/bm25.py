@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import bm25s
@@ -81,6 +83,21 @@ class BM25:
             return np.zeros(len(self.documents), np.float32)
         scores: np.ndarray = self._index.get_scores(known)
         return scores.astype(np.float32, copy=False)
+
+    def term_counts(self, texts: list[str]) -> list[Counter[int]]:
+        """How often each term of the index stands in each text, terms as numbers; others are left out."""
+        self.prepare()
+        found = self._tokenizer.tokenize(texts, update_vocab=False, show_progress=False)
+        return [Counter(token for token in ids if token != self._empty) for ids in found]
+
+    def term_scores(self, weights: Mapping[int, float]) -> np.ndarray:
+        """(N,) float32 scores of all documents for a query of weighted terms, numbered as in :meth:`term_counts`."""
+        self.prepare()
+        postings, scores = self._index.scores, np.zeros(len(self.documents), np.float32)
+        for term, weight in weights.items():
+            held = slice(*postings["indptr"][term : term + 2])
+            scores[postings["indices"][held]] += np.float32(weight) * postings["data"][held]
+        return scores
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """The documents that share a term with the query, at most ``top_k`` a query."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import torch
 
 from beir_cocodr.models.spec import BM25_WEIGHT
 from beir_cocodr.records import Json
+from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Lexical, Ranking, best_rows, blocks
 
@@ -61,6 +64,11 @@ class Hybrid(_Fusion):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.rank(queries, self.dense.encode_queries(list(queries.values())), top_k)
 
+    def fuse(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
+        """(Q, N) float32 scores of queries, of which the encoder's are already there."""
+        lexical = z_normalize(np.stack([self.bm25.scores(text) for text in texts]))
+        return weighted_mean(z_normalize(dense), lexical, self.bm25_weight).astype(np.float32)
+
     def rank(self, queries: dict[str, str], vectors: torch.Tensor, top_k: int) -> Ranking:
         """Rank for queries whose embeddings, (Q, d), are already there."""
         size, ties = len(self.dense.documents), self.dense.documents.tie_ranks()
@@ -71,8 +79,7 @@ class Hybrid(_Fusion):
             dense = np.concatenate([(block @ chunk.T).numpy() for chunk in self.dense.embeddings.chunks()], axis=1)
             if not np.isfinite(dense).all():
                 self.dense.search_embeddings(ids, block, 1)  # fails, naming the documents or queries
-            lexical = np.stack([self.bm25.scores(text) for text in texts])
-            fused = weighted_mean(z_normalize(dense), z_normalize(lexical), self.bm25_weight).astype(np.float32)
+            fused = self.fuse(texts, dense)
             rows = np.stack([best_rows(row, ties, depth) for row in fused])
             found_rows.append(rows)
             found_scores.append(np.take_along_axis(fused, rows, axis=1))
@@ -80,6 +87,67 @@ class Hybrid(_Fusion):
 
     def describe(self) -> Json:
         return {"model": "weighted mean of z-normalised scores", "bm25_weight": self.bm25_weight, **super().describe()}
+
+
+class RM3(Hybrid):
+    """The fusion, with BM25's query expanded by terms of the fusion's best documents.
+
+    P(t|R) = Σ_d P(t|d) P(d|q) over the best ``documents`` d, where P(t|d) is t's share of the terms of d, and P(d|q) is
+    proportional to exp(fused score). Its best ``terms`` and the terms of the query, each summing to 1, are mixed half
+    and half; BM25's scores for that are then fused with the encoder's.
+
+    Args:
+        dense, bm25: what is fused.
+        bm25_weight: of both fusions.
+        documents, terms: how many (10 and 20).
+        weight: of the expansion (0.5).
+
+    Source: Lavrenko and Croft, 2001; Abdul-Jaleel et al., 2004 (RM3), with a fusion for the first search.
+    """
+
+    bm25: BM25
+
+    def __init__(
+        self,
+        dense: Dense,
+        bm25: BM25,
+        bm25_weight: float = BM25_WEIGHT,
+        documents: int = 10,
+        terms: int = 20,
+        weight: float = 0.5,
+    ) -> None:
+        super().__init__(dense, bm25, bm25_weight)
+        self.documents, self.terms, self.weight = documents, terms, weight
+
+    def fuse(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
+        first, ties = super().fuse(texts, dense), self.dense.documents.tie_ranks()
+        expanded = []
+        for query, scores in zip(self.bm25.term_counts(texts), first, strict=True):
+            rows = best_rows(scores, ties, self.documents)
+            expanded.append(self.bm25.term_scores(self._expand(query, rows, scores[rows])))
+        lexical = z_normalize(np.stack(expanded))
+        return weighted_mean(z_normalize(dense), lexical, self.bm25_weight).astype(np.float32)
+
+    def _expand(self, query: Counter[int], rows: np.ndarray, scores: np.ndarray) -> dict[int, float]:
+        """Weights of the terms of a query and of its best documents; nothing for a query of unknown terms."""
+        shares = np.exp((scores - scores.max()).astype(np.float64))
+        found = [self.bm25.text_format.document(document) for document in self.dense.documents.take(rows)]
+        model: Counter[int] = Counter()
+        for counts, share in zip(self.bm25.term_counts(found), shares / shares.sum(), strict=True):
+            for term, count in counts.items():
+                model[term] += share * count / counts.total()
+        # Of equal terms those with smaller numbers, which stand first in the corpus.
+        best = dict(sorted(model.items(), key=lambda item: (-item[1], item[0]))[: self.terms])
+        mixed: Counter[int] = Counter()
+        for terms, weight in ((query, 1 - self.weight), (best, self.weight)):
+            total = sum(terms.values())
+            for term, value in terms.items():
+                mixed[term] += weight * value / total
+        return mixed
+
+    def describe(self) -> Json:
+        sizes = {"weight": self.weight, "documents": self.documents, "terms": self.terms}
+        return {**super().describe(), "model": "RM3 fused by z-normalised scores", **sizes}
 
 
 class ReciprocalRank(_Fusion):

@@ -30,6 +30,12 @@ def test_a_name_has_one_reading(name, kind, encoder, prefix):
     found.check()
 
 
+def test_rm3_looks_into_an_index_that_lucene_has_for_itself():
+    ModelSpec.parse("rm3:m").check()
+    with pytest.raises(InputError, match=r"'lucene-rm3:m'.* rm3:m"):
+        ModelSpec.parse("lucene-rm3:m").check()
+
+
 @pytest.mark.parametrize("kind", FUSIONS)
 def test_every_fusion_can_be_built_and_needs_an_encoder(kind):
     assert callable(load_object(FUSIONS[kind].build))

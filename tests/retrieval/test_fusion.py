@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,46 @@ def test_the_weight_of_bm25_is_an_option(setting, collection, tmp_path, weight):
     if weight == 0:  # nothing but the encoder is left
         alone = first.get(name).search(collection.queries, 8)
         np.testing.assert_array_equal(hybrid.search(collection.queries, 8).rows, alone.rows)
+
+
+def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection):
+    name, retrievers, queries, documents, _ = setting
+    retriever = retrievers.get(f"rm3:{name}")
+    retriever.documents, retriever.terms = 4, 5
+    # By brute force, of words: the analyzer's, and BM25's weights of single terms in all documents.
+    index, texts = retriever.bm25, collection.documents.take(range(len(documents)))
+    words = [index._tokenizer.tokenize([index.text_format.document(text)], return_as="string")[0] for text in texts]
+    known = {word for found in words for word in found}
+    expected = []
+    for query, dense, fused in zip(collection.queries.values(), queries @ documents.T, weighted(setting), strict=True):
+        best = np.argsort(-fused)[:4]
+        chance = np.exp(fused[best]) / np.exp(fused[best]).sum()
+        model = {
+            w: sum(p * words[d].count(w) / len(words[d]) for d, p in zip(best, chance, strict=True)) for w in known
+        }
+        # Terms of the same chance are taken in the order of the corpus.
+        order = list(dict.fromkeys(word for found in words for word in found))
+        kept = sorted(known, key=lambda w: (-round(model[w], 12), order.index(w)))[:5]
+        asked = [w for w in index._tokenizer.tokenize([query], return_as="string")[0] if w in known]
+        lexical = sum(
+            (0.5 * asked.count(w) / len(asked) + 0.5 * (w in kept) * model[w] / sum(map(model.get, kept)))
+            * np.array([index._index.get_scores([w]) for _ in (0,)])[0].astype(np.float64)
+            for w in {*asked, *kept}
+        )
+        expected.append((z(dense[None]) + 0.5 * z(lexical[None]))[0] / 1.5)
+    check(retriever.search(collection.queries, 9), np.stack(expected), 9)
+    assert {"weight": 0.5, "documents": 4, "terms": 5, "bm25_weight": 0.5}.items() <= retriever.describe().items()
+
+
+def test_rm3_of_a_query_without_known_terms_and_of_a_tiny_corpus(tiny_bert, tmp_path):
+    file = tmp_path / "corpus.jsonl"
+    file.write_text(
+        "".join(json.dumps({"_id": str(i), "text": t}) + "\n" for i, t in enumerate(["wing flow", "", "the"]))
+    )
+    retrievers = Retrievers(load_collection(file, labels="none").documents, tmp_path)
+    ranking = retrievers.get(f"rm3:{tiny_bert}").search({"a": "zzz", "b": "wing", "c": ""}, 5)
+    assert np.isfinite(ranking.scores).all()
+    assert sorted(ranking.rows[1]) == [0, 1, 2]
 
 
 def test_reciprocal_rank_fusion(setting, collection):
