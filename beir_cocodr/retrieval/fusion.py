@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import torch
@@ -132,13 +132,13 @@ class RM3(Hybrid):
         """Weights of the terms of a query and of its best documents; nothing for a query of unknown terms."""
         shares = np.exp((scores - scores.max()).astype(np.float64))
         found = [self.bm25.text_format.document(document) for document in self.dense.documents.take(rows)]
-        model: Counter[int] = Counter()
+        model: defaultdict[int, float] = defaultdict(float)
         for counts, share in zip(self.bm25.term_counts(found), shares / shares.sum(), strict=True):
             for term, count in counts.items():
                 model[term] += share * count / counts.total()
         # Of equal terms those with smaller numbers, which stand first in the corpus.
         best = dict(sorted(model.items(), key=lambda item: (-item[1], item[0]))[: self.terms])
-        mixed: Counter[int] = Counter()
+        mixed: defaultdict[int, float] = defaultdict(float)
         for terms, weight in ((query, 1 - self.weight), (best, self.weight)):
             total = sum(terms.values())
             for term, value in terms.items():
