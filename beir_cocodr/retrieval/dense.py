@@ -5,8 +5,12 @@ wrote before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +19,9 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.disk import UNFINISHED
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.records import Json
@@ -36,6 +42,54 @@ _FIRST = np.zeros(1, np.int64)
 
 log = logging.getLogger(__name__)
 
+# Bytes of query vectors that are kept for those who search for the same queries.
+_KEPT_QUERIES = 64 << 20
+
+
+class SharedEmbeddings:
+    """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts.
+
+    While :func:`sharing_embeddings` is in force, each :class:`Dense` looks here before it encodes, so that one encoder
+    encodes one corpus once, whoever asks: a teacher, a search for hard negatives, a judgement.
+
+    Args:
+        folder: of those too many for memory.
+        in_memory: the most bytes of the others; of more, those that were used longest ago are dropped.
+    """
+
+    def __init__(self, folder: Path, in_memory: int = IN_MEMORY) -> None:
+        self.folder, self.in_memory = folder, in_memory
+        self._held: dict[str, Embeddings] = {}
+
+    def get(self, dense: Dense) -> Embeddings:
+        encoder = CorpusEncoder(dense.model, dense.documents)
+        key = json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
+        found = self._held.pop(key, None)
+        if found is None:
+            found = dense.encode_corpus(self.folder / key)
+        self._held[key] = found
+        sizes = {key: 4 * len(e) * e.dimensions for key, e in self._held.items() if isinstance(e, MemoryEmbeddings)}
+        while len(sizes) > 1 and sum(sizes.values()) > self.in_memory:
+            del self._held[oldest := next(iter(sizes))], sizes[oldest]
+        return found
+
+
+_SHARED: ContextVar[SharedEmbeddings | None] = ContextVar("shared embeddings", default=None)
+
+
+@contextmanager
+def sharing_embeddings(folder: Path) -> Iterator[None]:
+    """Have all that searches meanwhile encode a corpus once for each encoder; large ones to stores below ``folder``,
+    which are removed at the end.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
+        token = _SHARED.set(SharedEmbeddings(Path(place)))
+        try:
+            yield
+        finally:
+            _SHARED.reset(token)
+
+
 #: Documents looked at to tell how many are truncated; a larger corpus is sampled evenly.
 TRUNCATION_SAMPLE = 10_000
 
@@ -43,7 +97,7 @@ TRUNCATION_SAMPLE = 10_000
 class Dense:
     """Exact search with one encoder over one corpus.
 
-    The corpus is encoded on first use, once for dense search, fusion and feedback, and held in memory or, where it is
+    The corpus is encoded on first use, once for dense search, fusions and feedback, and held in memory or, where it is
     large, in a store on disk; results are the same to the last bit. Cosine models are normalised there; after that
     every score is a float32 dot product.
 
@@ -73,17 +127,24 @@ class Dense:
             raise ValueError(f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}")
         self.normalize = model.similarity_fn_name == "cosine"
         self._truncated_queries = 0.0
+        #: Text to vector, (d,), of queries that were encoded last.
+        self.known_queries: dict[str, torch.Tensor] = {}
 
     @cached_property
     def embeddings(self) -> Embeddings:
         """Of the corpus, (N, d)."""
         if self.given is not None:
             return self.given
+        shared = _SHARED.get()
+        return self.encode_corpus(self.folder) if shared is None else shared.get(self)
+
+    def encode_corpus(self, folder: Path) -> Embeddings:
+        """Encode the corpus, to ``folder`` if it is too large for memory."""
         encoder = CorpusEncoder(self.model, self.documents)
         size = 4 * len(self.documents)
         # Only of a corpus that may be too large is a document encoded to learn the width.
         if size * _WIDEST > self.in_memory and size * encoder.encode(_FIRST).shape[1] > self.in_memory:
-            return encode_documents(self.model, self.documents, self.folder, progress=self.progress)
+            return encode_documents(self.model, self.documents, folder, progress=self.progress)
         rows = np.arange(len(self.documents))
         with tqdm(total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress) as bar:
             # Shard by shard, because the last bits of vectors depend on what they are batched with.
@@ -98,17 +159,24 @@ class Dense:
         _ = self.embeddings
 
     def encode_queries(self, texts: list[str]) -> torch.Tensor:
-        """(Q,) texts to (Q, d) float32 on the CPU."""
-        encoded = self.model.encode_queries(
-            texts, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
-        )
+        """(Q,) texts to (Q, d) float32 on the CPU; what was encoded lately is not encoded again."""
         self._truncated_queries = self.model.truncated_share(texts, "query")
-        vectors = encoded.detach().float().cpu()
-        if zero := (~vectors.any(dim=1)).nonzero().flatten().tolist():
-            log.warning(
-                "%d of %d queries have a zero embedding, the first is %.60r", len(zero), len(texts), texts[zero[0]]
+        found = {text: self.known_queries[text] for text in texts if text in self.known_queries}
+        if new := [text for text in dict.fromkeys(texts) if text not in found]:
+            encoded = self.model.encode_queries(
+                new, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
             )
-        return F.normalize(vectors, dim=-1) if self.normalize else vectors
+            vectors = encoded.detach().float().cpu()
+            if zero := (~vectors.any(dim=1)).nonzero().flatten().tolist():
+                log.warning(
+                    "%d of %d queries have a zero embedding, the first is %.60r", len(zero), len(new), new[zero[0]]
+                )
+            found.update(zip(new, F.normalize(vectors, dim=-1) if self.normalize else vectors, strict=True))
+            most = _KEPT_QUERIES // (4 * vectors.shape[1])
+            if len(self.known_queries) + len(found) > most:
+                self.known_queries.clear()
+            self.known_queries.update(islice(found.items(), most))
+        return torch.stack([found[text] for text in texts])
 
     def search_embeddings(self, ids: list[str], queries: torch.Tensor, top_k: int) -> Ranking:
         """Rank for query vectors that are already there, (Q, d), on their device."""
@@ -121,17 +189,23 @@ class Dense:
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.search_embeddings(list(queries), self.encode_queries(list(queries.values())), top_k)
 
-    def describe(self) -> Json:
+    @cached_property
+    def _truncated_documents(self) -> tuple[float, int]:
+        """The share of documents that are truncated, and of how many."""
         step = max(1, len(self.documents) // TRUNCATION_SAMPLE)
         sample = self.documents.take(np.arange(0, len(self.documents), step))
         texts = [self.model.text_format.document(document) for document in sample]
+        return self.model.truncated_share(texts, "document"), len(texts)
+
+    def describe(self) -> Json:
+        truncated, sample = self._truncated_documents
         described: Json = {
             "model": "dense",
             "similarity": self.model.similarity_fn_name,
             "dimensions": self.embeddings.dimensions,
             "text_format": self.model.text_format.as_dict(),
-            "truncated_documents": self.model.truncated_share(texts, "document"),
-            "truncation_sample": len(texts),
+            "truncated_documents": truncated,
+            "truncation_sample": sample,
             "truncated_queries": self._truncated_queries,
         }
         if isinstance(self.given, EmbeddingStore):

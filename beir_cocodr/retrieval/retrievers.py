@@ -57,6 +57,12 @@ class Retrievers:
         fused: Retriever = load_object(kind.build)(self._dense(spec.encoder), lexical, **weight)
         return fused
 
+    def encode_queries(self, name: str, texts: list[str]) -> None:
+        """Encode queries at once that the model of a name will search for, alone and in its fusions."""
+        spec = ModelSpec.parse(name)
+        if spec.kind == "dense" or spec.kind in FUSIONS:
+            self._dense(spec.encoder).encode_queries(texts)
+
     def check_stores_used(self) -> None:
         """To be called when all models are made.
 

@@ -29,6 +29,7 @@ from beir_cocodr.io import content_sha256, file_sha256, is_incidental, output_fo
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions, check_device
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance
 from beir_cocodr.records import Json, Record, differences
+from beir_cocodr.retrieval.dense import sharing_embeddings
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
@@ -164,8 +165,9 @@ def adapt(
         if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
             folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
         plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, folder, teacher), settings, output)
-        models = train_models(plan, resume, search.encoder)
-        record = judge_models(plan, models, target, split, measures, queries, samples, search)
+        with sharing_embeddings(output):
+            models = train_models(plan, resume, search.encoder)
+            record = judge_models(plan, models, target, split, measures, queries, samples, search)
         record.write(output / "adapt.json")
     return record
 

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval import dense as dense_search
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.dense import Dense, SharedEmbeddings, sharing_embeddings
 from beir_cocodr.retrieval.fusion import Feedback, Hybrid
 from beir_cocodr.retrieval.store import store as stores
 from beir_cocodr.retrieval.store.store import ChangedEmbeddings, Embeddings, EmbeddingStore, MemoryEmbeddings
@@ -77,6 +79,59 @@ def test_changed_rows_are_read_in_place_of_the_old(both):
     for dense in both:
         check_reads(ChangedEmbeddings(dense.embeddings, rows, new), expected)
         check_reads(dense.embeddings, whole)
+
+
+def spied(monkeypatch, name):
+    """Texts or documents that a method of encoders is given from now on."""
+    seen, method = [], getattr(COCODR, name)
+    monkeypatch.setattr(COCODR, name, lambda self, given, **rest: seen.extend(given) or method(self, given, **rest))
+    return seen
+
+
+def test_all_who_ask_share_the_vectors_of_one_encoder_and_corpus(both, tiny_cosine, tiny_bert, tmp_path, monkeypatch):
+    documents, expected = both[0].documents, both[0].embeddings.load()
+    seen = spied(monkeypatch, "encode_corpus")
+
+    def asked(name=tiny_cosine, folder="own", **options):
+        given = {"in_memory": options.pop("in_memory")} if "in_memory" in options else {}
+        return Dense(
+            load_encoder(str(name), EncoderOptions(**options)), documents, tmp_path / folder, **given
+        ).embeddings
+
+    with sharing_embeddings(tmp_path):
+        assert all(torch.equal(asked().load(), expected) for _ in range(3))
+        assert len(seen) == len(documents)
+        for other in ({"name": tiny_bert}, {"document_length": 9}, {"document_prompt": "x"}):
+            asked(**other)
+        assert len(seen) == 4 * len(documents)
+    asked()
+    assert len(seen) == 5 * len(documents)
+    with sharing_embeddings(tmp_path):  # too large for memory
+        stores = [asked(in_memory=1) for _ in range(2)]
+        assert stores[0] is stores[1]
+        assert torch.equal(stores[0].load(), expected)
+        assert not (tmp_path / "own").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_is_shared_is_bounded(both, tiny_bert, tmp_path, monkeypatch):
+    first, other = both[0], Dense(load_encoder(str(tiny_bert)), both[0].documents, tmp_path / "unused")
+    seen, shared = spied(monkeypatch, "encode_corpus"), SharedEmbeddings(tmp_path, in_memory=1)
+    for dense in (first, first, other, other, first):
+        assert len(shared.get(dense)) == len(first.documents)
+    assert len(seen) == 3 * len(first.documents)
+
+
+def test_queries_are_encoded_once_while_they_are_remembered(both, monkeypatch):
+    dense, queries = both[0], ["wing", "flow of heat", "wing", "shock"]
+    expected = dense.encode_queries(queries)
+    seen = spied(monkeypatch, "encode_queries")
+    torch.testing.assert_close(dense.encode_queries(["drag", *queries[::-1]])[1:], expected.flip(0))
+    assert seen == ["drag"]
+    monkeypatch.setattr(dense_search, "_KEPT_QUERIES", 3 * 4 * 32)
+    torch.testing.assert_close(dense.encode_queries([*queries, "a", "b", "c"])[:4], expected)
+    assert len(dense.known_queries) <= 3
+    torch.testing.assert_close(dense.encode_queries(queries), expected)
 
 
 def test_a_corpus_is_encoded_once(both, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import compare
 from beir_cocodr.evaluation.recommendation import COCO, STAGE, ablation_families, recommend
 from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
+from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -90,7 +92,19 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(beir_folder, t
     settings = {
         stage: adapt_options(stage, max_steps=2, batch_size=4, learning_rate=1e-3, warmup=0.1) for stage in stages
     }
-    report = adapt(data, None, str(tiny_mlm), output, stages, options=settings, teacher=cross_encoder)
+    encoded, method = Counter(), COCODR.encode_corpus
+
+    def encode_corpus(model, corpus, **given):
+        weights = weights_sha256(model)
+        encoded.update((weights, document["_id"]) for document in corpus)
+        return method(model, corpus, **given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(COCODR, "encode_corpus", encode_corpus)
+        report = adapt(data, None, str(tiny_mlm), output, stages, options=settings, teacher=cross_encoder)
+    # The base, as teacher, as student of two stages and in judgement, and every model that was trained.
+    assert len({weights for weights, _ in encoded}) >= len(report.models)
+    assert set(encoded.values()) == {1}
     assert report.stages == ["cotmae", "qc", "qgen", "gpl", "hybrid-distill"]
     names = ["cotmae", "qc", "qgen", "gpl", "hybrid-distill"]
     chains = ["+".join(names[:length]) for length in range(2, 6)]

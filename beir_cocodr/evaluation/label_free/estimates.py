@@ -26,9 +26,9 @@ _LARGEST_EFFECT = 2.0
 
 
 def kind(model: str) -> str:
-    """How a model ranks: "bm25", "hybrid" (also ``rrf:``), "feedback" or "dense"."""
+    """How a model ranks: "bm25", "hybrid" (also ``rrf:`` and ``rm3:``), "feedback" or "dense"."""
     found = ModelSpec.parse(model).kind
-    return "hybrid" if found == "rrf" else found
+    return "hybrid" if found in ("rrf", "rm3") else found
 
 
 def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:

@@ -132,7 +132,9 @@ class HeldOutRetrievers(Retrievers):
             if len(self.rows):
                 anew = CorpusEncoder(original.model, self.documents).encode(self.rows)
                 embeddings = ChangedEmbeddings(embeddings, self.rows, anew)
-            return Dense(original.model, self.documents, self.folder, options.batch_size, options.progress, embeddings)
+            made = Dense(original.model, self.documents, self.folder, options.batch_size, options.progress, embeddings)
+            made.known_queries = original.known_queries
+            return made
 
         return self._once(f"dense {name}", make)
 
@@ -227,7 +229,8 @@ def gather_evidence(
     Generated queries that a model was trained on are left out, see :func:`find_contamination`.
 
     Args:
-        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop.
+        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop. All queries
+            of an encoder are encoded in one batch, and those for the corpus as it is searched for in one.
         queries: real ones, or none: then lists are compared on the generated ones.
         models: names that :class:`Retrievers` knows.
         folder: for embeddings, the changed corpus and term counts; the caller removes it.
@@ -252,9 +255,13 @@ def gather_evidence(
     for name, retriever in made.items():
         log.info("searching with %s", name)
         retriever.prepare()
-        found.rankings[name] = _search(retriever, asked, LIST_DEPTH + drop_identical_ids)
+        whole.encode_queries(name, [*asked.values(), *generated.texts, *crops.queries.texts])
+        both = {f"asked {id}": text for id, text in asked.items()} if real else {}
+        both |= {f"generated {id}": text for id, text in generated.queries.items()}
+        ranking = _search(retriever, both, LIST_DEPTH + drop_identical_ids)
+        found.rankings[name] = Ranking(list(asked), ranking.scores[: len(asked)], ranking.rows[: len(asked)])
         found.lists[name] = _kept(found.rankings[name], documents, drop_identical_ids)
-        found.generated[name] = generated.score(_search(retriever, generated.queries, DEPTH).rows)
+        found.generated[name] = generated.score(ranking.rows[len(asked) if real else 0 :])
         changed = held_out.get(name)
         found.crops[name] = crops.queries.score(_search(changed, crops.queries.queries, DEPTH).rows)
         found.retrieval[name] = retriever.describe()

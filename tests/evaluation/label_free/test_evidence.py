@@ -11,7 +11,12 @@ from conftest import sentences
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
-from beir_cocodr.evaluation.label_free.evidence import HeldOutRetrievers, overlap, reciprocal_rank_fusion
+from beir_cocodr.evaluation.label_free.evidence import (
+    HeldOutRetrievers,
+    gather_evidence,
+    overlap,
+    reciprocal_rank_fusion,
+)
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     CROP_WORDS,
     PseudoQueries,
@@ -19,6 +24,8 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
     verbatim_share,
 )
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.spec import FUSIONS
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 
@@ -68,6 +75,35 @@ def test_documents_without_two_spans_are_counted_and_scripts_without_spaces_are_
     assert crops.queries.texts[0] in chinese[0]
     none = hold_out_crops(corpus(tmp_path / "d", short), tmp_path, size=5)
     assert (none.queries.texts, none.queries.verbatim) == ([], None)
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(beir_folder, tiny_cosine, tmp_path, monkeypatch, real):
+    collection, encoded = load_collection(beir_folder), Counter()
+    for name in ("encode_corpus", "encode_queries"):
+        method = getattr(COCODR, name)
+
+        def spy(model, texts, method=method, **given):
+            encoded.update(json.dumps(text) for text in texts)
+            return method(model, texts, **given)
+
+        monkeypatch.setattr(COCODR, name, spy)
+    uses = [kind + str(tiny_cosine) for kind in ("", *(f"{kind}:" for kind in FUSIONS))]
+    queries = collection.queries if real else {}
+    (tmp_path / "all").mkdir()
+    found = gather_evidence(collection.documents, queries, uses, tmp_path / "all", samples=9)
+    assert set(encoded.values()) == {1}
+    texts = {*found.queries.values(), *found.crop_queries.texts, *found.generated_queries.texts}
+    assert encoded.total() == len(collection.documents) + 9 + len(texts)
+    # What is searched in one batch is found as if each were searched for alone.
+    retrievers = Retrievers(collection.documents, tmp_path)
+    for use in ("bm25", *uses):
+        asked = retrievers.get(use).search(found.queries, 100)
+        np.testing.assert_array_equal(found.lists[use], asked.rows)
+        np.testing.assert_allclose(found.rankings[use].scores, asked.scores, atol=1e-5)
+        assert found.rankings[use].queries == list(found.queries)
+        alone = retrievers.get(use).search(found.generated_queries.queries, 10)
+        np.testing.assert_allclose(found.generated[use], found.generated_queries.score(alone.rows))
 
 
 def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(documents, tiny_cosine, tmp_path):
