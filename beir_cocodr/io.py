@@ -24,7 +24,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
-from beir_cocodr.disk import UNFINISHED, naming_full_disk
+from beir_cocodr.disk import UNFINISHED, DiskFull, naming_full_disk
 from beir_cocodr.errors import InputError, check_name
 
 if TYPE_CHECKING:
@@ -135,8 +135,13 @@ def output_folder(path: Path, utf8: bool = False) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{path} cannot be the output folder: {error.strerror}; choose another") from error
-    if not os.access(path, os.W_OK):
-        raise InputError(f"{path} cannot be written to; choose another output folder")
+    try:  # for root and on network drives, permissions say little
+        with unfinished(path):
+            pass
+    except DiskFull:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be written to: {error.strerror}; choose another output folder") from error
     return path
 
 
@@ -278,8 +283,8 @@ def results_folder(output: Path, run: Mapping[str, object], overwrite: bool = Fa
         overwrite: replace the results of another run.
     """
     content = json.loads(json.dumps(run, default=str))
-    within = output.resolve() in _HELD.get()
-    with sole_writer(output_folder(output)):
+    within = output_folder(output).resolve() in _HELD.get()
+    with sole_writer(output):
         if not within:
             _check_run(output, content, overwrite)
         with unfinished(output) as draft:
@@ -348,6 +353,12 @@ def is_incidental(path: Path) -> bool:
     return path.name == _LOCK or path.name.startswith(UNFINISHED)
 
 
+def files_below(folder: Path) -> list[Path]:
+    """All files of a folder and of those in it, in order; locks and unfinished work are left out."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [path for path in files if not any(map(is_incidental, map(Path, path.relative_to(folder).parts)))]
+
+
 def remove_unfinished(folder: Path, older_than: float = 0.0) -> None:
     """Remove what writers left half-written, where it was not touched for ``older_than`` seconds."""
     for left_over in folder.glob(f"{UNFINISHED}*"):
@@ -407,8 +418,7 @@ def file_sha256(path: Path) -> str:
 
 def files_sha256(folder: Path) -> dict[str, str]:
     """A hash of each file below a folder, by its path in it; locks and unfinished work left out."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not is_incidental(path))
-    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in files_below(folder)}
 
 
 def content_sha256(path: str | Path) -> str | None:

@@ -211,7 +211,8 @@ def _changed(content: Any, rng: random.Random, values: list[Any]) -> str | None:
     if type(before) is type(choice) and before == choice:
         return None
     what = f"{named} is {str(choice)[:20]!r}"
-    finite = all(type(value) in (int, float) and abs(value) < float("inf") for value in (before, choice))
+    known = 0 if before is None else before  # in the place of nothing a number may be right
+    finite = all(type(value) in (int, float) and abs(value) < float("inf") for value in (known, choice))
     return Plausible(what) if choice is None or finite or type(before) is type(choice) is not float else what
 
 

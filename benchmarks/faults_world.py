@@ -322,7 +322,7 @@ _VOLATILE = re.compile(
 )
 _TIMES = re.compile(r"\d+(\.\d+)?( ?s\b| seconds| minutes)|20\d\d-\d\d-\d\d[T\d:.+Z-]*")
 _SOURCE = re.compile(r'<meta name="source"[^>]*>')  # a hash of full paths, among others
-_LEFT_OUT = {"README.md", "training_args.bin", ".lock", "checksums"}
+_LEFT_OUT = {"README.md", "training_args.bin", ".lock", "checksums", "evil.py"}
 
 
 def results(work: Path, outputs: list[str], stdout: str = "") -> dict[str, str]:
@@ -331,7 +331,8 @@ def results(work: Path, outputs: list[str], stdout: str = "") -> dict[str, str]:
     for name in outputs:
         folder = work / name
         for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder] if folder.is_file() else []:
-            if path.is_file() and not _LEFT_OUT & {*path.parts} and path.suffix != ".png":
+            linked = path.is_symlink() and path.resolve().is_relative_to(folder.resolve())  # counted as what it is
+            if path.is_file() and not linked and not _LEFT_OUT & {*path.parts} and path.suffix != ".png":
                 found[path.relative_to(work).as_posix()] = _digest(path, work)
     if not found:
         text = _TIMES.sub("", stdout.replace(str(work), "@"))

@@ -19,9 +19,12 @@ from beir_cocodr.io import (
     cache_folder,
     draft_folder,
     file_sha256,
+    files_sha256,
     json_sha256,
     locked,
+    output_folder,
     remove_unfinished,
+    results_folder,
     save_array,
     sole_writer,
     text_cell,
@@ -67,6 +70,21 @@ def test_a_folder_where_a_file_goes_is_named_and_stays(tmp_path):
     with pytest.raises(InputError, match=r"a\.json.*folder"):
         write_text(tmp_path / "a.json", "{}")
     assert names(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize("place", ["/proc", "file", "file/below"])
+def test_a_place_that_cannot_be_written_to_is_named(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    with pytest.raises(InputError, match=f"{place} cannot be"):
+        output_folder(Path(place))
+    assert names(tmp_path) == ["file"]
+
+
+def test_results_that_go_round_in_a_circle_are_one_line(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match="loop cannot be"), results_folder(tmp_path / "loop", {}):
+        pass
 
 
 def test_a_draft_takes_its_name_at_the_end(tmp_path):
@@ -172,6 +190,10 @@ def test_hashes(tmp_path):
     assert json_sha256({"a": 1, "b": [2]}) == json_sha256({"b": [2], "a": 1})
     assert json_sha256("ä") == hashlib.sha256(b'"\\u00e4"').hexdigest()
     assert json_sha256("ä", ensure_ascii=False) == hashlib.sha256('"ä"'.encode()).hexdigest()
+    (tmp_path / ".unfinished-0").mkdir()
+    for name in (".lock", ".unfinished-0/g"):
+        (tmp_path / name).touch()
+    assert files_sha256(tmp_path) == {"f": text_sha256("abc")}
 
 
 def test_no_text_of_a_table_is_a_formula():

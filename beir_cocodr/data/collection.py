@@ -93,7 +93,7 @@ def join_labels(source: Source, labels: Labels, known: Known, report: Report) ->
     judgements of a pair the last one counts, as in BEIR, and each is reported.
 
     Reported are the defects of both parts, the warnings "qrels for unknown queries", "qrels for unknown documents" and
-    "repeated judgements", and with "required" labels the error "no judged queries".
+    "repeated judgements", and the error "no judged queries".
     """
     qrels: dict[str, dict[str, int]] = {}
     for line, query, document, grade in source.judgements(report):
@@ -112,7 +112,7 @@ def join_labels(source: Source, labels: Labels, known: Known, report: Report) ->
     # Without any queries every judgement would be unknown: what is missing has been reported already.
     if source.queries_file or labels != "required":
         _report_unknown(source, queries, known, report)
-    if labels == "required" and has_judgements and source.queries_file and not queries:
+    if has_judgements and source.queries_file and not queries:
         message = f"no query is judged: {source.queries_file} has none of the ids of this file; check the ids"
         report(error("no judged queries", str(source.judgements_file), message))
     duplicates = ids.find(lambda: ((line, id, id) for line, id, _ in source.queries(ignore)))

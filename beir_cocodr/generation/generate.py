@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -65,7 +67,8 @@ def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | N
     if (output / GENERATION_FILE).is_file():
         record = read_generation(output)
         _check_plan(output, plan.changes(record, selection=True))
-        _tidy(output)  # after a run that died as it finished
+        with locked(output):  # after a run that died as it finished
+            _tidy(output)
         return record
     begun = output / SHARDS / _PLAN_FILE
     found = [*output.iterdir(), *(output / SHARDS).glob("*")]
@@ -148,22 +151,33 @@ def generate_queries(
     shards = QueryShards(output, len(documents), options.shard_documents)
     with naming_full_disk(output, shards.describe):
         reader = PassageReader(documents, options.text_format, counter.count, options.passage_tokens, options.language)
-        if mine := [shard for shard in shards.missing() if shard % parts == number - 1]:
-            if options.max_passages is not None:
-                reader.draw(options.max_passages, options.seed, shards.folder)
-            maker.prepare(shards.folder)
-        for shard in tqdm(mine, desc="Queries", unit="shard", disable=not progress):
-            if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
-                break
-            begun = time.perf_counter()
-            passages, counts = reader.read(shards.rows(shard))
-            generated = maker.generate(passages, shard)
-            queries, cleaned = clean_queries(generated.queries, options.max_length)
-            shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
+        with _unless_finished(output):
+            if mine := [shard for shard in shards.missing() if shard % parts == number - 1]:
+                if options.max_passages is not None:
+                    reader.draw(options.max_passages, options.seed, shards.folder)
+                maker.prepare(shards.folder)
+            for shard in tqdm(mine, desc="Queries", unit="shard", disable=not progress):
+                if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
+                    break
+                begun = time.perf_counter()
+                passages, counts = reader.read(shards.rows(shard))
+                generated = maker.generate(passages, shard)
+                queries, cleaned = clean_queries(generated.queries, options.max_length)
+                shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
         if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
             log.info("%s: %d of %d shards are left to other processes", output, len(missing), shards.count)
             return UnfinishedGeneration(shards.count, len(missing))
         return _finish(output, shards, collection, plan, options, consistency)
+
+
+@contextmanager
+def _unless_finished(output: Path) -> Iterator[None]:
+    """Whoever finishes removes the folder of the shards, also under the hands of those who had the same part."""
+    try:
+        yield
+    except (FileNotFoundError, InputError):
+        if not (output / GENERATION_FILE).is_file():
+            raise
 
 
 def _generator(

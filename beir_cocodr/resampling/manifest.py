@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from beir_cocodr.data.collection import Collection, resolve_source
+from beir_cocodr.data.collection import Collection, load_collection, resolve_source
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_root, json_sha256, parse_json, text_sha256, write_text
@@ -222,6 +222,28 @@ def read_manifest(output: Path) -> Manifest:
     if not path.is_file():
         raise InputError(f"{path} cannot be read: no such file; give an output folder of resample")
     return Manifest.read(path)
+
+
+def check_sets(output: Path, manifest: Manifest) -> None:
+    """Check that queries, judgements and documents of all sets are those that were written.
+
+    Raises:
+        InputError: one cannot be read, or is not what the manifest has the hash of.
+    """
+    pairs = [pair for each in manifest.sets for pair in ((each.train, manifest.train), (each.test, manifest.test))]
+    for record, source in {(record.folder, record.split): (record, source) for record, source in pairs}.values():
+        folder = output / record.folder
+        loaded = load_collection(folder, record.split)
+        parts = {
+            "queries": (json_sha256(loaded.queries), record.queries_sha256),
+            "judgements": (json_sha256(loaded.qrels), record.qrels_sha256),
+            "documents": (loaded.documents.content_hash, source.corpus_sha256),
+        }
+        if changed := [name for name, (found, written) in parts.items() if found != written]:
+            raise InputError(
+                f"{folder}: {' and '.join(changed)} of split {record.split} are not those on record in "
+                f"{MANIFEST_FILE}; resample again"
+            )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.models.spec import check_device
 
 Task = TypeVar("Task")
@@ -150,15 +150,16 @@ def warn_if_crowded(devices: Sequence[str], threads: int) -> None:
         )  # fmt: skip
 
 
-_MOST_PROCESSES = 1_024
+# Processes, and threads of each.
+_MOST = 1_024
 
 
 def device_list(device: str | None, processes: int) -> list[str]:
     """A device for each process, at least 1: GPUs in turn where none is named, or just "cuda"; else all on the same."""
     if processes < 1:
         raise InputError(f"{processes} processes can do nothing; give at least 1")
-    if processes > _MOST_PROCESSES:
-        raise InputError(f"{processes} processes are too many; give at most {_MOST_PROCESSES}")
+    if processes > _MOST:
+        raise InputError(f"{processes} processes are too many; give at most {_MOST}")
     check_device(device)
     if device in (None, "cuda") and torch.cuda.is_available():
         return [f"cuda:{number % torch.cuda.device_count()}" for number in range(processes)]
@@ -170,8 +171,8 @@ def device_list(device: str | None, processes: int) -> list[str]:
 @contextmanager
 def torch_threads(threads: int | None) -> Iterator[int]:
     """Let PyTorch use that many CPU threads inside, at least 1, and yield their number; None changes nothing."""
-    if threads is not None and threads < 1:
-        raise InputError(f"{threads} threads can do nothing; give at least 1")
+    if threads is not None:
+        Limits(min=1, max=_MOST).check("threads", threads)
     before = torch.get_num_threads()
     try:
         if threads is not None:

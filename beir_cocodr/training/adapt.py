@@ -25,7 +25,15 @@ from beir_cocodr.evaluation.records import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
-from beir_cocodr.io import content_sha256, file_sha256, is_incidental, output_folder, remove_unfinished, sole_writer
+from beir_cocodr.io import (
+    content_sha256,
+    file_sha256,
+    files_below,
+    is_incidental,
+    output_folder,
+    remove_unfinished,
+    sole_writer,
+)
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions, check_device
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance
 from beir_cocodr.records import Json, Record, differences
@@ -226,7 +234,7 @@ def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[No
     """
     with sole_writer(output_folder(output, utf8=True)):
         file = output / _PLAN_FILE
-        held = [path for path in output.rglob("*") if path.is_file() and not is_incidental(path)]
+        held = files_below(output)
         if held and not resume:
             raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
         if file.is_file():

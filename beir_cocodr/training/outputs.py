@@ -25,7 +25,7 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import is_incidental, json_sha256, output_folder, sole_writer, write_text
+from beir_cocodr.io import files_below, is_incidental, json_sha256, output_folder, sole_writer, write_text
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import (
@@ -101,7 +101,7 @@ def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> T
         except InputError as error:
             raise InputError(f"{error}, as nothing in {output} can be resumed; empty it or choose another") from error
         _check_plan(output, before, plan)
-    elif any(path.is_file() and not is_incidental(path) for path in output.rglob("*")):
+    elif files_below(output):
         way = "nothing in it can be resumed" if resume else "or --resume if it was interrupted"
         raise InputError(f"{output} is not empty; choose another --output, {way}")
     return None

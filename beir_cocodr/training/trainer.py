@@ -16,8 +16,9 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,31 @@ class Stage:
     arguments: Any = SentenceTransformerTrainingArguments
 
 
+# Passes without a single batch after which there is none; and what keeps the seeds of passes apart.
+_PASSES, _PASS_SEED = 10, 1_000_003
+
+
+class WholeEpochs(NoDuplicatesBatchSampler):
+    """The host's batches without repeated texts, in every epoch as many as its length says.
+
+    Where few texts differ, the host ends some epochs early. Training that is resumed counts epochs by their length, and
+    would go on at another batch.
+    """
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, left, barren = self.epoch, len(self), 0
+        try:
+            while left and barren < _PASSES:
+                before = left
+                for batch in islice(super().__iter__(), left):
+                    yield batch
+                    left -= 1
+                barren = barren + 1 if left == before else 0
+                self.set_epoch(self.epoch + _PASS_SEED)  # else the same batches came again
+        finally:
+            self.set_epoch(epoch)
+
+
 class GuardedTrainer(BaseTrainer):
     """To be put before a host's trainer: batches by our keys, losses looked at, and no model card, which would quote
     the corpus; training.json says more.
@@ -243,7 +269,7 @@ class GuardedTrainer(BaseTrainer):
     def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
         if self.batch_keys is None:
             return super().get_batch_sampler(dataset, *args, **settings)
-        return NoDuplicatesBatchSampler(self.batch_keys, *args, **settings)
+        return WholeEpochs(self.batch_keys, *args, **settings)
 
     def add_model_card_callback(self, default_args_dict: Json) -> None:
         return
@@ -337,6 +363,10 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
 
 def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
     record = replace(record, details=record.details | stage.finish(output))
+    if rules := getattr(getattr(stage.model, "tokenizer", None), "backend_tokenizer", None):
+        # The host sets these two for every batch, and would save those of the last one, if this process had any.
+        rules.no_truncation()
+        rules.no_padding()
     stage.model.save_pretrained(str(output))
     write_record(output, record)
     shutil.rmtree(output / CHECKPOINTS)

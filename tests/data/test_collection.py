@@ -86,6 +86,9 @@ def test_labels_optional_and_none(folder: Path) -> None:
         {},
         None,
     )
+    (folder / "qrels" / "dev.tsv").write_text("")
+    with pytest.raises(InputError, match=r"dev\.tsv.* no query is judged"):
+        load_collection(folder, "dev", labels="optional")
     (folder / "queries.jsonl").write_text("broken")
     nothing = load_collection(folder, labels="none")
     assert (nothing.queries, nothing.qrels, nothing.split) == ({}, {}, None)

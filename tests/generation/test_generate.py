@@ -202,8 +202,9 @@ def test_what_a_killed_run_left_half_written_is_removed(beir_folder, tmp_path):
     left = [folder / ".unfinished-0" for folder in (tmp_path, tmp_path / "qrels")]
     for folder in left:
         folder.mkdir()
+    (tmp_path / ".lock").touch()
     generate_queries(beir_folder, "lexical", tmp_path, SMALL)
-    assert not any(folder.exists() for folder in left)
+    assert not any(path.exists() for path in (*left, tmp_path / ".lock"))
 
 
 def test_a_sample_of_passages_is_the_same_for_all_processes(whole, beir_folder, tmp_path):

@@ -140,6 +140,16 @@ def test_every_settings_file_that_is_damaged_is_named(damage, tiny_cosine, copie
         assert str(path) in fault(folder)
 
 
+@pytest.mark.parametrize("kind", ["folder", "loop"])
+def test_what_is_no_file_is_not_passed_over(kind, tiny_cosine, copied):
+    for name in FILES:
+        folder = copied(tiny_cosine, name.replace("/", "-"))
+        path = folder / f"{name}.json"
+        path.unlink()
+        path.mkdir() if kind == "folder" else path.symlink_to(path.name)
+        assert str(path) in fault(folder)
+
+
 def test_a_damaged_text_format_and_a_damaged_head_are_named(tiny_bert, saved_mrl, tmp_path, copied):
     COCODR(tiny_bert, title_separator=": ").save_pretrained(str(tmp_path / "saved"))
     for damage in ('{"title_separator"', '{"title_separator": 5}', "{}", "[]"):

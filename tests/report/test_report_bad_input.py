@@ -148,11 +148,13 @@ def test_negative_queries(two_models, tmp_path):
         write_report(two_models, tmp_path / "r.html", queries=-1)
 
 
-def test_without_runs_the_page_says_so(two_models, tmp_path):
+def test_without_runs_the_page_says_so(two_models, tmp_path, caplog):
     folder = copied(two_models, tmp_path)
-    for run in folder.glob("*.run"):
-        run.unlink()
+    gone = [*folder.glob("*.run"), *folder.glob("*.per_query.tsv")]
+    for file in gone:
+        file.write_text("") if file.name == "bm25.run" else file.unlink()
     write_report(folder)
+    assert all(file.name in caplog.text for file in gone)
     found = Page(folder / "report.html")
     assert "no rankings to show" in found.section("queries")
     assert found.find("p", class_="sentence")

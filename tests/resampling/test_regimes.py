@@ -285,6 +285,24 @@ def test_bad_input_is_one_line(restrained, other, folder, tiny_cosine, tmp_path,
     assert "/no/such/interpolation" in failure(nowhere, capsys)
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "part"),
+    [
+        ("queries.jsonl", '"text": "', '"text": "other ', "queries"),
+        ("qrels/test.tsv", "\t1\n", "\t2\n", "judgements"),
+        ("corpus.jsonl", '"text": "', '"text": "other ', "documents"),
+    ],
+)
+def test_sets_that_are_not_those_on_record_are_named(file, old, new, part, restrained, tmp_path):
+    folder = tmp_path / "sets"
+    shutil.copytree(restrained, folder)
+    place = folder / "extrapolation" / file
+    place.write_text(place.read_text().replace(old, new, 1))
+    with pytest.raises(InputError, match=f"extrapolation: {part} of .*manifest"):
+        evaluate_regimes(folder, tmp_path / "o", ["bm25"])
+    assert not (tmp_path / "o").exists()
+
+
 def failure(arguments: list[str], capsys) -> str:
     with pytest.raises(SystemExit) as status:
         main(["resample", "evaluate", *arguments])

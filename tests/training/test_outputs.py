@@ -212,6 +212,15 @@ def test_two_trainings_in_one_output_are_refused(beir_folder, tiny_mlm, tmp_path
         process.wait()
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_died_as_it_wrote_its_plan_begins_anew(resume, tmp_path):
+    place = tmp_path / CHECKPOINTS / ".unfinished-0"
+    place.mkdir(parents=True)
+    (place / "plan.json").write_text("{")
+    with lock_output(tmp_path, resume, TrainingPlan("finetune")) as record:
+        assert record is None
+
+
 @pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors", "trainer_state.json", "scheduler.pt"])
 def test_a_damaged_checkpoint_is_left_out_for_one_further_back(file, interrupted, whole, beir_folder, tiny_mlm, caplog):
     damaged = interrupted / CHECKPOINTS / "checkpoint-4" / file

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 
@@ -136,6 +138,43 @@ def test_no_document_of_a_batch_is_relevant_to_another_query_of_it(beir_folder, 
                 assert not any(grades.get(document, 0) > 0 for document in others)
                 assert all(grades.get(ids[row], 0) == 0 for row in pairs.rows(pair)[1:])
     assert batches > 6
+
+
+def test_every_epoch_has_its_length_where_few_texts_differ():
+    """Resuming counts epochs by it; the host ends some before."""
+    rng = random.Random(0)
+    rows = [rng.sample("abcdefghij", 2) for _ in range(12)]
+    data = Dataset.from_dict({"query": [row[0] for row in rows], "document": [row[1] for row in rows]})
+
+    def epochs(kind: type[NoDuplicatesBatchSampler]) -> list[list[list[int]]]:
+        sampler = kind(data, batch_size=4, drop_last=True, generator=torch.Generator(), seed=0)
+        found = []
+        for epoch in range(40):
+            sampler.set_epoch(epoch)
+            found.append(list(sampler))
+        return found
+
+    assert min(map(len, epochs(NoDuplicatesBatchSampler))) < 3
+    ours = epochs(run.WholeEpochs)
+    assert {len(batches) for batches in ours} == {3}
+    assert ours == epochs(run.WholeEpochs)
+    assert all(len({text for row in batch for text in rows[row]}) == 8 for batches in ours for batch in batches)
+    alike = Dataset.from_dict({"query": ["a"] * 12})
+    assert list(run.WholeEpochs(alike, batch_size=4, drop_last=True, generator=torch.Generator(), seed=0)) == []
+
+
+def test_resumed_where_few_texts_differ_it_is_the_same(beir_folder, tiny_mlm, tmp_path, dies_at):
+    data = tmp_path / "data"
+    shutil.copytree(beir_folder, data)
+    lines = [f"q{i}\td{i % 6}\t1" for i in range(12)]
+    (data / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    whole = train("finetune", tmp_path / "whole", data, tiny_mlm)
+    with dies_at(7):
+        train("finetune", tmp_path / "m", data, tiny_mlm)
+    assert train("finetune", tmp_path / "m", data, tiny_mlm, resume=True).steps == whole.steps == 9
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "m"))
+    assert all((first[name] == second[name]).all() for name in first)
+    assert (tmp_path / "whole" / "tokenizer.json").read_bytes() == (tmp_path / "m" / "tokenizer.json").read_bytes()
 
 
 def test_no_step_is_no_model(tmp_path, tiny_mlm, beir_folder):

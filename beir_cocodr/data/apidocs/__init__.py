@@ -101,7 +101,7 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     domains = sorted(set(domain.split("+")))
     for name in domains:
         if name not in DOMAINS:
-            raise InputError(f"apidocs: unknown domain {name!r}; {_CHOICES}")
+            raise InputError(f"apidocs/{domain}: unknown domain {name!r}; {_CHOICES}")
     key = _key(domains)
     root = cache_root() if cache_dir is None else cache_dir.expanduser()
     folder = root / "apidocs" / f"{'+'.join(domains)}-{json_sha256(key)[:12]}"

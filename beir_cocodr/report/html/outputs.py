@@ -4,6 +4,7 @@ that was judged, where it is at hand.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, EvaluationRecord, PairedTest
 from beir_cocodr.io import parse_json
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
+
+log = logging.getLogger(__name__)
 
 _CLUSTERS = "cluster_weights.jsonl"
 
@@ -247,6 +250,8 @@ def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
         if result.per_query is not None:
             if (file := found.folder / result.per_query).is_file():
                 scores[label] = read_per_query(file, measures)
+            else:
+                log.warning("%s is not there; the page has no scores of single queries by %s", file, label)
         elif result.scores is not None and queries is not None:
             values = [result.scores[measure] for measure in measures]
             if all(len(column) == len(queries) for column in values):  # else the collection had others then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -17,6 +18,8 @@ from beir_cocodr.report.html.verdict import headline_of
 from beir_cocodr.report.text import allowed_text, collection_name, short_names
 
 _FOLDER = "beir_cocodr.report.html"
+
+log = logging.getLogger(__name__)
 
 #: Marks a page as ours.
 GENERATOR = "beir-cocodr report"
@@ -164,8 +167,7 @@ def _runs(found: Found, models: Mapping[str, str]) -> dict[str, Path]:
         named = {label: result.run for label, result in found.evaluation.results.models.items()}
     else:
         named = {label: f"{name}.run" for label, name in file_names(models).items()}
-    return {
-        label: path
-        for label, run in named.items()
-        if (path := next(filter(Path.is_file, (found.folder / run, Path(run))), None)) is not None
-    }
+    there = {label: next(filter(Path.is_file, (found.folder / run, Path(run))), None) for label, run in named.items()}
+    if gone := sorted(named[label] for label, path in there.items() if path is None or not path.stat().st_size):
+        log.warning("%s: %s is not there, or empty; the page has no rankings of it", found.folder, ", ".join(gone))
+    return {label: path for label, path in there.items() if path is not None}

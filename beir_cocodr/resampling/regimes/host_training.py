@@ -27,7 +27,7 @@ from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.integrity import NEW_HEAD, loading
 from beir_cocodr.models.loading import load_encoder, model_source
-from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
+from beir_cocodr.resampling.manifest import Manifest, ResttestParameters, check_sets
 from beir_cocodr.resampling.regimes import Recipe
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,11 @@ def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
     """The units of an output of `resample`, from its manifest: every set of ReSTrain, every bucket of ReSTTest.
 
     Both regimes of a bucket have the same training queries and are one unit.
+
+    Raises:
+        InputError: a set is not what the manifest says.
     """
+    check_sets(folder, manifest)
     found: dict[str, TrainingUnit] = {}
     for record in manifest.sets:
         name, group = record.folder, record.label

@@ -287,7 +287,7 @@ class EmbeddingStore(Embeddings):
         """
         store = cls.found(Path(folder), verify)
         if store is None:
-            raise InputError(f"{folder} holds no embeddings; make them with encode --output {folder}")
+            raise InputError(f"{folder} is no store, it has no embeddings; make them with encode --output {folder}")
         missing = store.missing()
         if missing or not store.table.complete():
             raise InputError(
