@@ -48,7 +48,7 @@ def prepare(place: Path) -> None:
     """Make the world, unless it is there."""
     if not (place / "world" / "modules").is_file():
         remove(place / "world")
-        make_world(place / "world", Warm())
+        make_world(place / "world", Warm(["beir_cocodr.training.finetune", "beir_cocodr.retrieval.store.encode"]))
 
 
 def work_off(place: Path, number: int, seed: int) -> None:
@@ -103,6 +103,7 @@ class Worker:
 def run_cases(place: Path, cases: Iterable[str], seed: int, workers: int) -> None:
     """Run cases by several workers, each recorded as it ends."""
     waiting: SimpleQueue[str] = SimpleQueue()
+    code = commit()
     for case in cases:
         waiting.put(case)
     total, began = waiting.qsize(), time.perf_counter()
@@ -111,9 +112,8 @@ def run_cases(place: Path, cases: Iterable[str], seed: int, workers: int) -> Non
         worker = Worker(place, number, seed)
         try:
             while True:
-                found = worker.run(waiting.get_nowait())
-                with (place / "cases.jsonl").open("a") as file:
-                    file.write(json.dumps(found) + "\n")
+                found = worker.run(waiting.get_nowait()) | {"code": code}
+                record(place, found)
                 if found["outcome"] in FAILURES:
                     print(f"{found['case']} {found['outcome']}: {describe(found)}", file=sys.stderr, flush=True)
         except Empty:
@@ -127,19 +127,36 @@ def run_cases(place: Path, cases: Iterable[str], seed: int, workers: int) -> Non
         print(f"{total} cases in {time.perf_counter() - began:.0f} seconds", file=sys.stderr)
 
 
+def commit() -> str:
+    """Of this code, with a mark where files were changed since."""
+    words = ["git", "-C", str(Path(__file__).parents[1]), "describe", "--always", "--exclude=*", "--dirty=+"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
 def describe(found: dict[str, Any]) -> str:
     return f"{found['scenario']}, {found['broken']}: {found['what'][:80]}: {found['message'][:160]}"
 
 
-def read_cases(place: Path) -> dict[str, dict[str, Any]]:
-    """Case to its record; the last one counts."""
-    file = place / "cases.jsonl"
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return {found["case"]: found for found in map(json.loads, lines)}
+def record(place: Path, found: dict[str, Any]) -> None:
+    with (place / "cases.jsonl").open("a") as file:
+        file.write(json.dumps(found) + "\n")
 
 
-def summarize(found: list[dict[str, Any]], seed: int, seconds: float, mounts: bool) -> dict[str, Any]:
-    """Counts by kind of case, command and part, and every failing case with how it is run again."""
+def read_cases(place: Path) -> dict[str, list[dict[str, Any]]]:
+    """Case to its records; the last one counts."""
+    file, cases = place / "cases.jsonl", dict[str, list[dict[str, Any]]]()
+    for line in file.read_text().splitlines() if file.is_file() else []:
+        found = json.loads(line)
+        cases.setdefault(found["case"], []).append(found)
+    return cases
+
+
+def summarize(cases: list[list[dict[str, Any]]], seed: int, seconds: float, mounts: bool) -> dict[str, Any]:
+    """Counts by kind of case, command and part, every failing case with how it is run again, and those that failed
+    before and were mended.
+    """
+    found = [records[-1] for records in cases]
+    before = [next((one for one in records if one["outcome"] in FAILURES), None) for records in cases]
 
     def count(key: Any) -> dict[str, dict[str, int]]:
         groups: dict[str, Counter[str]] = {}
@@ -152,6 +169,7 @@ def summarize(found: list[dict[str, Any]], seed: int, seconds: float, mounts: bo
     return {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
+        "code": dict(Counter(one["code"] for one in found)),
         "seed": seed,
         "cases": len(found),
         "seconds": round(seconds),
@@ -163,6 +181,11 @@ def summarize(found: list[dict[str, Any]], seed: int, seconds: float, mounts: bo
         "failures": [
             {key: one[key] for key in keys} | {"again": f"benchmarks/faults.py --seed {seed} --only {one['case']}"}
             for one in failing
+        ],
+        "mended": [
+            {key: was[key] for key in (*keys, "code")} | {"outcome_now": one["outcome"], "code_now": one["code"]}
+            for was, one in zip(before, found, strict=True)
+            if was is not None and one not in failing
         ],
     }
 
@@ -232,9 +255,11 @@ def campaign(place: Path, given: argparse.Namespace) -> int:
     mounts = can_mount(place)
     if given.only:
         worker = Worker(place, 0, given.seed)
-        found = [worker.run(case) for case in given.only]
+        found = [worker.run(case) | {"code": commit()} for case in given.only]
         worker.close()
         for one in found:
+            if given.resume:
+                record(place, one)
             print(json.dumps(one, indent=2))
             logs = sorted((place / "work-0" / "w").glob("log*/std*"))
             print("\n".join(f"{log}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs))

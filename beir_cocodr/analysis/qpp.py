@@ -21,6 +21,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate, read_per_query
 from beir_cocodr.evaluation.measures import holm, parse_measures
+from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
@@ -154,6 +155,7 @@ def qpp(
         raise InputError(f"one measure at a time is predicted, not {measure!r}")
     measure = str(measures[0])
     check_device(search.encoder.device, [model])
+    identical_ids(dataset, policy)
     if per_query is None:
         evaluated = evaluate(dataset, [model], output, measure, split, policy, search=search, overwrite=overwrite)
         per_query = output / str(evaluated.models[model].per_query)

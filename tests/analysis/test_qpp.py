@@ -205,6 +205,7 @@ def test_bad_input(beir_folder, tmp_path):
     refused("'AvgIDF'", some, extra={"AvgIDF": some})
     refused("'mine' .*none", some, extra={"mine": {"x": 1.0}})
     refused("one measure", some, "nDCG@10 AP")
+    refused("policy.*'some'", some, policy="some")
     refused("absent", tmp_path / "absent.tsv")
     for text, match in {
         "query_id\tAP\nq1\t0.5\n": "no nDCG@10.*AP",
