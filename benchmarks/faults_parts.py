@@ -95,7 +95,9 @@ def config(path: Path, rng: random.Random) -> str | None:
     change = rng.choice(CONFIGS)
     write(path, json.dumps(json.loads(path.read_text()) | change).encode())
     _evil_module(path.parent)
-    return f"config has {json.dumps(change)}"
+    what = f"config has {json.dumps(change)}"
+    # Its tensors have the same names and shapes: only who saved it knows which of the two it is.
+    return Plausible(what) if change.get("model_type") == "roberta" else what
 
 
 def modules(path: Path, rng: random.Random) -> str | None:
