@@ -190,16 +190,14 @@ def summarize(cases: list[list[dict[str, Any]]], seed: int, seconds: float, moun
     }
 
 
-def table(summary: dict[str, Any]) -> str:
-    """Commands down, outcomes across."""
-    names = list(OUTCOMES)
-    lines = ["| command | cases | " + " | ".join(names) + " |", "| --- |" + " ---: |" * (len(names) + 1)]
-    total: Counter[str] = Counter()
-    for command, counts in summary["by_command"].items():
-        total.update(counts)
-        cells = [str(counts.get(name, 0) or "") for name in names]
-        lines.append(f"| {command} | {sum(counts.values())} | {' | '.join(cells)} |")
-    lines.append(f"| all | {total.total()} | {' | '.join(str(total[name]) for name in names)} |")
+def table(summary: dict[str, Any], by: str = "command") -> str:
+    """Commands, kinds of cases or parts down, outcomes across."""
+    names, rows = list(OUTCOMES), dict(summary[f"by_{by}"])
+    lines = [f"| {by} | cases | " + " | ".join(names) + " |", "| --- |" + " ---: |" * (len(names) + 1)]
+    rows["all"] = sum(map(Counter, rows.values()), Counter())
+    for row, counts in rows.items():
+        cells = [str(counts.get(name, 0)) for name in names]
+        lines.append(f"| {row} | {sum(counts.values())} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -219,7 +217,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--place", type=Path, help="folder of the world and of what was done; default: a temporary one")
     parser.add_argument("--resume", action="store_true", help="go on in --place")
-    parser.add_argument("--only", action="append", metavar="CASE", help="run this case, and print all of it; repeat")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="CASE",
+        help="run this case, and print all of it; with --resume it is recorded; repeat",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -255,15 +258,17 @@ def campaign(place: Path, given: argparse.Namespace) -> int:
     mounts = can_mount(place)
     if given.only:
         worker = Worker(place, 0, given.seed)
-        found = [worker.run(case) | {"code": commit()} for case in given.only]
-        worker.close()
-        for one in found:
+        outcomes = set()
+        for case in given.only:
+            found = worker.run(case) | {"code": commit()}
+            outcomes.add(found["outcome"])
             if given.resume:
-                record(place, one)
-            print(json.dumps(one, indent=2))
+                record(place, found)
+            print(json.dumps(found, indent=2))
             logs = sorted((place / "work-0" / "w").glob("log*/std*"))
-            print("\n".join(f"{log}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs))
-        return int(any(one["outcome"] in FAILURES for one in found))
+            print("\n".join(f"{log}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs), flush=True)
+        worker.close()
+        return int(bool(outcomes & {*FAILURES}))
     done, before = read_cases(place), world_digest(place)
     counts = {kind: getattr(given, f"{kind}s") for kind in KINDS}
     counts["disk"] *= mounts
@@ -277,7 +282,8 @@ def campaign(place: Path, given: argparse.Namespace) -> int:
         raise SystemExit("a case changed the world that it was given; its figures are worth nothing")
     given.results.parent.mkdir(parents=True, exist_ok=True)
     given.results.write_text(json.dumps(summary, indent=1) + "\n")
-    print(table(summary))
+    for by in ("part", "command", "kind"):
+        print(table(summary, by), end="\n\n")
     return int(bool(summary["failures"]))
 
 
