@@ -121,7 +121,7 @@ def names(line: str, done: Done, by_option: bool, arguments: list[str]) -> bool:
         words = {
             flag,
             bare,
-            *(["dataset"] if bare in _DATASETS else []),
+            *(["dataset"] if bare in _DATASETS else ["model"] if bare in _MODELS else []),
             bare.replace("_", " "),
             *(["split"] if bare.endswith("_split") else []),
             *(["error: .:"] if not value else []),  # an empty path is the folder where one is
@@ -182,6 +182,7 @@ _FREE = {"query_prompt", "document_prompt", "title_separator", "prefix", "prompt
 
 # How long a run takes is for the user to say.
 _DATASETS = {"dataset", "corpus", "source", "target", "train", "test", "ood"}
+_MODELS = {"encoder", "base", "before", "after"}
 _AMOUNTS = {"max_steps", "epochs", "mlm_steps", "hub_timeout", "samples", "per_passage"}
 
 NEVER = {

@@ -331,8 +331,10 @@ def results(work: Path, outputs: list[str], stdout: str = "") -> dict[str, str]:
     for name in outputs:
         folder = work / name
         for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder] if folder.is_file() else []:
+            if not path.is_file():
+                continue
             linked = path.is_symlink() and path.resolve().is_relative_to(folder.resolve())  # counted as what it is
-            if path.is_file() and not linked and not _LEFT_OUT & {*path.parts} and path.suffix != ".png":
+            if not linked and not _LEFT_OUT & {*path.parts} and path.suffix != ".png":
                 found[path.relative_to(work).as_posix()] = _digest(path, work)
     if not found:
         text = _TIMES.sub("", stdout.replace(str(work), "@"))
