@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from beir_cocodr.evaluation.compare import compare_models as compare
     from beir_cocodr.evaluation.evaluate import evaluate
     from beir_cocodr.models.cocodr import COCODR
+    from beir_cocodr.models.hybrid_encoder import HybridEncoder
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.models.mrl import MRL
-    from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+    from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
     from beir_cocodr.retrieval.exact import ExactSearch
+    from beir_cocodr.retrieval.fuse import fuse
     from beir_cocodr.training.adapt import adapt
     from beir_cocodr.training.distill import distill
     from beir_cocodr.training.finetune import finetune
@@ -33,6 +35,8 @@ __all__ = [
     "EncoderOptions",
     "ExactSearch",
     "FinetuneOptions",
+    "FuseOptions",
+    "HybridEncoder",
     "PretrainOptions",
     "SearchOptions",
     "__version__",
@@ -41,6 +45,7 @@ __all__ = [
     "distill",
     "evaluate",
     "finetune",
+    "fuse",
     "load_collection",
     "load_encoder",
     "pretrain",
@@ -54,6 +59,8 @@ _HOMES = {
     "EncoderOptions": "beir_cocodr.models.spec:EncoderOptions",
     "ExactSearch": "beir_cocodr.retrieval.exact:ExactSearch",
     "FinetuneOptions": "beir_cocodr.training.options:FinetuneOptions",
+    "FuseOptions": "beir_cocodr.models.spec:FuseOptions",
+    "HybridEncoder": "beir_cocodr.models.hybrid_encoder:HybridEncoder",
     "PretrainOptions": "beir_cocodr.training.options:PretrainOptions",
     "SearchOptions": "beir_cocodr.models.spec:SearchOptions",
     "adapt": "beir_cocodr.training.adapt:adapt",
@@ -61,6 +68,7 @@ _HOMES = {
     "distill": "beir_cocodr.training.distill:distill",
     "evaluate": "beir_cocodr.evaluation.evaluate:evaluate",
     "finetune": "beir_cocodr.training.finetune:finetune",
+    "fuse": "beir_cocodr.retrieval.fuse:fuse",
     "load_collection": "beir_cocodr.data.collection:load_collection",
     "load_encoder": "beir_cocodr.models.loading:load_encoder",
     "pretrain": "beir_cocodr.training.pretrain:pretrain",

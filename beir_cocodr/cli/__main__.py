@@ -21,7 +21,7 @@ from beir_cocodr.cli.data import doctor, generate_queries
 from beir_cocodr.cli.evaluation import compare, report
 from beir_cocodr.cli.resampling import overlap, resample
 from beir_cocodr.cli.search import encode, search
-from beir_cocodr.cli.training import adapt, distill, finetune, pretrain
+from beir_cocodr.cli.training import adapt, distill, finetune, fuse, pretrain
 from beir_cocodr.disk import describe_full_disk, no_room
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import ALIASES, BM25, FUSIONS, SearchOptions
@@ -180,7 +180,19 @@ def quickstart(
     print_adaptation(run(output, fast, seed, resume), as_json)
 
 
-_COMMANDS = (generate_queries, pretrain, finetune, distill, adapt, qpp, shift, representation, source_clusters, compare)
+_COMMANDS = (
+    generate_queries,
+    pretrain,
+    finetune,
+    distill,
+    fuse,
+    adapt,
+    qpp,
+    shift,
+    representation,
+    source_clusters,
+    compare,
+)
 
 for _command in (*_COMMANDS, report, doctor, overlap):
     app.command()(_command)

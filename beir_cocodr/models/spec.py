@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from beir_cocodr.errors import InputError, Limits, check_name
+from beir_cocodr.errors import SEED_MAX, InputError, Limits, check_name
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -294,3 +294,49 @@ class SearchOptions:
     def describe(self) -> Json:
         """What results depend on: all but device, batch size, progress and where embeddings come from."""
         return {"encoder": self.encoder.describe(), "analyzer": self.analyzer, "bm25_weight": self.bm25_weight}
+
+
+#: How BM25's part of a hybrid encoder is made dense.
+LEXICAL = ("auto", "svd", "hash", "svd+hash")
+
+
+@dataclass(frozen=True)
+class FuseOptions:
+    """How a dense encoder and BM25 become a hybrid encoder.
+
+    Args:
+        bm25_weight: w, of BM25 against 1 of the dense part.
+        weight_by_length: w by the content terms of the query instead, see
+            :data:`~beir_cocodr.models.hybrid_encoder.BY_LENGTH`.
+        bytes_per_document: of the whole vector in fp16, 2 a number; None is the dense part and 1,024 numbers.
+        lexical: of :data:`LEXICAL`; auto takes what agrees best with the exact fusion, on crops and given queries.
+        analyzer: of BM25, see :class:`~beir_cocodr.data.text.Analyzer`.
+        sample: documents that the projection, the covariances and the agreement are taken from; frequencies and mean
+            length are the whole corpus's.
+        max_terms: of the vocabulary, the most frequent ones; the projection has as many rows.
+        probes: crops, and given queries, that the agreement is taken over.
+        seed: of the crops and the truncated SVD.
+    """
+
+    bm25_weight: float = option(
+        BM25_WEIGHT, "Of BM25's part, against 1 of the dense part; 0 leaves BM25 out.", "--bm25-weight", min=0, max=1000
+    )
+    weight_by_length: bool = option(
+        False, "BM25's weight by the query: 0.05 a content term, at least 0.2 and at most 0.6.", "--weight-by-length"
+    )
+    bytes_per_document: int | None = option(
+        None, "Of a vector in fp16, 2 a number; default: the dense part and 1,024 numbers.", min=4
+    )
+    lexical: str = option(
+        "auto", "How BM25 is made dense: svd, hash, svd+hash, or what agrees best with the fusion.", choices=LEXICAL
+    )
+    analyzer: str = option(
+        "english", "english (stop words out, stemmed) or none (neither).", "--bm25-analyzer", choices=ANALYZERS
+    )
+    sample: int = option(50_000, "Documents that are looked at beside counting terms.", min=2)
+    max_terms: int = option(131_072, "Terms of the vocabulary; rarer ones are left out, and counted.", min=1)
+    probes: int = option(200, min=1)
+    seed: int = option(42, "Of crops and of the truncated SVD.", min=0, max=SEED_MAX)
+
+    def __post_init__(self) -> None:
+        check_options(self)

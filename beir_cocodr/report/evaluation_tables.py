@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -21,6 +22,7 @@ from beir_cocodr.evaluation.records import (
     EvaluationRecord,
     PairedTest,
 )
+from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
 from beir_cocodr.report.text import describe_pseudo_queries, format_number, format_numbers, p_value, signed, span
 
@@ -47,6 +49,25 @@ def _remarks(record: EvaluationRecord) -> Iterator[str]:
             yield f"{label}: {result.truncation}"
         if result.queries_without_results:
             yield f"{label}: {result.queries_without_results} queries without results, scored 0"
+
+
+def fusion_table(record: TrainingRecord) -> Table:
+    """The ways to make BM25 dense that were tried for a hybrid encoder; the one that was taken is marked."""
+    found: Any = record.details
+    rows = []
+    for one in found["candidates"]:
+        numbers = one["components"] + one["hashed"]
+        taken = (one["kind"], numbers) == (found["kind"], found["numbers"])
+        rows.append([("> " if taken else "  ") + one["kind"], f"{numbers:,}", f"{one['agreement']:.3f}"])
+    sizes = ", ".join(f"{size:,} in {precision}" for precision, size in found["bytes_per_document"].items())
+    notes = [
+        "agreement: the share of the exact fusion's best 10 that is among its own, on crops and given queries",
+        f"bytes a document: {sizes}; projection of {found['terms']:,} terms: {found['projection_bytes']:,} bytes",
+    ]
+    if found["terms_left_out"]:
+        share = f"{found['unknown_share']:.1%} of all occurrences"
+        notes.append(f"{found['terms_left_out']:,} rarer terms are left out, {share}")
+    return make_table("hybrid encoder", ["lexical part"], ["numbers", "agreement"], rows, notes)
 
 
 _TEST_COLUMNS = ("b − a", "95%", "t-test p", "randomisation p", "win/tie/loss")

@@ -7,11 +7,13 @@ from collections import Counter, defaultdict
 import numpy as np
 import torch
 
+from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.spec import BM25_WEIGHT
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Lexical, Ranking, best_rows, blocks
+from beir_cocodr.retrieval.store.store import Embeddings
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
 _BLOCK_ELEMENTS = 2**23
@@ -204,3 +206,68 @@ class Feedback(Hybrid):
     def describe(self) -> Json:
         sizes = {"weight": self.weight, "documents": self.documents, "bm25_weight": self.bm25_weight}
         return {"model": "hybrid feedback", **sizes, **_Fusion.describe(self)}
+
+
+class HybridFeedback:
+    """Feedback of a hybrid encoder: its dense part is moved towards the best documents, and searched with again.
+
+    Both searches are in the same index. The best documents are the first search's, or those of the exact fusion where a
+    BM25 is given. BM25's part of the query stays as it is.
+
+    Args:
+        dense: the hybrid encoder and its vectors.
+        bm25: of the exact fusion, if any.
+        weight, documents: as for :class:`Feedback`.
+    """
+
+    def __init__(self, dense: Dense, bm25: Lexical | None = None, weight: float = 0.5, documents: int = 3) -> None:
+        assert isinstance(dense.model, HybridEncoder)
+        self.dense, self.model, self.bm25 = dense, dense.model, bm25
+        self.weight, self.documents = weight, documents
+
+    def prepare(self) -> None:
+        self.dense.prepare()
+        if self.bm25 is not None:
+            self.bm25.prepare()
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        width, ids = self.model.head.dimension, list(queries)
+        parts = self.model.encode_query_parts(list(queries.values()), self.dense.batch_size)
+        best = self._best(queries, parts)  # (Q, documents), -1 where there are fewer
+        found = self.dense.embeddings.rows(best.clip(min=0).ravel())[:, :width].reshape(*best.shape, width)
+        there = torch.from_numpy(best >= 0)[..., None]
+        mean = (found * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
+        moved = torch.nn.functional.normalize(parts[:, :width] + self.weight * mean, dim=-1)
+        vectors = self.model.join(torch.cat([moved, parts[:, width:]], dim=-1))
+        return self.dense.search_embeddings(ids, vectors, top_k)
+
+    def _best(self, queries: dict[str, str], parts: torch.Tensor) -> np.ndarray:
+        if self.bm25 is None:
+            return self.dense.search_embeddings(list(queries), self.model.join(parts), self.documents).rows
+        head = self.model.head
+        part = LeadingNumbers(self.dense.embeddings, head.dimension)
+        alone = Dense(self.model, self.dense.documents, self.dense.folder, given=part)
+        exact = Hybrid(alone, self.bm25, head.bm25_weight)
+        return exact.rank(queries, parts[:, : head.dimension].contiguous(), self.documents).rows
+
+    def describe(self) -> Json:
+        given = None if self.bm25 is None else self.bm25.describe()
+        sizes = {"weight": self.weight, "documents": self.documents, "bm25": given}
+        return {**self.dense.describe(), "model": "feedback of a hybrid encoder", **sizes}
+
+
+class LeadingNumbers(Embeddings):
+    """The first ``dimensions`` numbers of embeddings."""
+
+    def __init__(self, embeddings: Embeddings, dimensions: int) -> None:
+        self._embeddings, self._dimensions = embeddings, dimensions
+
+    def __len__(self) -> int:
+        return len(self._embeddings)
+
+    @property
+    def dimensions(self) -> int:
+        return self._dimensions
+
+    def rows(self, rows: np.ndarray) -> torch.Tensor:
+        return self._embeddings.rows(rows)[:, : self._dimensions]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from beir_cocodr import load_object, load_plugin
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
 from beir_cocodr.io import text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, ModelSpec, SearchOptions
@@ -52,9 +53,11 @@ class Retrievers:
         lexical: Lexical = self._lucene if spec.lucene else self._bm25
         if spec.kind == BM25_NAME:
             return lexical
-        kind = FUSIONS[spec.kind]
+        dense, kind = self._dense(spec.encoder), FUSIONS[spec.kind]
+        if hasattr(dense.model, "join"):  # a HybridEncoder, whose class would load torch for BM25 alone
+            return self._hybrid_feedback(spec, dense)
         weight = {"bm25_weight": self.options.bm25_weight} if kind.weighted else {}
-        fused: Retriever = load_object(kind.build)(self._dense(spec.encoder), lexical, **weight)
+        fused: Retriever = load_object(kind.build)(dense, lexical, **weight)
         return fused
 
     def encode_queries(self, name: str, texts: list[str]) -> None:
@@ -62,6 +65,17 @@ class Retrievers:
         spec = ModelSpec.parse(name)
         if spec.kind == "dense" or spec.kind in FUSIONS:
             self._dense(spec.encoder).encode_queries(texts)
+
+    def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Retriever:
+        """Of a hybrid encoder there is no fusion; its feedback needs no BM25, and takes one that is named."""
+        from beir_cocodr.retrieval.fusion import HybridFeedback
+
+        if spec.kind != "feedback":
+            raise InputError(
+                f"{spec.name!r}: {spec.encoder} is a hybrid encoder, in which BM25 is already, and would count twice; "
+                f"name {spec.encoder} alone or feedback:{spec.encoder}"
+            )
+        return HybridFeedback(dense, self._lucene if spec.lucene else None)
 
     def check_stores_used(self) -> None:
         """To be called when all models are made.

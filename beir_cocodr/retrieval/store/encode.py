@@ -242,7 +242,7 @@ def encode(
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
         corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
         warn_if_crowded(devices, count)
-        queries = _queries(dataset) if isinstance(loaded, MRL) and options.precision != "fp32" else []
+        queries = collection_queries(dataset) if isinstance(loaded, MRL) and options.precision != "fp32" else []
         store, missing, expected = prepare_store(corpus_encoder, model, folder, options, devices, queries)
         job = ShardJob(folder, documents, model, encoder, options, count)
         encoding, done = time.perf_counter(), 0
@@ -320,7 +320,7 @@ def _bar(expected: Estimate | None, progress: bool) -> Any:
     return tqdm(total=total, desc="Encoding", unit=" documents", disable=not (progress and expected))
 
 
-def _queries(dataset: str) -> list[str]:
+def collection_queries(dataset: str) -> list[str]:
     """The first queries of a collection, whatever their split; none where it has none."""
     source = resolve_source(dataset, "test")
     return [text for _, _, text in islice(source.queries(ignore), _QUERIES)]

@@ -1,0 +1,378 @@
+"""Fitting a hybrid encoder to a corpus: BM25's weights, made dense by truncated SVD, by feature hashing or by both.
+
+:mod:`beir_cocodr.models.hybrid_encoder` applies what is fitted here. How well a kind and a size stand in for the exact
+fusion needs no labels: it is the overlap of their best ten documents, on crops of the corpus and on given queries.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from sklearn.utils.extmath import randomized_svd
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import Analyzer
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import check_output_free, draft_folder, json_sha256
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.hybrid_encoder import HybridEncoder, HybridHead, hash_terms
+from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
+from beir_cocodr.models.mrl import MRL
+from beir_cocodr.models.spec import EncoderOptions, FuseOptions
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance, read_record, write_record
+from beir_cocodr.records import Json, versions
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.dense import StoreChoice
+from beir_cocodr.retrieval.fusion import z_normalize
+from beir_cocodr.retrieval.store.encode import collection_queries
+from beir_cocodr.retrieval.store.estimate import spaced_rows
+
+#: Numbers of the lexical part where no budget is given.
+LEXICAL_NUMBERS = 1_024
+
+#: Of BM25, as in :class:`~beir_cocodr.retrieval.bm25.BM25`.
+K1, B = 0.9, 0.4
+
+# Documents at a time; different terms that are counted, as a multiple of those that are kept.
+_CHUNK, _COUNTED = 4_096, 16
+
+# Words of a crop; documents of a list that are compared; agreement that a smaller vector may lack.
+_CROP, _DEPTH, _AS_GOOD = (4, 16), 10, 0.01
+
+Matrix = npt.NDArray[np.float32]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TermCounts:
+    """What BM25 knows of a corpus.
+
+    Attributes:
+        frequencies: documents that a term stands in, of the most frequent terms, most frequent first.
+        documents: N.
+        mean_length: in terms.
+        left_out: different terms beyond ``frequencies``.
+        left_out_share: of all occurrences of terms.
+    """
+
+    frequencies: dict[str, int]
+    documents: int
+    mean_length: float
+    left_out: int
+    left_out_share: float
+
+    @classmethod
+    def of(cls, texts: Iterator[str], analyze: Analyzer, most: int) -> TermCounts:
+        """Count in one pass; of a corpus of very many terms those seen once are forgotten now and then."""
+        found: Counter[str] = Counter()
+        occurrences: Counter[str] = Counter()
+        count = total = length = forgotten = 0
+        for text in texts:
+            terms = analyze(text)
+            count, length, total = count + 1, length + max(1, len(terms)), total + len(terms)
+            found.update(set(terms))
+            occurrences.update(terms)
+            if len(found) > _COUNTED * most:
+                once = [term for term, number in found.items() if number == 1]
+                forgotten += len(once)
+                for term in once:
+                    del found[term], occurrences[term]
+        kept = sorted(found, key=lambda term: (-found[term], term))[:most]
+        if not kept:
+            raise InputError("no document has a term that BM25 could find; there is nothing to fuse")
+        known = sum(occurrences[term] for term in kept)
+        frequencies = {term: found[term] for term in kept}
+        return cls(frequencies, count, length / count, len(found) - len(kept) + forgotten, 1 - known / total)
+
+    @property
+    def idf(self) -> npt.NDArray[np.float64]:
+        """(T,) as Lucene has it."""
+        frequencies = np.array(list(self.frequencies.values()), float)
+        idf: npt.NDArray[np.float64] = np.log1p((self.documents - frequencies + 0.5) / (frequencies + 0.5))
+        return idf
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to make BM25 dense, and its agreement: the mean share of the exact fusion's best ten that it finds."""
+
+    components: int
+    hashed: int
+    agreement: float = float("nan")
+
+    @property
+    def numbers(self) -> int:
+        return self.components + self.hashed
+
+    @property
+    def kind(self) -> str:
+        return "+".join(name for name, size in (("svd", self.components), ("hash", self.hashed)) if size)
+
+
+def fuse(
+    dataset: str,
+    model: str,
+    output: str | Path,
+    options: FuseOptions = FuseOptions(),
+    encoder: EncoderOptions = EncoderOptions(),
+    stores: Sequence[str | Path] = (),
+    resume: bool = False,
+) -> TrainingRecord:
+    """Make a hybrid encoder of a dense encoder and a corpus, and return the training.json that is saved with it.
+
+    Needs no labels and no GPU. The corpus is read once for BM25's counts; documents of a sample are encoded, or read
+    from a store of the dense encoder.
+
+    Args:
+        dataset: the corpus; its queries, if it has some, take part in the choice of the lexical part, its labels never.
+        model: the dense encoder.
+        output: folder of the hybrid encoder, to be made.
+        options: see :class:`~beir_cocodr.models.spec.FuseOptions`.
+        encoder: how the dense encoder is loaded.
+        stores: folders that ``encode`` wrote with the dense encoder for this corpus.
+        resume: keep a hybrid encoder that is there and was made in the same way.
+
+    Raises:
+        InputError: the model is an MRL or a hybrid encoder, the budget leaves no room for BM25, or ``output`` is taken.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> from beir_cocodr import FuseOptions, HybridEncoder, fuse
+        >>> folder = f"{mkdtemp()}/pandas"
+        >>> record = fuse("apidocs/pandas", "minilm", folder, FuseOptions(sample=64))
+        >>> HybridEncoder(folder).encode_query(["sort an array"]).shape[1] == 384 + record.details["numbers"]
+        True
+    """
+    output, began = Path(output), time.perf_counter()
+    before = read_record(output) if resume else None
+    if before is None:
+        check_output_free(output)
+    collection = load_collection(dataset, labels="none")
+    dense = load_encoder(model, encoder)
+    if isinstance(dense, MRL | HybridEncoder):
+        raise InputError(f"model {model!r} is a {type(dense).__name__}; fuse takes a plain dense encoder")
+    plan = _plan(model, dense, encoder, options, collection_provenance(collection, queries=False))
+    if before is not None:
+        if changed := plan.changes(before):
+            raise InputError(f"{output} was fused with other {', '.join(changed)}; choose another --output")
+        return before
+    width = int(dense.get_embedding_dimension() or 0)
+    most = LEXICAL_NUMBERS if options.bytes_per_document is None else options.bytes_per_document // 2 - width
+    if most < 1:
+        raise InputError(
+            f"bytes_per_document {options.bytes_per_document} leaves no room for BM25 beside {width} numbers of 2 bytes"
+        )
+    fit = Fit(dense, collection.documents, options, stores)
+    found = fit.candidates(most, collection_queries(dataset))
+    chosen = _smallest_as_good(found)
+    head = fit.head(chosen)
+    hybrid = HybridEncoder(model_source(model), head=head, **encoder.overrides())
+    details: Json = {
+        "kind": chosen.kind,
+        "numbers": chosen.numbers,
+        "agreement": chosen.agreement,
+        "candidates": [{"kind": one.kind, **asdict(one)} for one in found],
+        "terms": len(fit.counts.frequencies),
+        "terms_left_out": fit.counts.left_out,
+        "unknown_share": fit.counts.left_out_share,
+        "fitted_on": len(fit.rows),
+        "bytes_per_document": {name: size * (width + chosen.numbers) for name, size in _SIZES.items()},
+        "projection_bytes": 4 * head.projection.numel(),
+    }
+    record = TrainingRecord(
+        **vars(plan),
+        seconds=round(time.perf_counter() - began, 1),
+        details=details,
+        versions=versions(),
+        parent=read_record(model_source(model)),
+    )
+    with draft_folder(output) as draft:
+        hybrid.save_pretrained(str(draft))
+        write_record(draft, record)
+    return record
+
+
+def _smallest_as_good(found: Sequence[Candidate]) -> Candidate:
+    """The fewest numbers that agree as well as any, or nearly so."""
+    least = max(one.agreement for one in found) - _AS_GOOD
+    return min((one for one in found if one.agreement >= least), key=lambda one: (one.numbers, -one.agreement))
+
+
+_SIZES = {"fp32": 4, "fp16": 2, "int8": 1}
+
+
+def _plan(model: str, dense: COCODR, encoder: EncoderOptions, options: FuseOptions, seen: object) -> TrainingPlan:
+    parts = fingerprint(dense)
+    weights = parts.pop("weights")
+    parts["text_format"] = json_sha256([dense.text_format.as_dict(), dense.similarity_fn_name])
+    seen_by: tuple[object, ...] = (seen,)
+    return TrainingPlan("fuse", model, weights, encoder.describe(), asdict(options), seen_by, base_parts=parts)  # type: ignore[arg-type]
+
+
+class Fit:
+    """What candidates share: counts, the sample's weights and dense vectors, one SVD.
+
+    Args:
+        dense: the encoder.
+        documents: the corpus.
+        options: see :class:`FuseOptions`.
+        stores: of the encoder.
+    """
+
+    def __init__(
+        self, dense: COCODR, documents: Documents, options: FuseOptions, stores: Sequence[str | Path] = ()
+    ) -> None:
+        self.dense, self.documents, self.options = dense, documents, options
+        self.normalize = dense.similarity_fn_name == "cosine"
+        analyze, form = Analyzer(options.analyzer), dense.text_format
+        texts = (form.document(document) for chunk in documents.chunks(_CHUNK) for document in chunk)
+        self.counts = TermCounts.of(texts, analyze, options.max_terms)
+        self.rows = np.array(spaced_rows(len(documents), options.sample), np.int64)
+        self.texts = [form.document(document) for document in documents.take(self.rows)]
+        self.plain = self._head(0, 0)
+        self.weights = term_matrix(self.plain, self.texts, "document")  # (n, T)
+        choice = StoreChoice(stores, documents)
+        store = choice.of(dense)
+        choice.check_used()
+        vectors = CorpusEncoder(dense, documents).encode(self.rows) if store is None else store.rows(self.rows).numpy()
+        self.vectors: Matrix = vectors
+        self._svd: Matrix | None = None
+
+    def svd(self, components: int) -> Matrix:
+        """(T, r) right singular vectors of the weights, largest first; made once, at least as wide as asked."""
+        if self._svd is None or self._svd.shape[1] < components:
+            vt = randomized_svd(self.weights, components, n_iter=4, random_state=self.options.seed)[2]
+            self._svd = np.ascontiguousarray(vt.T, dtype=np.float32)
+        return self._svd[:, :components]
+
+    def candidates(self, most: int, queries: Sequence[str]) -> list[Candidate]:
+        """What the options allow within ``most`` numbers, each with its agreement; a kind that is named has one."""
+        rank = min(self.weights.shape)
+        full, auto = min(most, rank), self.options.lexical == "auto"
+        fewer = {max(1, full // 4), max(1, full // 2)} if auto else set()
+        sizes = {
+            "svd": [Candidate(size, 0) for size in sorted({*fewer, full})],
+            "hash": [Candidate(0, most)],
+            "svd+hash": [Candidate(most // 2, most - most // 2)] if 1 < most // 2 < rank else [],
+        }
+        wanted = ("svd", "hash", "svd+hash") if auto else (self.options.lexical,)
+        found = [one for kind in wanted for one in sizes[kind]] or sizes["svd"]
+        if widest := max(one.components for one in found):
+            self.svd(widest)
+        probes = [*self.crops(), *(queries[row] for row in spaced_rows(len(queries), self.options.probes))]
+        vectors = self.dense.encode_queries(probes, batch_size=64, convert_to_tensor=True, show_progress_bar=False)
+        vectors = F.normalize(vectors.float(), dim=-1) if self.normalize else vectors.float()
+        dense = z_normalize(vectors.cpu().numpy() @ self.vectors.T)
+        counts = term_matrix(self.plain, probes, "query")
+        exact = self._best(dense, (counts @ self.weights.T).toarray())
+        results = []
+        for one in found:
+            head = self._projected(one)
+            lexical = _lexical(head, probes, "query") @ self._documents(head).T
+            shared = [len(np.intersect1d(*pair)) for pair in zip(exact, self._best(dense, lexical), strict=True)]
+            results.append(Candidate(one.components, one.hashed, round(float(np.mean(shared)) / exact.shape[1], 4)))
+            log.info("%s, %d numbers: agreement %.3f", one.kind, one.numbers, results[-1].agreement)
+        return results
+
+    def crops(self) -> list[str]:
+        """A few words in a row of documents here and there."""
+        rng = np.random.default_rng(self.options.seed)
+        found = []
+        for row in spaced_rows(len(self.texts), self.options.probes):
+            words = self.texts[row].split()
+            length = int(rng.integers(*_CROP))
+            start = int(rng.integers(0, max(1, len(words) - length + 1)))
+            found.append(" ".join(words[start : start + length]))
+        return [text for text in found if text] or ["a"]
+
+    def head(self, chosen: Candidate) -> HybridHead:
+        """The whole head: projection, means, covariances, and a scale that makes the parts' numbers alike."""
+        head = self._projected(chosen)
+        lexical = self._documents(head)
+        mean = lexical.mean(axis=0, dtype=np.float64)
+        head.mean.copy_(torch.from_numpy(mean))
+        deviation = float(np.sqrt(np.square(lexical - mean).mean(dtype=np.float64)))
+        size = float(np.sqrt(np.square(self.vectors).mean(dtype=np.float64)))
+        head.scale.fill_(size / deviation if deviation else 1.0)
+        head.dense_spread.copy_(torch.from_numpy(spread(self.vectors)))
+        head.lexical_spread.copy_(torch.from_numpy(spread(lexical)))
+        return head
+
+    def _best(self, dense: npt.NDArray[np.float64], lexical: Matrix) -> npt.NDArray[np.int64]:
+        """(Q, 10) rows of the fusion's best."""
+        fused = dense + self.options.bm25_weight * z_normalize(lexical)
+        depth = min(_DEPTH, fused.shape[1])
+        best: npt.NDArray[np.int64] = np.argpartition(-fused, depth - 1, axis=1)[:, :depth]
+        return best
+
+    def _documents(self, head: HybridHead) -> Matrix:
+        """(n, r + hashed) of the sample."""
+        return _lexical(head, self.texts, "document")
+
+    def _projected(self, one: Candidate) -> HybridHead:
+        head = self._head(one.components, one.hashed)
+        if one.components:
+            head.projection.copy_(torch.from_numpy(self.svd(one.components).copy()))
+        if one.components and one.hashed:
+            buckets, signs = hash_terms(list(self.counts.frequencies), one.hashed)
+            lost = torch.zeros(one.hashed, one.components)
+            head.hashed_projection.copy_(lost.index_add_(0, buckets, head.projection * signs[:, None]).T)
+        return head
+
+    def _head(self, components: int, hashed: int) -> HybridHead:
+        options, terms = self.options, list(self.counts.frequencies)
+        head = HybridHead(
+            dimension=int(self.dense.get_embedding_dimension() or 0),
+            terms=len(terms),
+            components=components,
+            hashed=hashed,
+            normalize=self.normalize,
+            analyzer=options.analyzer,
+            k1=K1,
+            b=B,
+            mean_length=self.counts.mean_length,
+            bm25_weight=options.bm25_weight,
+            weight_by_length=options.weight_by_length,
+        )
+        head.analysis = head.analysis_of(terms)
+        head.set_vocabulary(terms)
+        head.idf.copy_(torch.from_numpy(self.counts.idf))
+        head.scale.fill_(1.0)
+        return head
+
+
+def term_matrix(head: HybridHead, texts: Sequence[str], task: str) -> sp.csr_matrix:
+    """(n, T) float32: BM25's weights of documents' terms, or how often terms stand in queries."""
+    found = head.features(texts, task)
+    numbers, weights = found["terms"].numpy(), found["term_weights"].numpy()
+    if task == "document":
+        weights = weights * head.idf.numpy()[numbers]
+    starts = np.append(found["term_starts"].numpy(), len(numbers))
+    return sp.csr_matrix((weights, numbers, starts), shape=(len(texts), head.terms), dtype=np.float32)
+
+
+def _lexical(head: HybridHead, texts: Sequence[str], task: str) -> Matrix:
+    parts = [
+        head.lexical(head.features(texts[start : start + _CHUNK], task), task) for start in range(0, len(texts), _CHUNK)
+    ]
+    return np.asarray(torch.cat(parts))
+
+
+def spread(vectors: Matrix) -> npt.NDArray[np.float64]:
+    """(n, m) vectors to a symmetric (m, m) S with S S their covariance, over n and in float64."""
+    covariance = np.cov(vectors, rowvar=False, bias=True, dtype=np.float64).reshape(vectors.shape[1], -1)
+    values, axes = np.linalg.eigh(covariance)
+    root: npt.NDArray[np.float64] = (axes * np.sqrt(values.clip(min=0))) @ axes.T
+    return root
