@@ -30,7 +30,7 @@ from beir_cocodr.training.negatives import bm25_negatives, check_negatives, rele
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
 from beir_cocodr.training.teachers import HybridTeacher, TeacherSetting, find_teacher
-from beir_cocodr.training.trainer import Stage, planned_steps, run_stage
+from beir_cocodr.training.trainer import Stage, drawn_dataset, planned_steps, run_stage
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class ListExamples:
 
     def dataset(self) -> Dataset:
         slots = np.arange(self.rounds.steps * self.rounds.options.batch_size)
-        return Dataset.from_dict({"slot": slots}).with_transform(self._draw)
+        return drawn_dataset("slot", slots, self._draw)
 
     def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         current = self.rounds.current

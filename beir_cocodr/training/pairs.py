@@ -14,7 +14,7 @@ from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.training.options import FinetuneOptions
-from beir_cocodr.training.trainer import EpochClock
+from beir_cocodr.training.trainer import EpochClock, drawn_dataset
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class TrainingPairs:
         return ["query", "positive", *(f"negative_{i + 1}" for i in range(count))]
 
     def dataset(self) -> Dataset:
-        return Dataset.from_dict({"pair": np.arange(len(self.positives))}).with_transform(self._draw)
+        return drawn_dataset("pair", np.arange(len(self.positives)), self._draw)
 
     def rows(self, pair: int) -> list[int]:
         """The corpus rows of a pair in this epoch: the positive, then its negatives."""

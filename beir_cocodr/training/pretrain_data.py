@@ -25,7 +25,7 @@ from beir_cocodr.generation.query_context import load_query_context
 from beir_cocodr.records import Json
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
-from beir_cocodr.training.trainer import EpochClock
+from beir_cocodr.training.trainer import EpochClock, drawn_dataset
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class DocumentViews(Views):
         log.info("%s: %d of %d documents %s, the others are left out", names, len(self.rows), start, has)
 
     def dataset(self) -> Dataset:
-        return Dataset.from_dict({"row": self.rows}).with_transform(self._draw)
+        return drawn_dataset("row", self.rows, self._draw)
 
     def mask_shares(self) -> dict[str, float]:
         return dict.fromkeys(self.columns, self.options.mask_probability) if self.options.masked else {}
@@ -256,7 +256,7 @@ class ContextViews(Views):
         return len(self.document)
 
     def dataset(self) -> Dataset:
-        return Dataset.from_dict({"row": np.arange(len(self))}).with_transform(self._draw)
+        return drawn_dataset("row", np.arange(len(self)), self._draw)
 
     def mask_shares(self) -> dict[str, float]:
         options = self.options

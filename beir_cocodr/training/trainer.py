@@ -16,13 +16,17 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import numpy as np
 import torch
+from datasets import Dataset
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
@@ -59,6 +63,28 @@ class EpochClock(TrainerCallback):
 
     def on_epoch_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
         self.epoch = int((state.epoch or 0) + 1e-6)
+
+
+class _Draw:
+    """A row transform that is pickled without what it holds: to name a data set by its content, the host would pickle
+    the model and the corpus.
+    """
+
+    def __init__(self, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]) -> None:
+        self.draw = draw
+
+    def __call__(self, rows: dict[str, list[int]]) -> Mapping[str, Any]:
+        return self.draw(rows)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (uuid4().hex,)
+
+
+def drawn_dataset(
+    column: str, numbers: NDArray[np.int64], draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]
+) -> Dataset:
+    """Rows known by a number, drawn when they are read: ``draw`` takes ``{column: numbers}`` and gives the columns."""
+    return Dataset.from_dict({column: numbers}).with_transform(_Draw(draw))
 
 
 class StderrProgress(ProgressCallback):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,7 +17,7 @@ from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.trainer import FiniteGuard, NonFiniteTraining
+from beir_cocodr.training.trainer import FiniteGuard, NonFiniteTraining, drawn_dataset
 
 OPTIONS = FinetuneOptions(max_steps=5, batch_size=8, learning_rate=1e-3, clusters=3, min_cluster_size=1, save_steps=1)
 KINDS = {
@@ -201,3 +202,21 @@ class TestGuard:
             guard.check_loss(torch.tensor(float("nan")))
         assert "  " not in str(stopped.value)
         assert "batch (all" not in str(stopped.value)
+
+
+def test_a_data_set_is_named_without_pickling_the_model_and_the_corpus_behind_it():
+    pickled = []
+
+    class Views:
+        def __reduce__(self):
+            pickled.append(self)
+            return str, ("views",)
+
+        def draw(self, rows):
+            return {"text": [f"text {row}" for row in rows["row"]]}
+
+    first, second = (drawn_dataset("row", np.array([3, 4]), Views().draw) for _ in range(2))
+    assert first[1] == {"text": "text 4"}
+    assert first[:] == {"text": ["text 3", "text 4"]}
+    assert not pickled
+    assert first._fingerprint != second._fingerprint

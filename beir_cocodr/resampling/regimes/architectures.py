@@ -53,7 +53,7 @@ from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
-from beir_cocodr.training.trainer import GuardedTrainer, Stage, run_stage
+from beir_cocodr.training.trainer import GuardedTrainer, Stage, drawn_dataset, run_stage
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def _lists(pairs: TrainingPairs) -> Dataset:
             columns["label"].append([1.0] + [0.0] * (len(found) - 1))
         return columns
 
-    return Dataset.from_dict({"pair": range(len(pairs.positives))}).with_transform(draw)
+    return drawn_dataset("pair", np.arange(len(pairs.positives)), draw)
 
 
 class _CrossEncoderTrainer(GuardedTrainer, CrossEncoderTrainer):

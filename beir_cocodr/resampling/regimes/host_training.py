@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from datasets import Dataset
 from transformers import (
     AutoModelForMaskedLM,
     DataCollatorForLanguageModeling,
@@ -29,6 +29,7 @@ from beir_cocodr.models.integrity import NEW_HEAD, loading
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters, check_sets
 from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.training.trainer import drawn_dataset
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ def _train(
                     remove_unused_columns=False,
                     dataloader_pin_memory=cuda,
                 ),
-                train_dataset=Dataset.from_dict({"row": range(len(collection.documents))}).with_transform(tokens),
+                train_dataset=drawn_dataset("row", np.arange(len(collection.documents)), tokens),
                 data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=_MASKED),
             )
             trainer.remove_callback(ProgressCallback)
