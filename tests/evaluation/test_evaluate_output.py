@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import exit_code
 from test_io import hold
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.io import results_folder
 
 
@@ -98,20 +98,14 @@ def test_compare_and_evaluate_do_not_share_a_folder(judged, beir_folder, tmp_pat
         compare_models(runs, str(beir_folder), tmp_path / "c", measures="R@10")
 
 
-_KILLED = """
-import os, signal, sys
-from pathlib import Path
-from beir_cocodr.evaluation import evaluate as module
-from beir_cocodr.evaluation.records import EvaluationRecord
-EvaluationRecord.write = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
-module.evaluate(sys.argv[1], ["bm25"], Path(sys.argv[2]))
-"""
+def _die(data: Path, output: Path) -> None:
+    EvaluationRecord.write = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+    evaluate(str(data), ["bm25"], output)
 
 
 def test_a_killed_run_leaves_the_results_as_they_were(judged, beir_folder):
     before = content(judged)
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(beir_folder), str(judged)], check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert exit_code(_die, beir_folder, judged) == -signal.SIGKILL
     left = {path.name for path in judged.iterdir()} - before.keys()
     assert left
     assert all(name.startswith(".") for name in left)

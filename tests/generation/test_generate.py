@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
+from conftest import process
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import WORDS, TextFormat, words
@@ -152,29 +151,20 @@ def test_a_folder_of_somebody_else_is_left_alone(beir_folder, tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["shards", "thesis.tex"]
 
 
-_RUN = """
-import sys
-from pathlib import Path
-from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.generation.options import GenerationOptions
-from beir_cocodr.generation.shards import GenerationRecord
-options = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
-generate_queries(sys.argv[1], sys.argv[2], Path(sys.argv[3]), options, device="cpu")
-"""
+def _generate(folder: Path, model: Path, output: Path) -> None:
+    generate_queries(str(folder), str(model), output, SAMPLED, device="cpu")
 
 
 def test_killed_and_resumed_it_is_the_same_as_uninterrupted(beir_folder, tiny_t5, tmp_path, monkeypatch):
     killed, uninterrupted = tmp_path / "killed", tmp_path / "whole"
-    arguments = [sys.executable, "-c", _RUN, str(beir_folder), str(tiny_t5), str(killed)]
-    process = subprocess.Popen(arguments, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    generating = process(_generate, beir_folder, tiny_t5, killed)
     try:
         while len(list(killed.glob("shards/0*.jsonl"))) < 3:
-            assert process.poll() is None, "it ended before it could be killed"
+            assert generating.is_alive(), "it ended before it could be killed"
             time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
     finally:
-        process.kill()
-        process.wait()
+        generating.kill()
+        generating.join()
     done = {path: path.stat().st_mtime_ns for path in killed.glob("shards/0*.jsonl")}
     assert 3 <= len(done) < 12
     assert not (killed / "generation.json").exists()

@@ -83,7 +83,7 @@ def work(rank: int, folder: str, output: str) -> None:
 @pytest.fixture(scope="module")
 def ranks(tiny_mlm, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(work, (str(tiny_mlm), str(folder)), nprocs=RANKS)
+    multiprocessing.start_processes(work, (str(tiny_mlm), str(folder)), nprocs=RANKS, start_method="forkserver")
     return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(RANKS)]
 
 

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import os
 import signal
-import subprocess
-import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from conftest import exit_code
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import PretrainOptions
 
 OPTIONS = PretrainOptions(max_steps=2, batch_size=4, learning_rate=1e-3, span_tokens=12)
 
-_KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from beir_cocodr.evaluation.records import EvaluationRecord
-from beir_cocodr.training.adapt import adapt
-from beir_cocodr.training.options import PretrainOptions
-data, model, output, options = sys.argv[1:]
-EvaluationRecord.write = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
-adapt(data, None, model, Path(output), ["coco"], options={"coco": PretrainOptions(**json.loads(options))})
-"""
+
+def _die(data: Path, model: Path, output: Path) -> None:
+    EvaluationRecord.write = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+    adapt(str(data), None, str(model), output, ["coco"], options={"coco": OPTIONS})
 
 
 def left_over(output: Path) -> list[Path]:
@@ -37,9 +30,7 @@ def left_over(output: Path) -> list[Path]:
 def killed(beir_folder, tiny_mlm, tmp_path_factory) -> Path:
     """The output of an adaptation that was killed as it wrote its results."""
     output = tmp_path_factory.mktemp("killed") / "o"
-    arguments = [str(beir_folder), str(tiny_mlm), str(output), json.dumps(asdict(OPTIONS))]
-    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert exit_code(_die, beir_folder, tiny_mlm, output) == -signal.SIGKILL
     assert left_over(output)
     return output
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import exit_code
 from safetensors.torch import load_file
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.training.distill import distill
+from beir_cocodr.training.distill_lists import Rounds
 from beir_cocodr.training.options import DistillOptions
 
 # So high a rate that the second round is the best: what comes last is not what is kept.
@@ -26,29 +26,23 @@ OPTIONS = DistillOptions(
 )
 STOPPED = OPTIONS.with_overrides(max_steps=60, refresh_steps=2, patience=1, save_steps=1, learning_rate=1.0, seed=42)
 
-#: Runs a distillation that kills itself when it comes to a method of Rounds for the n-th time.
-_KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from beir_cocodr.training.distill import distill
-from beir_cocodr.training.distill_lists import Rounds
-from beir_cocodr.training.options import DistillOptions
-data, model, teacher, output, options, method, times = sys.argv[1:]
-original, left = getattr(Rounds, method), [int(times)]
-def dies(*args, **settings):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **settings)
-setattr(Rounds, method, dies)
-distill(data, model, teacher, Path(output), DistillOptions(**json.loads(options)))
-"""
+
+def _die(data: Path, model: Path, output: Path, options: DistillOptions, method: str, times: int) -> None:
+    """A distillation that kills itself when it comes to a method of Rounds for the n-th time."""
+    original, left = getattr(Rounds, method), [times]
+
+    def dies(*args, **settings):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **settings)
+
+    setattr(Rounds, method, dies)
+    distill(str(data), str(model), "bm25", output, options)
 
 
 def killed(data: Path, model: Path, output: Path, options: DistillOptions, method: str, times: int = 1) -> None:
-    arguments = [str(data), str(model), "bm25", str(output), json.dumps(asdict(options)), method, str(times)]
-    done = subprocess.run([sys.executable, "-c", _KILLED, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert exit_code(_die, data, model, output, options, method, times) == -signal.SIGKILL
     assert not (output / "training.json").exists()
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import exit_code, process
 from safetensors.torch import load_file
 
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.losses.dro import CVaRLoss, IDROLoss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.training import finetune as finetuning
@@ -105,40 +104,28 @@ def test_what_it_resumes_from_matters(beir_folder, tiny_mlm, tmp_path, dies_at):
         assert_same_model(whole, half)
 
 
+def _command(threads: int, arguments: list[str]) -> None:
+    torch.set_num_threads(threads)
+    main(arguments)
+
+
 def test_killed_for_real(beir_folder, tiny_mlm, tmp_path):
     """The command line, SIGKILL while it trains, and again with --resume."""
-    arguments = {
-        "--dataset": beir_folder,
-        "--model": tiny_mlm,
-        "--weighting": "idro",
-        "--clusters": 3,
-        "--max-steps": 60,
-        "--batch-size": 6,
-        "--learning-rate": 1e-3,
-        "--set": "log_clusters=5",
-    }
-    command = [sys.executable, "-m", "beir_cocodr.cli", "finetune"]
-    command += [str(part) for pair in arguments.items() for part in pair]
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     half = tmp_path / "half"
-    with (
-        (tmp_path / "stderr").open("w") as err,
-        subprocess.Popen(
-            [*command, "--output", str(half)], stdout=subprocess.DEVNULL, stderr=err, env=environment
-        ) as process,
-    ):
-        deadline = time.monotonic() + 120
-        while not (half / run.CHECKPOINTS / "checkpoint-12" / LOSS_FILE).is_file():
-            assert process.poll() is None, (tmp_path / "stderr").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
+    arguments = ["finetune", "--dataset", str(beir_folder), "--model", str(tiny_mlm), "--output", str(half)]
+    arguments += ["--weighting", "idro", "--clusters", "3", "--max-steps", "60", "--batch-size", "6"]
+    arguments += ["--learning-rate", "1e-3", "--set", "log_clusters=5"]
+    training = process(_command, torch.get_num_threads(), arguments)
+    deadline = time.monotonic() + 120
+    while not (half / run.CHECKPOINTS / "checkpoint-12" / LOSS_FILE).is_file():
+        assert training.is_alive()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    training.kill()
+    training.join()
+    assert training.exitcode == -signal.SIGKILL
     assert not (half / "training.json").exists()
-    done = subprocess.run(
-        [*command, "--output", str(half), "--resume"], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
+    assert exit_code(_command, torch.get_num_threads(), [*arguments, "--resume"]) == 0
     record = json.loads((half / "training.json").read_text())
     assert record["steps"] == 60
     assert int(record["resumed_from"].split("-")[1]) >= 12

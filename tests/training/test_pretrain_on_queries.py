@@ -15,9 +15,10 @@ import torch
 from contexts import KINDS, settings, views, write_context
 from safetensors.torch import load_file
 from test_pretrain_backbones import backbones  # noqa: F401 - a fixture
-from test_trainer_torchrun import without_dropout  # noqa: F401 - a fixture
+from test_trainer_torchrun import torchrun, without_dropout  # noqa: F401 - a fixture
 
 from beir_cocodr import COCODR
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.condenser import HEAD_FOLDER
@@ -218,32 +219,35 @@ def test_every_backbone_trains(architecture, objective, backbones, context, tmp_
     assert np.abs(after - before).max() > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["qc", "autoregressive"])
-def test_two_processes_equal_one(kind, context, without_dropout, tmp_path):  # noqa: F811
+@pytest.fixture(scope="module")
+def by_processes(context, without_dropout, tmp_path_factory) -> Path:  # noqa: F811
+    """Each kind trained by one process and by two; those of two in one torchrun, as a launch costs most of the time."""
+    folder = tmp_path_factory.mktemp("processes")
     sizes = {"max_steps": 3, "batch_size": 8, "mini_batch_size": 2, "learning_rate": 1e-3}
-    options = settings(kind, **sizes, mix=0.25, save_steps=None)
-    pretrain(
-        [context],
-        str(without_dropout),
-        tmp_path / "one",
-        options,
-        queries=[context],
-        encoder=EncoderOptions(device="cpu"),
-    )
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*launch, "-m", "beir_cocodr.cli", "pretrain", "--dataset", context, "--queries", context]
-    command += ["--model", str(without_dropout), "--output", str(tmp_path / "two"), "--device", "cpu"]
-    command += ["--objective", options.objective, "--mix", "0.25", "--max-length", "40"]
-    command += ["--span-tokens", "12"]
-    command += [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    commands = []
+    for kind in ("qc", "autoregressive"):
+        options = settings(kind, **sizes, mix=0.25, save_steps=None)
+        one, two, encoder = folder / "one" / kind, folder / "two" / kind, EncoderOptions(device="cpu")
+        pretrain([context], str(without_dropout), one, options, queries=[context], encoder=encoder)
+        command = ["pretrain", "--dataset", context, "--queries", context, "--model", str(without_dropout)]
+        command += ["--output", str(two), "--device", "cpu", "--objective", options.objective, "--mix", "0.25"]
+        command += ["--max-length", "40", "--span-tokens", "12"]
+        commands.append([*command, *(f"--{name.replace('_', '-')}={value}" for name, value in sizes.items())])
+    (folder / "commands.json").write_text(json.dumps(commands))
+    done = torchrun(Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json")
     assert done.returncode == 0, done.stderr[-2000:]
-    one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("one", "two"))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["qc", "autoregressive"])
+def test_two_processes_equal_one(kind, by_processes):
+    folders = [by_processes / name / kind for name in ("one", "two")]
+    one, two = (load_file(folder / "model.safetensors") for folder in folders)
     for name, weight in one.items():
         if "key.bias" in name:
             continue  # attention does not depend on it, and Adam makes steps of what rounding leaves
         torch.testing.assert_close(two[name], weight, rtol=0, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
-    records = [json.loads((tmp_path / n / "training.json").read_text()) for n in ("one", "two")]
+    records = [json.loads((folder / "training.json").read_text()) for folder in folders]
     assert [record["processes"] for record in records] == [1, 2]
 
 
@@ -324,12 +328,12 @@ def test_bad_settings_are_refused(changes, message):
         settings("autoregressive", **changes)
 
 
-def test_the_command_shows_its_settings():
-    command = [sys.executable, "-m", "beir_cocodr.cli", "pretrain", "--objective", "cotmae"]
-    command += ["--decoder", "masked", "--mix", "0.5", "--per-passage", "3", "--queries", "q"]
-    command += ["--dataset", "d", "--model", "m", "--output", "o", "--show-config"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    shown = json.loads(done.stdout)["pretrain"]
+def test_the_command_shows_its_settings(capsys):
+    command = ["pretrain", "--objective", "cotmae", "--decoder", "masked", "--mix", "0.5", "--per-passage", "3"]
+    command += ["--queries", "q", "--dataset", "d", "--model", "m", "--output", "o", "--show-config"]
+    with pytest.raises(SystemExit) as end:
+        main(command)
+    assert not end.value.code
+    shown = json.loads(capsys.readouterr().out)["pretrain"]
     assert (shown["decoder"], shown["mix"], shown["per_passage"]) == ("masked", 0.5, 3)
     assert (shown["learning_rate"], shown["batch_size"]) == (4e-4, 16_384)

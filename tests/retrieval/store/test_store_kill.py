@@ -48,7 +48,6 @@ def complete(folder: Path) -> dict[Path, int]:
 
 
 def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path):
-    CONTEXT.set_forkserver_preload(["beir_cocodr.retrieval.store.encode", "pytest", "conftest"])
     whole = tmp_path / "whole"
     started(folder, tiny_bert, whole, "fp32").join()  # warms up
     begun = time.monotonic()
