@@ -17,4 +17,4 @@ if __name__ == "__main__":
             main(command)
         except SystemExit as end:
             if end.code:
-                raise
+                print(f"exit status {end.code}", file=sys.stderr)

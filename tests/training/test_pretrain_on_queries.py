@@ -15,7 +15,6 @@ import torch
 from contexts import KINDS, settings, views, write_context
 from safetensors.torch import load_file
 from test_pretrain_backbones import backbones  # noqa: F401 - a fixture
-from test_trainer_torchrun import torchrun, without_dropout  # noqa: F401 - a fixture
 
 from beir_cocodr import COCODR
 from beir_cocodr.cli.__main__ import main
@@ -23,7 +22,6 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.models.cotmae import DECODER_FOLDER
-from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
@@ -217,38 +215,6 @@ def test_every_backbone_trains(architecture, objective, backbones, context, tmp_
     before, after = (COCODR(str(folder)).encode_document(["wing flow"]) for folder in (model, output))
     assert np.isfinite(after).all()
     assert np.abs(after - before).max() > 1e-4
-
-
-@pytest.fixture(scope="module")
-def by_processes(context, without_dropout, tmp_path_factory) -> Path:  # noqa: F811
-    """Each kind trained by one process and by two; those of two in one torchrun, as a launch costs most of the time."""
-    folder = tmp_path_factory.mktemp("processes")
-    sizes = {"max_steps": 3, "batch_size": 8, "mini_batch_size": 2, "learning_rate": 1e-3}
-    commands = []
-    for kind in ("qc", "autoregressive"):
-        options = settings(kind, **sizes, mix=0.25, save_steps=None)
-        one, two, encoder = folder / "one" / kind, folder / "two" / kind, EncoderOptions(device="cpu")
-        pretrain([context], str(without_dropout), one, options, queries=[context], encoder=encoder)
-        command = ["pretrain", "--dataset", context, "--queries", context, "--model", str(without_dropout)]
-        command += ["--output", str(two), "--device", "cpu", "--objective", options.objective, "--mix", "0.25"]
-        command += ["--max-length", "40", "--span-tokens", "12"]
-        commands.append([*command, *(f"--{name.replace('_', '-')}={value}" for name, value in sizes.items())])
-    (folder / "commands.json").write_text(json.dumps(commands))
-    done = torchrun(Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json")
-    assert done.returncode == 0, done.stderr[-2000:]
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["qc", "autoregressive"])
-def test_two_processes_equal_one(kind, by_processes):
-    folders = [by_processes / name / kind for name in ("one", "two")]
-    one, two = (load_file(folder / "model.safetensors") for folder in folders)
-    for name, weight in one.items():
-        if "key.bias" in name:
-            continue  # attention does not depend on it, and Adam makes steps of what rounding leaves
-        torch.testing.assert_close(two[name], weight, rtol=0, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
-    records = [json.loads((folder / "training.json").read_text()) for folder in folders]
-    assert [record["processes"] for record in records] == [1, 2]
 
 
 def test_several_corpora_have_their_own_queries(context, tiny_mlm, tmp_path):

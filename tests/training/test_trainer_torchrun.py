@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from contexts import write_context
 from safetensors.torch import load_file
 
 from beir_cocodr.cli.__main__ import main
@@ -32,6 +33,7 @@ def without_dropout(tmp_path_factory, tiny_mlm):
 # Adam makes steps of what rounding leaves of a gradient near zero: in distillation of one weight in 1,000.
 TOLERANCE = {"distill": 2e-4}
 SHARED = ["--max-steps", "3", "--batch-size", "8", "--learning-rate", "1e-3", "--device", "cpu"]
+ON_QUERIES = ["--mini-batch-size", "2", "--max-length", "40", "--span-tokens", "12", "--mix", "0.25"]
 COMMANDS = {
     "infonce": ["finetune"],
     "idro": ["finetune", "--weighting", "idro", "--clusters", "3", "--set", "log_clusters=1"],
@@ -40,11 +42,15 @@ COMMANDS = {
     # Held-out queries would choose the start again, and the paper's warm-up is longer than this training.
     "distill": ("distill --teacher bm25 --loss margin_mse --set positives=1 --set held_out=0 --set warmup=0").split(),
     "cached": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0", "--mini-batch-size", "2"],
+    "qc": ["pretrain", "--objective", "qc", *ON_QUERIES],
+    "autoregressive": ["pretrain", "--objective", "cotmae", *ON_QUERIES],
 }
 
 
 def arguments(command, data, model, output):
+    """Of a command line; ``data`` is a folder of labels or, for training on queries, of generated ones."""
     named = ["--dataset", data, "--model", model, "--output", output]
+    named += ["--queries", data] if command in ("qc", "autoregressive") else []
     return [*map(str, [*COMMANDS[command], *SHARED, *named])]
 
 
@@ -67,16 +73,22 @@ def printed(text):
 def trained(tmp_path_factory, beir_folder, without_dropout):
     """Every command in one process and in two; those of two in one torchrun, as a launch costs most of the time."""
     folder = tmp_path_factory.mktemp("ranks")
-    for command in COMMANDS:
+    data = dict.fromkeys(COMMANDS, beir_folder) | dict.fromkeys(("qc", "autoregressive"), write_context(folder / "c"))
+
+    def commands(processes):
+        return [arguments(c, data[c], without_dropout, folder / processes / c) for c in COMMANDS]
+
+    for command in commands("1"):
         with pytest.raises(SystemExit) as end, redirect_stdout(io.StringIO()):
-            main(arguments(command, beir_folder, without_dropout, folder / "1" / command))
+            main(command)
         assert not end.value.code
-    commands = [arguments(command, beir_folder, without_dropout, folder / "2" / command) for command in COMMANDS]
-    (folder / "commands.json").write_text(json.dumps(commands))
+    refused = [*arguments("infonce", beir_folder, without_dropout, folder / "m"), "--batch-size", "7"]
+    (folder / "commands.json").write_text(json.dumps([*commands("2"), refused]))
     done = torchrun(Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json")
     assert done.returncode == 0, done.stderr[-2000:]
     stages = [content["stage"] for content in printed(done.stdout)]  # each once, not by every process
-    assert stages == ["finetune", "finetune", "finetune", "coco", "distill", "coco"]
+    assert stages == ["finetune", "finetune", "finetune", "coco", "distill", "coco", "qc", "cotmae"]
+    (folder / "stderr").write_text(done.stderr)
     return folder
 
 
@@ -91,6 +103,9 @@ def test_two_processes_equal_one(command, trained, without_dropout):
         torch.testing.assert_close(two[name], weight, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     moved = one["encoder.layer.0.output.dense.weight"] - start["bert.encoder.layer.0.output.dense.weight"]
     assert moved.abs().max() > 1e-4
+    records = [json.loads((trained / n / command / "training.json").read_text()) for n in ("1", "2")]
+    if command != "episodes":  # whose records are those of its stages
+        assert [record["processes"] for record in records] == [1, 2]
     if command == "idro":
         logs = [(trained / n / command / "cluster_weights.jsonl").read_text().splitlines() for n in ("1", "2")]
         for first, second in zip(*(map(json.loads, lines) for lines in logs), strict=True):
@@ -106,8 +121,8 @@ def test_bad_input_is_said_once(beir_folder, without_dropout, tmp_path):
     assert done.stderr.count("is not empty") == 1
 
 
-def test_a_batch_that_cannot_be_split_is_refused(beir_folder, without_dropout, tmp_path):
-    command = arguments("infonce", beir_folder, without_dropout, tmp_path / "m")
-    done = torchrun("-m", "beir_cocodr.cli", *command, "--batch-size", "7")
-    assert done.returncode != 0
-    assert "split evenly over 2 processes" in done.stderr
+def test_a_batch_that_cannot_be_split_is_refused(trained):
+    errors = (trained / "stderr").read_text()
+    assert "split evenly over 2 processes" in errors
+    assert errors.count("exit status 2") == 2
+    assert not (trained / "m" / "training.json").exists()
