@@ -66,6 +66,12 @@ def ignore(defect: Defect) -> None:
     """A `Report` for reading a file again whose defects are already known."""
 
 
+def raise_errors(defect: Defect) -> None:
+    """A `Report` for a file that belongs to no collection: raises `InputError` at the first error."""
+    if defect.severity == "error":
+        raise InputError(str(defect))
+
+
 class StrictReport:
     """A `Report` that raises `InputError` at the first error and counts warnings by kind in ``counts``.
 

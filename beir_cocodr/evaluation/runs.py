@@ -7,7 +7,7 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
-from beir_cocodr.data.defects import Defect
+from beir_cocodr.data.defects import raise_errors
 from beir_cocodr.data.readers import numbered_lines
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer
@@ -89,7 +89,7 @@ def _hits(path: Path) -> Iterator[tuple[str, str, str, float]]:
     """Place, query, document and score of every line."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a TREC run such as evaluate and search write")
-    for number, line in numbered_lines(path, _malformed):
+    for number, line in numbered_lines(path, raise_errors):
         place, columns = f"{path}:{number}", line.split()
         if len(columns) != 6:
             raise InputError(f"{place}: {len(columns)} columns; a TREC run has six, query Q0 document rank score tag")
@@ -103,11 +103,6 @@ def _hits(path: Path) -> Iterator[tuple[str, str, str, float]]:
         if not math.isfinite(score):
             raise InputError(f"{place}: the score {text!r} is not a finite number; search again, or correct it")
         yield place, query, document, score
-
-
-def _malformed(defect: Defect) -> None:
-    if defect.severity == "error":
-        raise InputError(str(defect))
 
 
 def ranked_run(path: Path) -> Results:

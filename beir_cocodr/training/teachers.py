@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from beir_cocodr import load_object
+from beir_cocodr.data.defects import raise_errors
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.readers import numbered_lines
 from beir_cocodr.data.text import TextFormat, cut_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_cross_encoder, load_encoder
@@ -164,19 +166,18 @@ class FileTeacher:
     def __init__(self, file: Path, documents: Documents) -> None:
         self.file, self.documents = file, documents
         self.scores: dict[str, dict[str, float]] = {}
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                parts = line.split("\t") if line.count("\t") == 2 else line.split()
-                if len(parts) not in (3, 6):
-                    raise InputError(f"{file}:{number}: neither a line of a TREC run nor of a table of scores")
-                query, document, score = (parts[0], parts[2], parts[4]) if len(parts) == 6 else parts
-                try:
-                    value = float(score)
-                except ValueError:
-                    value = math.nan
-                if not math.isfinite(value):
-                    raise InputError(f"{file}:{number}: {score.strip()!r} is no score")
-                self.scores.setdefault(query, {})[document] = value
+        for number, line in numbered_lines(file, raise_errors):
+            parts = line.split("\t") if line.count("\t") == 2 else line.split()
+            if len(parts) not in (3, 6):
+                raise InputError(f"{file}:{number}: neither a line of a TREC run nor of a table of scores")
+            query, document, score = (parts[0], parts[2], parts[4]) if len(parts) == 6 else parts
+            try:
+                value = float(score)
+            except ValueError:
+                value = math.nan
+            if not math.isfinite(value):
+                raise InputError(f"{file}:{number}: {score.strip()!r} is no score")
+            self.scores.setdefault(query, {})[document] = value
 
     @classmethod
     def of(cls, setting: TeacherSetting) -> Self:

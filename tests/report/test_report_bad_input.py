@@ -130,6 +130,14 @@ def test_a_broken_run(two_models, tmp_path):
         write_report(folder)
 
 
+def test_a_run_without_queries_that_were_scored(two_models, tmp_path, caplog):
+    folder = copied(two_models, tmp_path)
+    first = (folder / "bm25.run").read_text().splitlines()[0]
+    (folder / "bm25.run").write_text(first + "\n")
+    write_report(folder)
+    assert "bm25.run is not whole" in caplog.text
+
+
 def test_another_collection_than_was_judged(two_models, tmp_path):
     other = write_beir(tmp_path / "other", seed=5)
     with pytest.raises(InputError, match="not the collection"):

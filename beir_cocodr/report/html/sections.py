@@ -5,6 +5,7 @@ have seen in training, and single queries with the rankings of all models.
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,8 @@ from beir_cocodr.report.html.tables import (
 from beir_cocodr.report.html.verdict import Headline, label_free_reference
 from beir_cocodr.report.pictures import has_matplotlib
 from beir_cocodr.report.text import format_number, short_names
+
+log = logging.getLogger(__name__)
 
 #: Tests that are shown without being asked for.
 _SHOWN_TESTS = 3
@@ -318,6 +321,11 @@ def drill_down(
     if not chosen:
         return None
     tops = {label: run_tops(runs[label], KNOWN, set(chosen)) for label in labels}
+    for label in labels:
+        lacking = [query for query in chosen if query not in tops[label] and any(scores.get(label, {}).get(query, ()))]
+        if lacking:
+            what = "is not whole: it has no document for %d of the queries shown that have a score above 0, such as %r"
+            log.warning(f"%s {what}", runs[label], len(lacking), lacking[0])
     documents: dict[str, int] = {}
     queries = [_query(query, labels, tops, scores, documents, collection) for query in chosen]
     data = {
