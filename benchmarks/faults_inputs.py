@@ -229,7 +229,7 @@ def break_option(
         flag = rng.choice(["--nonsense", "--outputt", "-z", "--set"])
         return Done("options", flag, True), [*arguments, flag]
     flags = [word for word in arguments if word.startswith("--")]
-    if kind < 0.08 and flags:
+    if kind < 0.08 and flags and not scenario.options:  # which would run whole
         flag = rng.choice(flags)
         at = arguments.index(flag)
         valued = at + 1 < len(arguments) and not arguments[at + 1].startswith("--")
