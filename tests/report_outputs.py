@@ -71,7 +71,7 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
     model = write_training(output / "models" / "source")
     candidates = {"bm25": "bm25"}
     for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
-        for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:")):
+        for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:"), (", RM3", "rm3:")):
             candidates[label + mode] = f"{kind}{path}"
     results = evaluate(str(nasty_folder), candidates, output, families=ablation_families(["base", "base + source"]))
     recommendation = recommend(results)
@@ -99,7 +99,7 @@ def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factor
     output = tmp_path_factory.mktemp("adapted-unlabelled")
     candidates = {"bm25": "bm25"}
     for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
-        for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:")):
+        for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:"), (", RM3", "rm3:")):
             candidates[label + mode] = f"{kind}{path}"
     names = [*list(candidates.values())[1:], "bm25"]
     options = {"labels": False, "samples": 20, "against": candidates["base"]}

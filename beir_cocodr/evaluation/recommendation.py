@@ -16,7 +16,7 @@ from beir_cocodr.retrieval.ranking import Results
 #: How the ablation's encoders are called in tables.
 BASE = "base"
 
-MODES = ("", ", feedback", ", fused")
+MODES = ("", ", feedback", ", fused", ", RM3")
 
 TRAINING, USE, COCO, STAGE = (
     "trained against the base, used in the same way",

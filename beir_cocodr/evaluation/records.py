@@ -388,8 +388,8 @@ class Recommendation:
         measure: that decided; None without labels.
         verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot tell".
         verdicts: trained encoder to the verdict against the base.
-        verdicts_by_use: without labels: trained encoder to use ("alone", "with feedback", "fused") to verdict, against
-            the base in the same use.
+        verdicts_by_use: without labels: trained encoder to use ("alone", "with feedback", "fused", "with RM3") to
+            verdict, against the base in the same use.
         ranking, calibrated, trust: without labels: labels, best estimates first; whether the rule is calibrated; how
             often its verdicts are right.
     """

@@ -106,7 +106,11 @@ def adaptation_table(comparison: ComparisonRecord, candidates: Mapping[str, str]
     """Trained encoders against the base in the same use, and the untrained methods against the base alone."""
     pairs = label_pairs(comparison, candidates)
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
-    shown = [*training_pairs(candidates), *((BASE, BASE + mode) for mode in MODES[1:]), (BASE, "bm25")]
+    shown = [
+        *training_pairs(candidates),
+        *((BASE, BASE + mode) for mode in MODES[1:] if BASE + mode in candidates),
+        (BASE, "bm25"),
+    ]
     return make_table(
         f"{comparison.dataset}: {size}, estimates without labels",
         ["model", "against", "verdict"],

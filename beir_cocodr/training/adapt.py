@@ -135,8 +135,8 @@ def adapt(
 
     Each stage is trained from the base alone, and all of them one after the other: ``coco`` and ``finetune`` make
     ``output/models/source``, ``output/models/coco`` and ``output/models/coco+source``. If the corpus has labels in
-    ``split``, base and trained models are each evaluated alone, with hybrid feedback and fused with BM25, beside BM25
-    itself; no label of the corpus is used in training. If it has none,
+    ``split``, base and trained models are each evaluated alone, with hybrid feedback, fused with BM25 and with RM3,
+    beside BM25 itself; no label of the corpus is used in training. If it has none,
     :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods without: what stands for judged
     queries is drawn with a seed that no stage used. The base is recommended unless the rule finds something better.
 
@@ -331,7 +331,7 @@ def judge_models(
     """Base and trained models, each in every use, by the target's labels, or without any by estimates."""
     corpus, output = plan.data.corpus, plan.output
     encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}
-    kinds = dict(zip(MODES, ("", "feedback:", "hybrid:"), strict=True))
+    kinds = dict(zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True))
     candidates = {"bm25": "bm25"}
     candidates |= {label + mode: kind + path for label, path in encoders.items() for mode, kind in kinds.items()}
     results = comparison = None
@@ -418,7 +418,8 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
     corpus, source = "apidocs/scipy+sklearn", "apidocs/stdlib+numpy+pandas+torch"
     if fast:
         corpus, source = "apidocs/sklearn", "apidocs/pandas"
-    steps, batch = (5, 16) if fast else (40, 32)
+    # Few steps, so that all is done in ten minutes at the model's own length.
+    steps, batch = (5, 16) if fast else (20, 32)
     pretraining = PretrainOptions(max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed)
     finetuning = FinetuneOptions(max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed, negatives=0)
     return adapt(
@@ -429,5 +430,5 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
         options={"coco": pretraining, "finetune": finetuning},
         resume=resume,
         queries=100 if fast else 300,
-        search=SearchOptions(EncoderOptions(document_length=128), progress=True),
+        search=SearchOptions(progress=True),
     )

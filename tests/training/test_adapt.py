@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import compare
-from beir_cocodr.evaluation.recommendation import COCO, STAGE, ablation_families, recommend
+from beir_cocodr.evaluation.recommendation import COCO, MODES, STAGE, ablation_families, recommend
 from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
 from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
@@ -40,7 +40,7 @@ def test_ablation_is_trained_in_order_and_evaluated(adapted):
     report, output = adapted
     rows = list(report.results.models)
     encoders = ["base", "base + source", "base + COCO", "base + COCO + source"]
-    assert rows == ["bm25", *(label + mode for label in encoders for mode in ("", ", feedback", ", fused"))]
+    assert rows == ["bm25", *(label + mode for label in encoders for mode in ("", ", feedback", ", fused", ", RM3"))]
     record = json.loads((output / "models" / "coco+source" / "training.json").read_text())
     assert record["stage"] == "finetune"
     assert record["parent"]["stage"] == "coco"
@@ -143,7 +143,7 @@ def results(**figures: np.ndarray) -> EvaluationRecord:
     scores = {"bm25": {"m": np.zeros(50)}}
     for label, values in figures.items():
         name = {"base": "base", "source": "base + source", "both": "base + COCO + source"}[label]
-        for mode in ("", ", feedback", ", fused"):
+        for mode in MODES:
             scores[name + mode] = {"m": values + 0.001 * len(mode)}
     encoders = [label for label in scores if "," not in label and label != "bm25"]
     tests = compare(scores, ablation_families(encoders))

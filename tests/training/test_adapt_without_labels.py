@@ -36,7 +36,7 @@ from beir_cocodr.training.presets import ADAPT_STAGES, adapt_options
 
 SMALL = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 VERDICTS = {"better", "worse", "cannot tell"}
-USES = {"alone": "", "with feedback": ", feedback", "fused": ", fused"}
+USES = {"alone": "", "with feedback": ", feedback", "fused": ", fused", "with RM3": ", RM3"}
 
 
 @pytest.fixture(autouse=True)

@@ -204,7 +204,7 @@ def _best(best: str, pairs: list[PairVerdict], calibration: Calibration | None) 
     return Best(best, f"{best} has the best estimates{but}.{rule}", open_pairs)
 
 
-_USES = dict(zip(MODES, ("alone", "with feedback", "fused"), strict=True))
+_USES = dict(zip(MODES, ("alone", "with feedback", "fused", "with RM3"), strict=True))
 
 #: (label of a, label of b) to the pair.
 LabelPairs = Mapping[tuple[str, str], PairVerdict]
@@ -262,9 +262,10 @@ def label_pairs(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> 
 
 
 def training_pairs(candidates: Iterable[str]) -> list[tuple[str, str]]:
-    """(base, trained encoder), each in the same use."""
-    encoders = [label for label in candidates if label != "bm25" and ", " not in label]
-    return ablation_families(encoders)[TRAINING]
+    """(base, trained encoder), each in the same use; earlier versions knew fewer uses."""
+    labels = list(candidates)
+    encoders = [label for label in labels if label != "bm25" and ", " not in label]
+    return [(a, b) for a, b in ablation_families(encoders)[TRAINING] if a in labels and b in labels]
 
 
 def _describe_verdicts(
