@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -93,13 +93,16 @@ class TrainingPlan(Record):
         state (:meth:`unstated`).
         """
         then, now = before._content(), self._content()
+        options: Any = now["options"]
+        now["options"] = {name: value for name, value in options.items() if name in before.options}
         found = differences(then, now | dict.fromkeys(self.unstated(before)))
         named = before.teacher_sha256 is None or self.teacher_sha256 is None
         return found + ["teacher"] * (named and before.teacher != self.teacher)
 
     def unstated(self, before: TrainingPlan) -> list[str]:
         """What this plan states and another, of an earlier version, does not."""
-        return [name for name in _LATER if getattr(before, name) is None and getattr(self, name) is not None]
+        later = [name for name in _LATER if getattr(before, name) is None and getattr(self, name) is not None]
+        return later + [f"options: {name}" for name in self.options if name not in before.options]
 
     def _content(self) -> Json:
         names = ("stage", "episode", "base_sha256", "encoder", "options", *_LATER)

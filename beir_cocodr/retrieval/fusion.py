@@ -195,17 +195,27 @@ class Feedback(Hybrid):
         super().__init__(dense, bm25, bm25_weight)
         self.weight, self.documents = weight, documents
 
-    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+    def move(self, queries: dict[str, str]) -> torch.Tensor:
+        """The moved queries, (Q, d)."""
         vectors = self.dense.encode_queries(list(queries.values()))
         best = self.rank(queries, vectors, self.documents).rows  # (Q, documents)
         found = self.dense.embeddings.rows(best.ravel()).numpy().reshape(*best.shape, -1)
         mean = torch.from_numpy(found.mean(axis=1))
-        moved = torch.nn.functional.normalize(vectors + self.weight * mean, dim=-1)
-        return self.dense.search_embeddings(list(queries), moved, top_k)
+        return torch.nn.functional.normalize(vectors + self.weight * mean, dim=-1)
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        return self.dense.search_embeddings(list(queries), self.move(queries), top_k)
 
     def describe(self) -> Json:
         sizes = {"weight": self.weight, "documents": self.documents, "bm25_weight": self.bm25_weight}
         return {"model": "hybrid feedback", **sizes, **_Fusion.describe(self)}
+
+
+class FusedFeedback(Feedback):
+    """The fusion of BM25 with the encoder's moved query of :class:`Feedback`: what distillation learns from."""
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        return self.rank(queries, self.move(queries), top_k)
 
 
 class HybridFeedback:

@@ -24,7 +24,6 @@ from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
-from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
 from beir_cocodr.training.negatives import bm25_negatives, check_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
@@ -51,8 +50,8 @@ def distill(
         dataset, split: a labelled collection; relevant documents are in every list, and held-out queries tell when to
             stop.
         base: what ``COCODR`` loads, or ``minilm``.
-        teacher: "bm25", "hybrid" (BM25 and ``base``, which stays as it is), a file of scores, or a cross-encoder by hub
-            name or folder.
+        teacher: "bm25", "hybrid" (the fusion of BM25 and ``base``, which stays as it is), "feedback" (the same with its
+            query moved by feedback), a file of scores, or a cross-encoder by hub name or folder.
         output: folder for the model.
         resume: go on from the last checkpoint; a finished output is left as it is.
         encoder: how ``base`` is loaded.
@@ -153,13 +152,13 @@ def _rounds(
     whole = planned_steps(options.max_steps, options.epochs, len(train), options.batch_size)
     steps = min(options.refresh_steps, whole)
     used = _used(train, options, steps, -(-whole // steps))
-    asked = find_teacher(TeacherSetting(teacher, collection.documents, model.text_format, base, encoder, folder))
+    documents, form = collection.documents, model.text_format
+    asked = find_teacher(TeacherSetting(teacher, documents, form, base, encoder, folder, options.bm25_weight))
     anchors, known = relevant, relevant
     if options.anchors == "fused":
         if not isinstance(asked, HybridTeacher):
-            raise InputError("lists around fused documents need the teacher hybrid")
-        hybrid = Hybrid(asked.dense, asked.bm25, asked.bm25_weight)
-        anchors = on_main(lambda: fused_anchors(hybrid, used, relevant, options.positives))
+            raise InputError("lists around fused documents need the teacher hybrid or feedback")
+        anchors = on_main(lambda: fused_anchors(asked.fusion, used, relevant, options.positives))
         known = {name: np.union1d(rows, relevant[name]) for name, rows in anchors.items()}
     searched = replace(collection, queries=used)
     bm25 = on_main(lambda: bm25_negatives(searched, model.text_format, options.candidates))

@@ -206,6 +206,9 @@ _TEACHERS = "beir_cocodr.training.teachers"
 TEACHERS = {
     "bm25": TeacherKind("bm25", f"{_TEACHERS}:BM25Teacher.of", "bm25".__eq__),
     "hybrid": TeacherKind("hybrid (BM25 and the encoder)", f"{_TEACHERS}:HybridTeacher.of", "hybrid".__eq__),
+    "feedback": TeacherKind(
+        "feedback (the same, its query moved by feedback)", f"{_TEACHERS}:HybridTeacher.of_feedback", "feedback".__eq__
+    ),
     "file": TeacherKind("a file of scores", f"{_TEACHERS}:FileTeacher.of", lambda name: Path(name).is_file()),
     "cross-encoder": TeacherKind("a cross-encoder", f"{_TEACHERS}:CrossEncoderTeacher.of"),
 }

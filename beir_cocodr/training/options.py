@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from beir_cocodr.errors import SEED_MAX, InputError
-from beir_cocodr.models.spec import check_options, option
+from beir_cocodr.models.spec import BM25_WEIGHT, check_options, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
 
@@ -346,6 +346,7 @@ class DistillOptions(TrainingOptions):
         positives: most anchors in a query's list; of more, so many are drawn at random.
         m_bm25, m_hard: documents of BM25's and of the student's own best ``candidates`` in a list (ours; the paper does
             not say).
+        bm25_weight: of BM25 in the teachers hybrid and feedback, against 1 of the encoder.
         refresh_steps: steps after which the student's own candidates are searched anew.
         held_out: share of the queries that are kept from training, at most ``most_held_out``, for MRR@10.
         patience: refreshes without a better MRR@10 after which training stops.
@@ -364,6 +365,7 @@ class DistillOptions(TrainingOptions):
     m_bm25: int = option(4, min=0)
     m_hard: int = option(4, min=0)
     candidates: int = option(100, min=1)
+    bm25_weight: float = option(BM25_WEIGHT, min=0, max=1000)
     refresh_steps: int = option(5_000, min=1)
     held_out: float = option(0.1, min=0, below=1)
     most_held_out: int = option(500, min=1)

@@ -21,7 +21,7 @@ from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.fusion import weighted_mean, z_normalize
+from beir_cocodr.retrieval.fusion import FusedFeedback, Hybrid, weighted_mean, z_normalize
 from beir_cocodr.training.objectives import TEACHERS
 
 _ROUNDING = 1e-6
@@ -45,6 +45,7 @@ class TeacherSetting:
         text_format: of the student.
         base, encoder: what the student starts from, and how it is loaded.
         folder: for embeddings; it lasts as long as the training.
+        bm25_weight: of BM25 in a fusion, against 1 of the encoder.
     """
 
     name: str
@@ -53,6 +54,7 @@ class TeacherSetting:
     base: str
     encoder: EncoderOptions
     folder: Path
+    bm25_weight: float = BM25_WEIGHT
 
     def bm25(self) -> BM25:
         return BM25(self.documents, self.text_format)
@@ -113,25 +115,38 @@ class BM25Teacher:
 
 
 class HybridTeacher:
-    """The weighted mean of an encoder's and BM25's scores, each z-normalised over all documents.
+    """The weighted mean of an encoder's and BM25's scores, each z-normalised over all documents; with feedback those of
+    the encoder for the query that the fusion's best documents move.
 
     Args:
         dense: the encoder over the corpus; it stays as it is while the student moves.
         bm25: BM25 over the same corpus.
         bm25_weight: of BM25, against 1 of the encoder.
+        feedback: whether the query is moved, as :class:`~beir_cocodr.retrieval.fusion.Feedback` does.
+
+    Attributes:
+        fusion: searches as the teacher scores.
     """
 
-    def __init__(self, dense: Dense, bm25: BM25, bm25_weight: float = BM25_WEIGHT) -> None:
+    def __init__(self, dense: Dense, bm25: BM25, bm25_weight: float = BM25_WEIGHT, feedback: bool = False) -> None:
         self.dense, self.bm25, self.bm25_weight = dense, bm25, bm25_weight
+        kind = FusedFeedback if feedback else Hybrid
+        self.fusion: Hybrid = kind(dense, bm25, bm25_weight=bm25_weight)
 
     @classmethod
-    def of(cls, setting: TeacherSetting) -> Self:
+    def of(cls, setting: TeacherSetting, feedback: bool = False) -> Self:
         setting.folder.mkdir(parents=True, exist_ok=True)
         start, file = load_encoder(setting.base, setting.encoder), setting.folder / "teacher-corpus"
-        return cls(Dense(start, setting.documents, file, progress=True), setting.bm25())
+        dense = Dense(start, setting.documents, file, progress=True)
+        return cls(dense, setting.bm25(), setting.bm25_weight, feedback)
+
+    @classmethod
+    def of_feedback(cls, setting: TeacherSetting) -> Self:
+        return cls.of(setting, feedback=True)
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
-        vector = self.dense.encode_queries([query])[0].double().numpy()
+        moved = self.fusion.move({query_id: query}) if isinstance(self.fusion, FusedFeedback) else None
+        vector = (self.dense.encode_queries([query]) if moved is None else moved)[0].double().numpy()
         mean, second = self._moments
         square = vector @ second @ vector  # the mean of the squared scores over all documents
         deviation = np.sqrt(max(square - (vector @ mean) ** 2, 0.0))

@@ -118,6 +118,7 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(beir_folder, t
     models = output / "models"
     gpl, qgen = (json.loads((models / name / "training.json").read_text()) for name in ("gpl", "qgen"))
     assert gpl["teacher"] == cross_encoder
+    assert json.loads((models / "hybrid-distill" / "training.json").read_text())["teacher"] == "feedback"
     assert [gpl["options"][name] for name in ("loss", "positives", "m_hard")] == ["margin_mse", 1, 1]
     assert [qgen["options"][name] for name in ("loss", "negatives")] == ["infonce", 0]
     assert (output / "queries" / "generation.json").is_file()

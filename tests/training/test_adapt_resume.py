@@ -51,7 +51,7 @@ def test_other_settings_are_refused(killed, beir_folder, tiny_mlm):
         adapt(data, None, model, killed, ["coco"], options={"coco": OPTIONS})
 
 
-def test_a_resumed_one_ends_as_one_that_was_not_killed(killed, beir_folder, tiny_mlm, tmp_path):
+def test_a_resumed_one_ends_as_one_that_was_not_killed(killed, beir_folder, tiny_mlm, tmp_path, caplog):
     (killed / "models" / "coco" / ".unfinished-1").mkdir()
     plan = killed / "plan.json"
     content = plan.read_bytes()
@@ -59,16 +59,20 @@ def test_a_resumed_one_ends_as_one_that_was_not_killed(killed, beir_folder, tiny
         plan.write_bytes(broken)
         with pytest.raises(InputError, match=r"plan.json.*remove it"):
             adapt(str(beir_folder), None, str(tiny_mlm), killed, ["coco"], options={"coco": OPTIONS}, resume=True)
-    plan.write_bytes(content)
+    earlier = json.loads(content)  # that knew no weight of BM25
+    for options in (earlier["settings"]["search"], earlier["settings"]["options"]["coco"]):
+        del options["bm25_weight" if "bm25_weight" in options else "skip_from"]
+    plan.write_text(json.dumps(earlier))
     stamp = (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns
     for output, resume in ((killed, True), (tmp_path / "whole", False), (killed, True)):
         adapt(str(beir_folder), None, str(tiny_mlm), output, ["coco"], options={"coco": OPTIONS}, resume=resume)
     assert (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns == stamp
+    assert "earlier version" in caplog.text
     assert not left_over(killed)
     files = [{p.relative_to(o).as_posix() for p in o.rglob("*")} for o in (killed, tmp_path / "whole")]
     assert files[0] == files[1]
     runs = sorted(path.name for path in killed.glob("*.run"))
-    assert len(runs) == 7
+    assert len(runs) == 9
     for name in runs:
         assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

@@ -285,6 +285,13 @@ def test_training_in_another_precision_is_refused_and_a_finished_model_kept():
     assert replace(plan, precision="float32").changes(plan) == ["precision"]
 
 
+def test_options_that_an_earlier_version_did_not_have_are_named():
+    before, now = TrainingPlan("distill", options={"seed": 1}), TrainingPlan("distill", options={"seed": 1, "new": 2})
+    assert (now.changes(before), now.unstated(before)) == ([], ["options: new"])
+    assert replace(now, options={"seed": 3, "new": 2}).changes(before) == ["options: seed"]
+    assert before.changes(now) == ["options: new"]
+
+
 def test_teachers_are_known_by_their_content(tmp_path):
     plan = TrainingPlan("distill", teacher="a", teacher_sha256="1")
     assert replace(plan, teacher="moved").changes(plan) == []

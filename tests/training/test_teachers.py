@@ -110,6 +110,27 @@ def test_the_hybrid_teacher_scores_as_the_fusion_of_the_whole_corpus(collection,
         np.testing.assert_allclose(found, ranking.scores[i], atol=2e-5)
 
 
+@pytest.mark.parametrize("weight", [0.5, 1.5])
+def test_the_teacher_feedback_scores_as_the_fusion_of_the_moved_query(collection, bm25, tiny_bert, tmp_path, weight):
+    dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus")
+    teacher = HybridTeacher(dense, bm25, weight, feedback=True)
+    documents = dense.embeddings.load().double().numpy()
+    for name, text in list(collection.queries.items())[:4]:
+        lexical = bm25.scores(text).astype(np.float64)
+        vector = dense.encode_queries([text]).double().numpy()[0]
+
+        def fused(vector, lexical=lexical):
+            parts = [(s - s.mean()) / s.std() for s in (documents @ vector, lexical)]
+            return (parts[0] + weight * parts[1]) / (1 + weight)
+
+        moved = vector + 0.5 * documents[np.argsort(-fused(vector))[:3]].mean(axis=0)
+        expected = fused(moved / np.linalg.norm(moved))
+        rows = np.arange(len(documents))
+        np.testing.assert_allclose(teacher.score(name, text, rows), expected, atol=2e-4)
+        best = teacher.fusion.search({name: text}, 5)
+        np.testing.assert_allclose(best.scores[0], np.sort(expected)[::-1][:5], atol=2e-4)
+
+
 def test_bm25_and_files_score_rows_of_the_corpus(collection, bm25, tmp_path):
     query = next(iter(collection.queries))
     rows = np.array([3, 1, 20])
