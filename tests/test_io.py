@@ -23,6 +23,7 @@ from beir_cocodr.io import (
     json_sha256,
     locked,
     output_folder,
+    parse_json,
     remove_unfinished,
     results_folder,
     save_array,
@@ -163,9 +164,14 @@ def test_the_sole_writer_removes_what_another_left(tmp_path):
     (tmp_path / ".unfinished-1" / "half").write_text("x")
     (tmp_path / ".unfinished-2").write_text("x")
     (tmp_path / "mine").write_text("x")
+    write_text(tmp_path / "checksums" / "mine", "x")
+    (tmp_path / "checksums" / ".unfinished-3").mkdir()
     with sole_writer(tmp_path):
-        assert names(tmp_path) == [".lock", "mine"]
-    assert names(tmp_path) == ["mine"]
+        assert names(tmp_path) == [".lock", "checksums", "mine"]
+        assert names(tmp_path / "checksums") == ["mine"]
+        (tmp_path / "checksums" / ".unfinished-4").mkdir()  # of a process that died within
+    assert names(tmp_path) == ["checksums", "mine"]
+    assert names(tmp_path / "checksums") == ["mine"]
 
 
 def test_only_old_unfinished_work_is_removed_from_the_cache(tmp_path, monkeypatch):
@@ -194,6 +200,13 @@ def test_hashes(tmp_path):
     for name in (".lock", ".unfinished-0/g"):
         (tmp_path / name).touch()
     assert files_sha256(tmp_path) == {"f": text_sha256("abc")}
+
+
+def test_json_that_is_nested_too_deeply_is_damaged():
+    assert parse_json('{"a": [1, null]}') == {"a": [1, None]}
+    for text in ("[" * 100_000, '{"a":' * 100_000, "{", ""):
+        with pytest.raises(ValueError, match=r"deep|line 1"):
+            parse_json(text)
 
 
 def test_no_text_of_a_table_is_a_formula():

@@ -57,6 +57,9 @@ def test_what_is_not_such_a_record_is_refused_by_file_and_field(change, words):
 
 
 def test_a_missing_and_a_broken_file_are_refused(tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"deep\.json.*nested too deeply"):
+        Whole.read(tmp_path / "deep.json")
     (tmp_path / "broken.json").write_text('{"schema": 2,')
     for name in ("missing.json", "broken.json"):
         with pytest.raises(InputError, match=name):

@@ -49,6 +49,16 @@ def test_doctor_waits_no_endless_time(capsys, value):
     assert "hub-timeout" in err
 
 
+@pytest.mark.parametrize("measures", ["", " "])
+def test_no_measures_are_not_the_default_ones(capsys, tmp_path, beir_folder, measures):
+    run_file = tmp_path / "a.run"
+    run_file.write_text("q0 Q0 d0 1 1.0 a\n")
+    for arguments in (["bm25", "minilm"], ["--parity", str(run_file)]):
+        status, out, err = run(capsys, "compare", "--dataset", str(beir_folder), *arguments, "--measures", measures)
+        assert (status, out) == (2, "")
+        assert "measure" in err.splitlines()[-1]
+
+
 def bad(folder: Path, tmp_path: Path) -> dict[str, list[str]]:
     output = ["--output", str(tmp_path / "o")]
     data = ["--dataset", str(folder)]

@@ -230,6 +230,9 @@ def test_an_empty_name_is_not_the_current_folder(folder: Path, monkeypatch: pyte
     monkeypatch.chdir(folder)
     with pytest.raises(InputError, match="no name"):
         load_collection("")
+    for split in ("", " "):
+        with pytest.raises(InputError, match=r"split .* has no name"):
+            load_collection(folder, split)
     assert len(load_collection(".").documents) == 3
 
 

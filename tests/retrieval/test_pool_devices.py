@@ -21,6 +21,9 @@ def test_without_gpus_it_is_the_cpu(monkeypatch):
     assert device_list(None, 2) == ["cpu", "cpu"]
     with pytest.raises(InputError, match="-1 processes"):
         device_list(None, -1)
+    assert len(device_list("cpu", 1_024)) == 1_024
+    with pytest.raises(InputError, match="1025 processes are too many"):
+        device_list("cpu", 1_025)
 
 
 def test_processes_in_each_others_way_are_warned_of(caplog):

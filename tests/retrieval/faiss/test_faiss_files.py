@@ -7,8 +7,10 @@ import shutil
 
 import numpy as np
 import pytest
+from conftest import limited_files
 from mrl_vectors import mrl_like
 
+from beir_cocodr.disk import DiskFull
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
@@ -82,6 +84,15 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     np.testing.assert_array_equal(
         FaissIndex.load(tmp_path / "index").search(queries, 5)[1], first.search(queries, 5)[1]
     )
+
+
+def test_a_full_disk_is_known_and_faiss_itself_writes_no_line(tmp_path, capfd):
+    for documents, size in ((600, 5_000), (40, 50)):  # of a small one faiss would report nothing but such a line
+        _, _, index = built("flat", documents=documents, k=2)
+        with pytest.raises(DiskFull, match=r"File too large|No space"), limited_files(size):
+            index.save(tmp_path / "index")
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_else_is_overwritten(tmp_path):
