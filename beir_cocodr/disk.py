@@ -17,10 +17,12 @@ UNFINISHED = ".unfinished-"
 # No room on the device, for the user, or for a file of this size.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# What libraries make of these errors: those in Rust, Arrow and FAISS; NumPy after a short write; PyTorch after any.
+# What libraries make of these errors: those in Rust, Arrow and FAISS; NumPy after a short write; PyTorch after any; and
+# Python where no folder for temporary files takes one, which some libraries look for as they are imported.
 _REPORTED = re.compile(
     "|".join(rf"{re.escape(os.strerror(number))}|\b(?:os error|errno) {number}\b" for number in _NO_ROOM)
-    + r"|not enough free space|\d requested and \d+ written|PytorchStreamWriter failed|inline_container",
+    + r"|not enough free space|\d requested and \d+ written|PytorchStreamWriter failed|inline_container"
+    + r"|no usable temporary directory",
     re.IGNORECASE,
 )
 

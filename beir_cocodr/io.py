@@ -388,6 +388,25 @@ def cache_folder(name: str) -> Path:
     return folder
 
 
+@contextmanager
+def filling_cache(folder: Path) -> Iterator[None]:
+    """While a new entry is written to a folder below the cache root: a full disk is :class:`~beir_cocodr.disk.DiskFull`
+    with a note of what is complete there, whatever else keeps it from being written an ``InputError``.
+    """
+
+    def safe() -> str:
+        entries = sum(not is_incidental(path) for path in folder.glob("*"))
+        return f"what the cache has there is complete ({entries} entries); BEIR_COCODR_CACHE can name another place"
+
+    try:
+        with naming_full_disk(folder, safe):
+            yield
+    except DiskFull:
+        raise
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere") from error
+
+
 def file_state(path: Path) -> tuple[str, str, str]:
     """Resolved path, size in bytes and time of last change in nanoseconds: whether a file is the one that was read."""
     resolved = path.resolve()

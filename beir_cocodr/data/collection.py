@@ -23,7 +23,7 @@ from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels, Source
 from beir_cocodr.errors import InputError, check_name
-from beir_cocodr.io import cache_folder, text_sha256, unfinished
+from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
 
 
 def resolve_source(dataset: str | Path, split: str) -> Source:
@@ -147,24 +147,22 @@ def converted_corpus(source: Source) -> ArrowCorpus:
 
     Raises:
         InputError: for any error in the corpus, and if the cache folder cannot be written.
+        DiskFull: no room for it there.
     """
     folder = cache_folder("corpora")
     key = source.key()
     if key is not None:
         with suppress(OSError, ValueError):
             return open_corpus(_place(folder, key))
-    try:
-        with unfinished(folder) as draft:
-            temporary, report = draft / "corpus.arrow", StrictReport(source.name)
-            written = write_arrow(temporary, source.documents(report), report.counts)
-            duplicates = written.ids.find(lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore)))
-            check_duplicates(duplicates, source.documents_file, report)
-            if source.key() != key:
-                raise InputError(f"{source.documents_file}: changed while it was being read; run again")
-            place = _place(folder, key or ("content", written.content_hash))
-            temporary.replace(place)
-    except OSError as error:
-        raise InputError(f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere") from error
+    with filling_cache(folder), unfinished(folder) as draft:
+        temporary, report = draft / "corpus.arrow", StrictReport(source.name)
+        written = write_arrow(temporary, source.documents(report), report.counts)
+        duplicates = written.ids.find(lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore)))
+        check_duplicates(duplicates, source.documents_file, report)
+        if source.key() != key:
+            raise InputError(f"{source.documents_file}: changed while it was being read; run again")
+        place = _place(folder, key or ("content", written.content_hash))
+        temporary.replace(place)
     return open_corpus(place)
 
 

@@ -18,7 +18,7 @@ from beir_cocodr.data.readers import json_records
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.shards import read_generation
-from beir_cocodr.io import atomic_path, cache_folder, file_state, text_sha256
+from beir_cocodr.io import atomic_path, cache_folder, file_state, filling_cache, text_sha256
 
 _TEXT = pa.large_string()
 _SCHEMA = pa.schema(
@@ -81,7 +81,12 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
     table = cache_folder("query-context") / f"{text_sha256(*key)[:32]}.arrow"
     if not table.is_file():
         passages = _passages(queries, queries_per_passage)
-        with atomic_path(table) as draft, draft.open("wb") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
+        with (
+            filling_cache(table.parent),
+            atomic_path(table) as draft,
+            draft.open("wb") as file,
+            pa.ipc.new_stream(file, _SCHEMA) as writer,
+        ):
             for batch in _rows(passages, documents, TextFormat(separator), queries):
                 writer.write_batch(batch)
     return Dataset.from_file(str(table))

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_folder, draft_folder, json_sha256
+from beir_cocodr.io import cache_folder, draft_folder, filling_cache, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
@@ -144,15 +144,13 @@ def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> 
         encoder.dimensions,
     )
     try:
-        with draft_folder(folder) as draft:
+        with filling_cache(folder.parent), draft_folder(folder) as draft:
             store = EmbeddingStore(draft, record)
             store.write_record()
             for shard in store.shards:
                 vectors = encoder.encode(texts[shard.start : shard.stop])
                 _check_finite(vectors, ids[shard.start : shard.stop])
                 shard.write(pack(vectors, "fp32"))
-    except OSError as error:
-        raise InputError(f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere") from error
     except InputError:
         if not folder.exists():  # else another process was faster
             raise

@@ -168,7 +168,7 @@ def adapt(
     asked = _settings(target, chosen, settings, source, source_split, generated, generator, generation, teacher)
     asked |= {"measures": measures, "queries": queries, "samples": samples, "search": search.describe()}
     complete = naming_full_disk(output, lambda: _complete_models(output))
-    with _begun(output, AdaptationSettings(asked), resume), complete:
+    with complete, _begun(output, AdaptationSettings(asked), resume):
         folder = None
         if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
             folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)

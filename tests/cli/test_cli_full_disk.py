@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
-from conftest import limited_files
+from conftest import limited_files, write_beir
 
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.io import is_incidental
 
 TRAINING = ["--max-steps", "2", "--batch-size", "4"]
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory, beir_folder, tiny_cosine):
-    """What commands start from: a store and a run."""
+    """What commands start from: a store, a run, resampled collections, and another encoder."""
     root = tmp_path_factory.mktemp("outputs")
+    shutil.copytree(tiny_cosine, root / "other")
     given = ["--dataset", str(beir_folder), "--model", str(tiny_cosine), "--device", "cpu"]
+    pair = ["--train", str(beir_folder), "--test", str(beir_folder), "--encoder", str(tiny_cosine), "--buckets", "2"]
     for arguments in (
         ["encode", *given, "--output", str(root / "store")],
         ["evaluate", *given, "--output", str(root / "run")],
+        ["resample", "resttest", *pair, "--output", str(root / "buckets")],
     ):
         with pytest.raises(SystemExit) as status:
             main(arguments)
         assert not status.value.code
     return root
 
+
+SOURCE = ["--source", "FOLDER", "--target", "FOLDER", "--clusters", "2"]
+ADAPTED = ["--corpus", "FOLDER", "--base", "MLM", "--stages", "coco", *TRAINING]
+PAIR = ["--train", "FOLDER", "--test", "FOLDER", "--encoder", "MODEL", "--buckets", "2"]
+REGIMES = ["--folder", "BUCKETS"]
 
 CASES = {
     "evaluate": (["evaluate", "DATA", "--model", "bm25"], 0, "nothing was written"),
@@ -39,8 +51,27 @@ CASES = {
     "distill": (["distill", "DATA", "--model", "MODEL", "--teacher", "bm25", *TRAINING], 20_000, "checkpoint"),
     "representation": (["representation", "DATA", "--model", "MODEL"], 0, "nothing was written"),
     "shift": (["shift", "--source", "FOLDER", "--target", "FOLDER"], 0, "nothing was written"),
-    "overlap": (["overlap", "--train", "FOLDER", "--test", "FOLDER", "--encoder", "MODEL"], 0, "CACHE"),
+    "overlap": (["overlap", "--train", "FOLDER", "--test", "FOLDER", "--encoder", "MODEL"], 0, "nothing was written"),
     "report": (["report", "RUN"], 100, "nothing was written"),
+    "source-clusters": (
+        ["source-clusters", *SOURCE, "--before", "MODEL", "--after", "OTHER"],
+        0,
+        "nothing was written",
+    ),
+    "adapt": (["adapt", *ADAPTED], 0, "complete models: none"),
+    "adapt, its models": (["adapt", *ADAPTED], 20_000, "complete models: none"),
+    "resample resttest": (["resample", "resttest", *PAIR, "--seed", "7"], 0, "nothing was written"),
+    "resample evaluate": (["resample", "evaluate", *REGIMES, "--architecture", "bm25"], 0, "0 models are evaluated"),
+    "resample evaluate, its models": (
+        ["resample", "evaluate", *REGIMES, "--architecture", "dense", "--start", "MODEL", *TRAINING],
+        20_000,
+        "0 models are evaluated",
+    ),
+    "resample evaluate, its results": (
+        ["resample", "evaluate", *REGIMES, "--architecture", "bm25"],
+        2_000,
+        "complete there: cells",
+    ),
 }
 
 
@@ -50,6 +81,7 @@ def test_a_full_disk_is_one_line_and_status_2(case, capsys, tmp_path, beir_folde
     if "--index" in arguments:
         pytest.importorskip("faiss")
     places = {"MODEL": tiny_cosine, "MLM": tiny_mlm, "STORE": outputs / "store", "RUN": outputs / "run"}
+    places |= {"OTHER": outputs / "other", "BUCKETS": outputs / "buckets"}
     filled = [str(places.get(word, word)) for word in arguments]
     filled = [str(beir_folder) if word == "FOLDER" else word for word in filled]
     at = filled.index("DATA") if "DATA" in filled else None
@@ -65,3 +97,32 @@ def test_a_full_disk_is_one_line_and_status_2(case, capsys, tmp_path, beir_folde
     assert safe in line
     assert str(tmp_path) in line or str(outputs) in line or "cache" in line
     assert "run the command again" in line or "BEIR_COCODR_CACHE" in line
+
+
+def test_a_full_cache_names_what_is_complete_in_it(capsys, tmp_path, beir_folder, tiny_cosine, monkeypatch):
+    """Corpora and embeddings of queries are kept there."""
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
+    pair = ["--train", str(beir_folder), "--test", str(beir_folder), "--encoder", str(tiny_cosine), "--buckets", "2"]
+    other = write_beir(tmp_path / "other", documents=8, queries=2)
+    for place, held in (("corpora", 0), ("corpora", 1), ("query_embeddings", 0)):
+        with pytest.raises(SystemExit) as status, limited_files(100):
+            main(["resample", "resttest", *pair, "--output", str(tmp_path / "out")])
+        [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+        assert status.value.code == 2
+        for words in (str(tmp_path / "cache" / place), f"complete ({held} entries)", "BEIR_COCODR_CACHE"):
+            assert words in line
+        assert not (tmp_path / "out").exists()
+        assert len([path for path in (tmp_path / "cache" / place).iterdir() if not is_incidental(path)]) == held
+        load_collection(beir_folder if held else other)
+
+
+def test_quickstart_on_a_full_disk(capsys, tmp_path, minilm, monkeypatch):
+    """First of all the documentation is read, and kept in the cache; all that follows is adapt."""
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit) as status, limited_files(0):
+        main(["quickstart", "--fast", "--output", str(tmp_path / "out")])
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert status.value.code == 2
+    assert str(tmp_path / "cache" / "apidocs") in line
+    assert "BEIR_COCODR_CACHE" in line
+    assert not (tmp_path / "out").exists()

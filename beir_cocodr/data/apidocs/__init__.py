@@ -15,7 +15,7 @@ from pathlib import Path
 
 from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root, draft_folder, json_sha256, write_jsonl, write_text
+from beir_cocodr.io import cache_root, draft_folder, filling_cache, json_sha256, write_jsonl, write_text
 from beir_cocodr.records import Json
 
 
@@ -108,11 +108,8 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     if not (folder / "statistics.json").is_file():
         extractions = {name: _extract(name) for name in domains}
         _drop_repeated(extractions)
-        try:
+        with filling_cache(folder.parent):
             _write(folder, extractions, key)
-        except OSError as error:
-            message = f"apidocs: cannot write {folder} ({error.strerror}); set BEIR_COCODR_CACHE to another folder"
-            raise InputError(message) from error
         log.info("%s", describe_apidocs(folder))
     return folder
 

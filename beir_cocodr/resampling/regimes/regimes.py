@@ -20,6 +20,7 @@ import numpy as np
 from scipy import stats
 
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError, check_seeds
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
@@ -308,9 +309,8 @@ def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
     Source: Zhan et al., 2022, section 4.1.3.
     """
     scores: dict[str, list[float]] = {}
-    for found in models:
-        for query, score in found.items():
-            scores.setdefault(query, []).append(score)
+    for query, score in (pair for found in models for pair in found.items()):
+        scores.setdefault(query, []).append(score)
     if not scores:
         raise ValueError("no query was evaluated")
     return sum(sum(found) / len(found) for found in scores.values()) / len(scores), len(scores)
@@ -420,7 +420,8 @@ def evaluate_regimes(
     kinds = find_architectures(architectures)
     candidates = [trained(found, recipe, seeds, output) for found in kinds] + [given(found, seeds) for found in models]
     _check(candidates, ood)
-    with sole_writer(output_folder(output, utf8=True)):
+    kept = naming_full_disk(output, lambda: f"{len([*output.glob('cells/**/*.json')])} models are evaluated and kept")
+    with kept, sole_writer(output_folder(output, utf8=True)):
         _check_resumable(output, folder, recipe, names)
         cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
         points = regime_points(_evaluate(cells, candidates, units, keep_models), names)
@@ -486,8 +487,7 @@ def _evaluate(
         for seed in dict.fromkeys(seed for candidate in candidates for seed in candidate.seeds):
             own = [candidate for candidate in candidates if seed in candidate.seeds]
             for candidate in own:
-                cell = cells.evaluate(candidate, unit, seed)
-                found.setdefault((unit.group, candidate.name, seed), []).append(cell)
+                found.setdefault((unit.group, candidate.name, seed), []).append(cells.evaluate(candidate, unit, seed))
             if not keep_models:
                 # Only now, as one may have been another's teacher.
                 for name in (TEACHER, *(candidate.name for candidate in own if candidate.where is None)):
