@@ -20,7 +20,7 @@ import numpy.typing as npt
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import file_sha256, json_sha256
+from beir_cocodr.io import file_sha256, json_sha256, parse_json
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.records import (
     CollectionProvenance,
@@ -129,6 +129,7 @@ class TrainingRecord(TrainingPlan):
         details: what the stage itself counts, such as pairs or lists; stands among the other keys in the JSON.
         versions: of the packages that a number may depend on.
         parent: the record of ``base``.
+        modules: see :func:`modules_of`.
     """
 
     steps: int | None = None
@@ -139,6 +140,7 @@ class TrainingRecord(TrainingPlan):
     details: Json = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     parent: TrainingRecord | None = None
+    modules: dict[str, str] | None = None
 
     def to_json(self) -> Json:
         content: Json = {}
@@ -174,9 +176,29 @@ def read_record(model: str | Path) -> TrainingRecord | None:
     return TrainingRecord.read(path) if path.is_file() else None
 
 
-def write_record(folder: Path, record: TrainingRecord) -> None:
-    """Write the record last: its presence says that the model beside it is complete."""
+def write_record(folder: Path, record: TrainingRecord) -> TrainingRecord:
+    """Write the record, with the model's modules, last: its presence says that the model beside it is complete."""
+    record = replace(record, modules=modules_of(folder))
     record.write(folder / RECORD_FILE)
+    return record
+
+
+# What another version of the host writes otherwise into a configuration that computes the same.
+_INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
+
+
+def modules_of(folder: Path) -> dict[str, str]:
+    """A hash of the content of each file in a model folder that says which modules there are and what they compute:
+    one that lost a module, or had it changed, may be another model that is whole.
+    """
+    files = [folder / "modules.json", folder / "config.json", *sorted(folder.glob("[0-9]*_*/config.json"))]
+    found = {}
+    for file in filter(Path.is_file, files):
+        content = parse_json(file.read_text(encoding="utf-8"))
+        if file == folder / "config.json":
+            content = {name: value for name, value in dict(content).items() if name not in _INCIDENTAL}
+        found[file.relative_to(folder).as_posix()] = json_sha256(content)
+    return found
 
 
 def training_lineage(encoder: str) -> list[TrainingRecord]:

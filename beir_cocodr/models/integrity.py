@@ -6,7 +6,6 @@ can do without stands in :data:`PARTS`.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pickle
@@ -28,6 +27,8 @@ from transformers import PreTrainedModel
 from beir_cocodr.data.text import check_vocabulary
 from beir_cocodr.disk import no_room
 from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.io import parse_json
+from beir_cocodr.provenance import RECORD_FILE, modules_of
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ NEW_HEAD = Task("all layers of its encoder", new=("language-model head",))
 MAYBE_HEAD = Task("all layers of its encoder", absent=("language-model head",))
 
 #: The settings of a model that are read here, and the types of values; every file is otherwise any JSON object.
-_FILES: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+_FILES: Mapping[str, Mapping[str, tuple[type | str, ...]]] = {
     "config.json": {"model_type": (str,), "architectures": (list,)},
     "config_sentence_transformers.json": {
         "prompts": (dict,), "default_prompt_name": (str,), "similarity_fn_name": (str,), "model_type": (str,),
@@ -99,8 +100,18 @@ _FILES: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "text_format.json": {"title_separator": (str,)},
 }  # fmt: skip
 
-#: The settings of pooling, in a module's own folder.
-_POOLING = {"embedding_dimension": (int,), "word_embedding_dimension": (int,), "include_prompt": (bool,)}
+_NAMES = {"module_input_name": (str,), "module_output_name": (str,)}
+
+#: The settings of modules, in their own folders, by the class: types, or the texts that they may be.
+_MODULES: Mapping[str, Mapping[str, tuple[type | str, ...]]] = {
+    "Pooling": {"embedding_dimension": (int,), "word_embedding_dimension": (int,), "include_prompt": (bool,)},
+    "Normalize": _NAMES,
+    "Dense": {"in_features": (int,), "out_features": (int,), "bias": (bool,), **_NAMES},
+    "MRLHead": {
+        "hidden_size": (int,), "k": (int,), "beta": (int, float), "pooling": ("cls", "mean"), "normalize_mean": (bool,),
+        "formula": ("exact", "paper"), "variance_floor": (int, float),
+    },
+}  # fmt: skip
 
 #: Where the classes of a model's modules may come from; nothing that a model brings along is ever run.
 _PACKAGES = ("sentence_transformers.", "beir_cocodr.")
@@ -121,7 +132,7 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
         InputError: names the file, and what is wrong in it.
     """
     modules = _read(folder / "modules.json", list) if os.path.lexists(folder / "modules.json") else []
-    places = {""}
+    kinds = {"": ""}
     for module in modules:
         if not isinstance(module, dict) or not all(isinstance(module.get(name), str) for name in ("path", "type")):
             raise InputError(f"{folder / 'modules.json'}: {module!r} is no module with a path and a type; {_DAMAGED}")
@@ -133,26 +144,65 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
         path = PurePosixPath(module["path"])
         if path.is_absolute() or ".." in path.parts:
             raise InputError(f"{folder / 'modules.json'} leads out of the folder, to {module['path']!r}; {_DAMAGED}")
-        places.add(module["path"])
-    for place in places:
-        pooling = "Pooling" in "".join(m["type"] for m in modules if m["path"] == place)
+        kinds[module["path"]] = module["type"].rpartition(".")[2]
+    _check_modules(folder, modules)
+    for place, kind in kinds.items():
         for name, settings in _FILES.items():
-            if os.path.lexists(folder / place / name):  # hosts pass over what is no file, and go on without it
-                types = _POOLING if pooling and name == "config.json" else settings
-                _check_settings(folder / place / name, types, required=name == "text_format.json")
+            if os.path.lexists(file := folder / place / name):  # hosts pass over what is no file, and go on without it
+                own = kind in _MODULES and name == "config.json"
+                _check_settings(file, _MODULES[kind] if own else settings, required=name == "text_format.json")
+    _check_record(folder)
+
+
+def _check_modules(folder: Path, modules: Sequence[Mapping[str, Any]]) -> None:
+    """A module that is lost may leave a model that works, and gives other vectors."""
+    file = folder / "modules.json"
+    if modules and [module.get("idx", row) for row, module in enumerate(modules)] != list(range(len(modules))):
+        raise InputError(f"{file}: a module is missing, by the numbers of the others (idx); {_DAMAGED}")
+    listed = {str(PurePosixPath(module["path"])) for module in modules}
+    for config in sorted(folder.glob("[0-9]*_*/config.json")) if modules else ():
+        if (name := config.parent.name) not in listed:
+            raise InputError(f"{file} does not name the module in {config.parent}; add it, or move {name} away")
+    for module in modules:
+        config = folder / module["path"] / "config.json"
+        if module["type"].endswith(".Normalize") and config.is_file():
+            names = _read(config, dict)
+            reads = names.get("module_input_name", "sentence_embedding")
+            if reads not in ("sentence_embedding", "token_embeddings") or reads != names.get(
+                "module_output_name", reads
+            ):
+                raise InputError(
+                    f"{config} scales other vectors than it reads, or some that no module makes; {_DAMAGED}"
+                )
+
+
+def _check_record(folder: Path) -> None:
+    """A folder that was trained here records its modules."""
+    try:
+        recorded = parse_json((folder / RECORD_FILE).read_text(encoding="utf-8"))
+        recorded = dict(recorded.get("modules") or {})
+    except (OSError, ValueError, TypeError, AttributeError):  # none, or not ours; what reads it for itself refuses it
+        return
+    found = modules_of(folder)
+    for name, checksum in recorded.items():
+        if found.get(name) != checksum:
+            raise InputError(
+                f"{folder / name} {'was changed' if name in found else 'is missing'} since the model was trained, by "
+                f"{RECORD_FILE}; restore it, or take its line out of modules there if the change is meant"
+            )
 
 
 def _read(file: Path, kind: type) -> Any:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise InputError(f"{file} is no JSON file that can be read ({first_line(error)}); {_DAMAGED}") from error
     if type(content) is not kind:
         raise InputError(f"{file} holds a {type(content).__name__}, not a {kind.__name__}; {_DAMAGED}")
     return content
 
 
-def _check_settings(file: Path, types: Mapping[str, tuple[type, ...]], required: bool) -> None:
+def _check_settings(file: Path, types: Mapping[str, tuple[type | str, ...]], required: bool) -> None:
     content = _read(file, dict)
     if "auto_map" in content:
         raise InputError(
@@ -162,8 +212,8 @@ def _check_settings(file: Path, types: Mapping[str, tuple[type, ...]], required:
     types = {**types, **{name: (bool,) for name in content if name.startswith("pooling_mode_")}}
     for name, kinds in types.items():
         value = content.get(name)
-        if type(value) not in kinds and (required or value is not None):
-            wanted = " or ".join(kind.__name__ for kind in kinds)
+        if type(value) not in kinds and value not in kinds and (required or value is not None):
+            wanted = " or ".join(kind if isinstance(kind, str) else kind.__name__ for kind in kinds)
             raise InputError(f"{file}: {name} is {value!r:.80}, not a {wanted}; {_DAMAGED}")
     for name, prompt in dict(content.get("prompts") or {}).items():
         if not isinstance(prompt, str | None):

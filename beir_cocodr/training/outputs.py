@@ -203,8 +203,8 @@ def finish_rounds(
     def finish() -> TrainingRecord:
         write_text(output / CURVES_FILE, json.dumps(points, indent=2) + "\n")
         shutil.copytree(last, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD_FILE))
-        write_record(output, record)
+        written = write_record(output, record)
         shutil.rmtree(output / CHECKPOINTS)
-        return record
+        return written
 
     return on_main(finish)

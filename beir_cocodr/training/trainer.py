@@ -22,11 +22,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
 from datasets import Dataset
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
@@ -388,15 +390,17 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
 
 
 def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
-    record = replace(record, details=record.details | stage.finish(output))
+    texts_cut = getattr(stage.model, "texts_cut", None)
+    counts: Json = {} if texts_cut is None else {"texts_cut": texts_cut}
+    record = replace(record, details=record.details | counts | stage.finish(output))
     if rules := getattr(getattr(stage.model, "tokenizer", None), "backend_tokenizer", None):
         # The host sets these two for every batch, and would save those of the last one, if this process had any.
         rules.no_truncation()
         rules.no_padding()
     stage.model.save_pretrained(str(output))
-    write_record(output, record)
+    written = write_record(output, record)
     shutil.rmtree(output / CHECKPOINTS)
-    return record
+    return written
 
 
 def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int) -> int:
@@ -460,6 +464,10 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
     )
 
 
+# Without one of these the host begins it anew, and goes on to other weights.
+_HOST_FILES = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state*.pth")
+
+
 def _checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
     """The newest complete checkpoint; later ones were being written when the run died, or are damaged, and are deleted.
 
@@ -482,15 +490,24 @@ def _last_checkpoint(folder: Path, stateful: bool) -> Path | None:
 
 def _is_complete(checkpoint: Path, stateful: bool) -> bool:
     """Whether every file is as it was written. Without a seal, which is written last and which earlier versions did not
-    have: whether the last file of the host's is there, trainer_state.json, and then the state of the loss.
+    have: whether the files of the host and the state of the loss are there and can be read, PyTorch's by the checksums
+    that are in them.
     """
     try:
         if (seal := checkpoint / SEAL_FILE).is_file():
             return all(file_sha256(checkpoint / name) == hash for name, hash in parse_json(seal.read_text()).items())
         parse_json((checkpoint / "trainer_state.json").read_text())
-    except (OSError, ValueError, AttributeError):
+        for file in checkpoint.rglob("*.safetensors"):
+            with safe_open(file, "pt"):
+                pass
+        for file in [*checkpoint.rglob("*.p*t*"), *checkpoint.rglob("*.bin")]:
+            with ZipFile(file) as archive:
+                if archive.testzip() is not None:
+                    return False
+    except (OSError, ValueError, AttributeError, BadZipFile, SafetensorError):
         return False
-    return not stateful or (checkpoint / LOSS_FILE).is_file()
+    needed = [*_HOST_FILES, *([LOSS_FILE] if stateful else [])]
+    return all(any(checkpoint.glob(name)) for name in needed)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

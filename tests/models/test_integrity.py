@@ -18,6 +18,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.integrity import ENCODER, loading
 from beir_cocodr.models.loading import fingerprint
+from beir_cocodr.provenance import TrainingRecord, write_record
 
 
 @pytest.fixture
@@ -164,6 +165,11 @@ def test_a_damaged_text_format_and_a_damaged_head_are_named(tiny_bert, saved_mrl
     fault(folder)
     change_json(head / "config.json", k=5)
     assert "size mismatch" in fault(folder) or "shape" in fault(folder)
+    for setting in ({"pooling": True}, {"pooling": "max"}, {"formula": "fast"}, {"normalize_mean": "no"}, {"beta": 0}):
+        shutil.copytree(saved_mrl, folder, dirs_exist_ok=True)
+        change_json(head / "config.json", **setting)
+        assert "beta" in setting or str(head / "config.json") in fault(folder)
+        fault(folder)
 
 
 SETTINGS = [
@@ -187,6 +193,10 @@ SETTINGS = [
     ("1_Pooling/config.json", {"embedding_dimension": "32"}),
     ("1_Pooling/config.json", {"pooling_mode": "best"}),
     ("1_Pooling/config.json", {"pooling_mode_cls_token": "no"}),
+    ("2_Normalize/config.json", {"module_input_name": "embedding"}),
+    ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}),
+    ("2_Normalize/config.json", {"module_output_name": "sentence_embeddings"}),
+    ("2_Normalize/config.json", {"module_output_name": 5}),
     ("tokenizer_config.json", {"model_max_length": "long"}),
     ("tokenizer_config.json", {"tokenizer_class": 5}),
     ("tokenizer.json", {"model": {"type": "WordPiece"}}),
@@ -199,6 +209,56 @@ def test_a_setting_of_a_wrong_type_or_value_is_one_line(file, changes, tiny_cosi
     folder = copied(tiny_cosine)
     change_json(folder / file, **changes)
     fault(folder)
+
+
+def change_modules(folder: Path, change) -> None:
+    path = folder / "modules.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def test_a_similarity_that_is_unknown_is_named_and_none_becomes_cosine(tiny_cosine, copied):
+    for number, (name, words) in enumerate([("closest", "unknown"), ("", "unknown"), ("euclidean", "cosine or dot")]):
+        folder = copied(tiny_cosine, str(number))
+        change_json(folder / "config_sentence_transformers.json", similarity_fn_name=name)
+        with pytest.raises(InputError, match=words) as caught:
+            load_encoder(folder)
+        assert name in str(caught.value)
+
+
+def test_a_module_that_is_lost_is_missed(tiny_cosine, copied):
+    folder = copied(tiny_cosine)
+    change_modules(folder, lambda modules: [modules[0], modules[2]])
+    assert "modules.json: a module is missing" in fault(folder)
+    folder = copied(tiny_cosine, "last")
+    change_modules(folder, lambda modules: modules[:2])
+    assert "2_Normalize" in fault(folder)
+    shutil.rmtree(folder / "2_Normalize")
+    load_encoder(folder)  # another model, which is whole
+
+
+def test_modules_that_are_not_those_of_the_record_are_refused(tiny_cosine, copied):
+    folder = copied(tiny_cosine)
+    write_record(folder, TrainingRecord("finetune", "x"))
+    change_json(folder / "config.json", transformers_version="0", dtype="float64")  # what computes the same
+    load_encoder(folder)
+    for file, change in {
+        "1_Pooling/config.json": lambda: change_json(folder / "1_Pooling/config.json", pooling_mode="cls"),
+        "config.json": lambda: change_json(folder / "config.json", layer_norm_eps=1e-3),
+        "2_Normalize/config.json": lambda: (
+            shutil.rmtree(folder / "2_Normalize"),
+            change_modules(folder, lambda modules: modules[:2]),
+        ),
+    }.items():
+        kept = copied(folder, f"kept-{file.partition('/')[0]}")
+        change()
+        message = fault(folder)
+        assert file in message or "modules.json" in message
+        assert "training.json" in message
+        shutil.rmtree(folder)
+        kept.rename(folder)
+    change_json(folder / "1_Pooling/config.json", pooling_mode="cls")
+    change_json(folder / "training.json", modules={})
+    load_encoder(folder)  # the change is meant
 
 
 def test_no_code_of_a_model_runs(tiny_cosine, copied, tmp_path):

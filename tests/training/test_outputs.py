@@ -32,6 +32,7 @@ from beir_cocodr.training.options import DistillOptions, FinetuneOptions, Pretra
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started
 from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.trainer import SEAL_FILE, _is_complete
 
 #: Options that another value of changes no result, and why.
 HARMLESS = {
@@ -226,6 +227,31 @@ def test_a_damaged_checkpoint_is_left_out_for_one_further_back(file, interrupted
     damaged = interrupted / CHECKPOINTS / "checkpoint-4" / file
     content = damaged.read_bytes()
     damaged.write_bytes(content[: len(content) // 2] + b"\0" + content[len(content) // 2 + 1 :])
+    with caplog.at_level(logging.WARNING):
+        record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
+    assert record.resumed_from == "checkpoint-2"
+    assert "checkpoint-4 is not complete" in caplog.text
+    assert same_weights(interrupted, whole)
+
+
+def test_a_damaged_checkpoint_of_an_earlier_version_is_known_too(interrupted, whole, beir_folder, tiny_mlm, caplog):
+    """It has no checksums."""
+    checkpoint = interrupted / CHECKPOINTS / "checkpoint-4"
+    (checkpoint / SEAL_FILE).unlink()
+    assert _is_complete(checkpoint, False)
+    assert not _is_complete(checkpoint, True)  # there is no state of a loss
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"):
+        file = checkpoint / name
+        content = file.read_bytes()
+        for damaged in (None, b"", content[:-50], b"\x80" * len(content), content.replace(b"a", b"b")):
+            file.write_bytes(damaged) if damaged is not None else file.unlink()
+            assert not _is_complete(checkpoint, False) or (name, damaged) == ("training_args.bin", None), name
+        file.write_bytes(content)
+    weights = checkpoint / "model.safetensors"
+    content = weights.read_bytes()
+    for damaged in (b"", content[:-50], b"\x80" * len(content)):
+        weights.write_bytes(damaged)
+        assert not _is_complete(checkpoint, False)
     with caplog.at_level(logging.WARNING):
         record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
     assert record.resumed_from == "checkpoint-2"

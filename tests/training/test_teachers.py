@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,20 @@ def test_special_tokens_in_pairs_are_text(collection, tiny_bert, tmp_path):
     rows = np.array([7, 0, 30])
     found = teacher.score("q", "wing [SEP] flow", rows)
     np.testing.assert_allclose(found, teacher.score("q", "wing [ SEP ] flow", rows), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["tiny_bert", "tiny_cosine"])
+def test_an_encoder_of_the_hub_is_no_cross_encoder_either(kind, request, beir_folder, tiny_mlm, tmp_path, monkeypatch):
+    """Only its name is known until it is loaded, here from the hub's cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    place, commit = tmp_path / "hub" / "models--org--bi-encoder", "0" * 40
+    shutil.copytree(request.getfixturevalue(kind), place / "snapshots" / commit)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(commit)
+    assert load_encoder("org/bi-encoder").encode_query(["wing"]).shape == (1, 32)
+    with pytest.raises(InputError, match=r"'org/bi-encoder'.*classifier.*missing: .*cross-encoder"):
+        distill(str(beir_folder), str(tiny_mlm), "org/bi-encoder", tmp_path / "m", OPTIONS)
+    assert not list((tmp_path / "m").rglob("*.*"))
 
 
 def test_distillation_from_a_cross_encoder(beir_folder, tiny_mlm, tiny_bert, tmp_path):

@@ -70,6 +70,8 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
     assert record["pairs"] == 24
     assert [seen["documents"] for seen in record["parent"]["seen"]] == [48, 48]
     assert record["seen"][0]["corpus_sha256"] == record["parent"]["seen"][0]["corpus_sha256"]
+    assert set(record["modules"]) == {"modules.json", "config.json", "1_Pooling/config.json"}
+    assert record["texts_cut"] == record["parent"]["texts_cut"] == 0
     assert not (tmp_path / "second" / run.CHECKPOINTS).exists()
     card = (tmp_path / "second" / "README.md").read_text()
     texts = [json.loads(line)["text"] for line in (beir_folder / "corpus.jsonl").read_text().splitlines()]
@@ -81,7 +83,10 @@ def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_
     done = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     with pytest.raises(InputError, match=r"already .*trained model"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
+    half_removed = tmp_path / "m" / run.CHECKPOINTS / "checkpoint-8"  # by a run that died as it finished
+    half_removed.mkdir(parents=True)
     assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done
+    assert not half_removed.parent.exists()
     with pytest.raises(InputError, match=r"other .*options"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True)
     (tmp_path / "other").mkdir()
