@@ -172,6 +172,12 @@ def check_vocabulary(tokenizer: Any, name: str) -> None:
         raise InputError(f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model")
 
 
+def readable(tokenizer: Any, prompts: Iterable[str | None] = (), tokens: int = 8_192) -> Callable[[str], str]:
+    """What every text has to pass before a host tokenises it: :func:`cut_text`, then :func:`read_literally`."""
+    literally = read_literally(tokenizer, prompts)
+    return lambda text: literally(cut_text(text, tokens)[0])
+
+
 def read_literally(tokenizer: Any, prompts: Iterable[str | None] = ()) -> Callable[[str], str]:
     """Make a tokenizer read special tokens that a text spells out, such as "[SEP]", as text.
 

@@ -31,7 +31,10 @@ _HITS = 1 << 20
 
 @dataclass(frozen=True)
 class StoreRun:
-    """What was searched with what, counts, and seconds; ``ray`` where a cluster searched."""
+    """What was searched with what, counts, and seconds; ``ray`` where a cluster searched.
+
+    ``texts_cut`` are queries of which words may be lost, as they were cut before they were tokenised.
+    """
 
     store: Json
     dataset: str
@@ -48,6 +51,7 @@ class StoreRun:
     seconds: float
     versions: dict[str, str]
     ray: Json | None = None
+    texts_cut: int = 0
 
     def to_json(self) -> Json:
         """The fields, without ``ray`` if there was no cluster."""
@@ -123,6 +127,7 @@ def search(
         split=split,
         queries=len(ids),
         truncated_queries=encoder.truncated_share(texts, "query"),
+        texts_cut=encoder.texts_cut,
         top_k=top_k,
         identical_ids=policy,
         index=index,

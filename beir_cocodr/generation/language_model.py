@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from beir_cocodr.data.passages import Passage, fitting_prefix
-from beir_cocodr.data.text import load_tokenizer, read_literally, token_counter
+from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.options import PLACEHOLDER, GenerationOptions
 from beir_cocodr.generation.shards import Generated, Query
@@ -158,15 +158,17 @@ class ModelGenerator:
 
     def _prompts(self, texts: list[str]) -> tuple[list[str], int]:
         """What the model reads for each passage, and how many passages were cut."""
-        texts = [self._literally(text) for text in texts]
         if self.room is None:
-            return self._filled(texts), 0
+            return self._filled([self._literally(text) for text in texts]), 0
+        found = [cut_text(text, self.room) for text in texts]
+        texts = [self._literally(text) for text, _ in found]
         lengths = self._prompt_tokens(texts)
         shortened = [
             text if length <= self.room else fitting_prefix(text, self._prompt_tokens, self.room)
             for text, length in zip(texts, lengths, strict=True)
         ]
-        return self._filled(shortened), sum(length > self.room for length in lengths)
+        passages_cut = sum(cut or length > self.room for (_, cut), length in zip(found, lengths, strict=True))
+        return self._filled(shortened), passages_cut
 
     def _filled(self, texts: Sequence[str]) -> list[str]:
         return [self.template.replace(PLACEHOLDER, text) for text in texts]

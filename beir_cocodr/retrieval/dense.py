@@ -129,6 +129,7 @@ class Dense:
         self._truncated_queries = 0.0
         #: Text to vector, (d,), of queries that were encoded last.
         self.known_queries: dict[str, torch.Tensor] = {}
+        self._cut_before = model.texts_cut
 
     @cached_property
     def embeddings(self) -> Embeddings:
@@ -207,6 +208,7 @@ class Dense:
             "truncated_documents": truncated,
             "truncation_sample": sample,
             "truncated_queries": self._truncated_queries,
+            "texts_cut": self.model.texts_cut - self._cut_before,
         }
         if isinstance(self.given, EmbeddingStore):
             record = self.given.record

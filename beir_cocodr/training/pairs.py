@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,9 @@ class TrainingPairs:
         count = self.options.negatives if self.pool is not None else 0
         return ["query", "positive", *(f"negative_{i + 1}" for i in range(count))]
 
-    def dataset(self) -> Dataset:
-        return drawn_dataset("pair", np.arange(len(self.positives)), self._draw)
+    def dataset(self, read: Callable[[str], str] = str) -> Dataset:
+        """Rows of texts, each as ``read`` makes it."""
+        return drawn_dataset("pair", np.arange(len(self.positives)), partial(self._draw, read))
 
     def rows(self, pair: int) -> list[int]:
         """The corpus rows of a pair in this epoch: the positive, then its negatives."""
@@ -90,13 +92,13 @@ class TrainingPairs:
         texts = [self.text_format.document(document) for document in documents]
         return {"query": model.truncated_share(queries, "query"), "document": model.truncated_share(texts, "document")}
 
-    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+    def _draw(self, read: Callable[[str], str], batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         texts: dict[str, list[Any]] = {column: [] for column in self.columns}
         for pair in batch["pair"]:
             documents = [self.text_format.document(d) for d in self.collection.documents.take(self.rows(pair))]
             query = self.collection.queries[self.queries[pair]]
             for column, text in zip(self.columns, [query, *documents], strict=True):
-                texts[column].append(text)
+                texts[column].append(read(text))
         return texts | {"label": batch["pair"]}  # losses and messages know a pair by its number
 
 

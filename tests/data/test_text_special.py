@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from beir_cocodr import COCODR, MRL, load_encoder
-from beir_cocodr.data.text import load_tokenizer, read_literally, token_counter
+from beir_cocodr.data.text import load_tokenizer, read_literally, readable, token_counter
 
 #: What the text spells, and the same words without the marks that make them special.
 SPELLED = ["wing [SEP] flow", "[MASK]", "[CLS] drag [PAD] lift [VAR]", "heat[SEP]"]
@@ -78,7 +78,8 @@ def test_a_vocabulary_that_holds_them_as_words(unigram, tmp_path):
     before = unigram.backend_tokenizer.to_str()
     literally = read_literally(unigram)
     assert literally("wing") == "wing"
-    assert literally("wing</s>") == "wing< /s>"
+    assert literally("wing</s>") == readable(unigram)("wing</s>") == "wing< /s>"
+    assert readable(unigram, tokens=8)("</s>" * 1_000_000) == "< /s>" * 2_500
     ids = unigram([literally("wing </s> wing</s>")])["input_ids"][0]
     assert unigram.eos_token_id not in ids
     assert unigram.convert_tokens_to_ids("s") in ids

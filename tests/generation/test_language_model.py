@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -166,6 +167,16 @@ def test_a_passage_that_does_not_fit_is_cut_and_counted_and_the_prompt_is_not(ti
     assert 480 < len(cut) <= 512 - 20
     with pytest.raises(InputError, match=r"512 tokens.*few"):
         ModelGenerator(str(tiny_gpt2), GenerationOptions(max_length=500), "cpu")
+
+
+def test_a_passage_of_megabytes_is_cut_before_it_is_tokenised_and_counted(tiny_gpt2):
+    generator = ModelGenerator(str(tiny_gpt2), GenerationOptions(per_passage=1, max_length=20), "cpu")
+    count, read = generator.counter.count, []
+    generator.counter = SimpleNamespace(count=lambda texts: read.extend(map(len, texts)) or count(texts))
+    texts = ["wing " * 1_000_000, " " * 1_000_000 + "wing"]
+    passages = [Passage(row, 0, 0, len(text), text, "") for row, text in enumerate(texts)]
+    assert generator.generate(passages, 0).counts == {"passages_cut": 2}
+    assert max(read) < 64 * 512 + 100
 
 
 def test_prefix_and_prompt(tiny_t5, tiny_gpt2, tmp_path):

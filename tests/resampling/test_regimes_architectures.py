@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import ir_measures
@@ -12,7 +14,7 @@ import torch
 from conftest import write_beir
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes import Recipe, architectures
 from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, K1, B, find_architectures
 from beir_cocodr.resampling.regimes.host_training import masked_language_model
 from beir_cocodr.resampling.regimes.retrievers import load_retriever
@@ -222,6 +224,26 @@ def masked_loss(source: str, collection) -> float:
     batch["input_ids"][:, 1:-1:7] = tokenizer.mask_token_id
     with torch.no_grad():
         return float(model(**batch, labels=labels).loss)
+
+
+@pytest.mark.parametrize("name", ["cross-encoder", "late-interaction"])
+def test_texts_are_trained_on_as_they_are_searched(name, folder, recipe, tmp_path, monkeypatch):
+    """Special tokens are text, and what is far too long is cut; the fifth document of the corpus has both."""
+    data = tmp_path / "data"
+    shutil.copytree(folder, data)
+    lines = (data / "corpus.jsonl").read_text().splitlines()
+    long = {"_id": "d4", "title": "", "text": "[SEP] " * 200_000}
+    (data / "corpus.jsonl").write_text("\n".join([*lines[:4], json.dumps(long), *lines[5:]]) + "\n")
+    (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td4\t1\nq1\td5\t1\n")
+    stages = []
+    monkeypatch.setattr(architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage))
+    ARCHITECTURES[name].train(str(data), tmp_path / "m", replace(recipe, negatives=1), 1, tmp_path / "shared")
+    [stage] = stages
+    row = stage.dataset[0]
+    text = row["documents"][0] if name == "cross-encoder" else row["positive"]
+    assert text.startswith("[SEP] [SEP]")
+    assert len(text) == 64 * 8_192
+    assert stage.model.tokenizer.split_special_tokens
 
 
 def test_a_start_with_a_head_keeps_it(folder, tiny_mlm, tmp_path):

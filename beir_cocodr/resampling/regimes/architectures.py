@@ -39,7 +39,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import nn
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.data.text import TextFormat, read_literally
+from beir_cocodr.data.text import TextFormat, readable
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.models.integrity import NEW_CLASSIFIER, SPARSE, loading
@@ -153,6 +153,7 @@ class HostArchitecture:
         collection, start = load_collection(dataset, "train"), output / "start"
         source, text_format = self.start(collection, start, recipe, seed, shared)
         model, loss = self.build(source, text_format, recipe)
+        read = readable(model.tokenizer)
         shutil.rmtree(start, ignore_errors=True)
         negatives = recipe.negatives if self.listwise else 0
         options = _budgeted(FinetuneOptions, recipe, seed, negatives=negatives)
@@ -162,7 +163,7 @@ class HostArchitecture:
             plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
             model=model,
             loss=loss,
-            dataset=_lists(pairs) if self.listwise else pairs.dataset(),
+            dataset=_lists(pairs, read) if self.listwise else pairs.dataset(read),
             callbacks=[pairs.clock],
             details={"recipe": recipe.describe(), "seed": seed},
             trainer=self.trainer,
@@ -175,15 +176,15 @@ class HostArchitecture:
         return output
 
 
-def _lists(pairs: TrainingPairs) -> Dataset:
-    """(query, [positive, negatives ...], [1, 0 ...]), negatives drawn anew each epoch."""
+def _lists(pairs: TrainingPairs, read: Callable[[str], str]) -> Dataset:
+    """(query, [positive, negatives ...], [1, 0 ...]), negatives drawn anew each epoch; texts as ``read`` makes them."""
 
     def draw(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = {"query": [], "documents": [], "label": []}
         for pair in batch["pair"]:
             found = pairs.collection.documents.take(pairs.rows(pair))
-            columns["query"].append(pairs.collection.queries[pairs.queries[pair]])
-            columns["documents"].append([pairs.text_format.document(document) for document in found])
+            columns["query"].append(read(pairs.collection.queries[pairs.queries[pair]]))
+            columns["documents"].append([read(pairs.text_format.document(document)) for document in found])
             columns["label"].append([1.0] + [0.0] * (len(found) - 1))
         return columns
 
@@ -207,7 +208,6 @@ class CrossEncoderReranker(HostArchitecture):
     def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
         with loading(source, NEW_CLASSIFIER):
             model: Any = CrossEncoder(source, num_labels=1, device=recipe.device)
-        read_literally(model.tokenizer)
         lengths = (text_format.query_length or 0) + (text_format.document_length or 0)
         model.max_seq_length = min(lengths, model.config.max_position_embeddings)
         return model, RankNetLoss(model)
@@ -232,7 +232,6 @@ class LateInteraction(HostArchitecture):
         lengths = {"query_length": text_format.query_length, "document_length": text_format.document_length}
         with loading(source):
             transformer = Transformer(source, **lengths)
-        read_literally(transformer.tokenizer)
         width, on = transformer.get_embedding_dimension(), "token_embeddings"
         projection = Dense(width, _DIMENSIONS, bias=False, activation_function=nn.Identity(), module_input_name=on)
         modules = [transformer, projection, MultiVectorMask(), Normalize(module_input_name=on)]
@@ -263,7 +262,6 @@ class Splade(HostArchitecture):
         lengths = {"query_length": text_format.query_length, "document_length": text_format.document_length}
         with loading(source, SPARSE):
             transformer = Transformer(source, transformer_task="fill-mask", **lengths)
-        read_literally(transformer.tokenizer)
         modules = [transformer, SpladePooling("max")]
         model = SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
         ranking = SparseMultipleNegativesRankingLoss(model)

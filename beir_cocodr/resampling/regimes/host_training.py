@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.text import TextFormat, cut_text, load_tokenizer
+from beir_cocodr.data.text import TextFormat, load_tokenizer, readable
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.integrity import NEW_HEAD, loading
@@ -128,10 +128,10 @@ def _train(
     set_seed(seed)
     with loading(str(bare), NEW_HEAD):
         model, tokenizer = AutoModelForMaskedLM.from_pretrained(bare), load_tokenizer(str(bare))
+    read = readable(tokenizer)
 
     def tokens(batch: dict[str, list[int]]) -> dict[str, object]:
-        texts = [text_format.document(found) for found in collection.documents.take(batch["row"])]
-        texts = [cut_text(text)[0] for text in texts]
+        texts = [read(text_format.document(found)) for found in collection.documents.take(batch["row"])]
         encoded = tokenizer(texts, truncation=True, max_length=text_format.document_length)
         return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
 

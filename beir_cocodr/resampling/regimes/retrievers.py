@@ -20,7 +20,7 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncode
 from sentence_transformers.util import load_file_path
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text import TextFormat, cut_text, read_literally
+from beir_cocodr.data.text import TextFormat, readable
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
 from beir_cocodr.models.loading import load_cross_encoder
@@ -139,7 +139,7 @@ class _HostRetriever:
 
     def __init__(self, model: Any, documents: Documents, batch_size: int, progress: bool) -> None:
         self.model, self.documents = model, documents
-        self.literally = read_literally(model.tokenizer, model.prompts.values())
+        self.read = readable(model.tokenizer, model.prompts.values())
         self.batch_size, self.progress = batch_size, progress
 
     def prepare(self) -> None:
@@ -147,7 +147,7 @@ class _HostRetriever:
 
     def texts(self, documents: Iterable[dict[str, str]]) -> list[str]:
         """What the model reads of documents."""
-        return [self.literally(cut_text(_TEXT_FORMAT.document(document))[0]) for document in documents]
+        return [self.read(_TEXT_FORMAT.document(document)) for document in documents]
 
     def described(self, **own: object) -> Json:
         return {**own, "text_format": {"title_separator": _TEXT_FORMAT.title_separator}}
@@ -169,7 +169,7 @@ class LateInteractionRetriever(_HostRetriever):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         top, start = TopDocuments(queries, top_k, self.documents), 0
         encoded = self.model.encode_query(
-            list(map(self.literally, queries.values())), batch_size=self.batch_size, show_progress_bar=self.progress
+            list(map(self.read, queries.values())), batch_size=self.batch_size, show_progress_bar=self.progress
         )
         for chunk in self.documents.chunks(_LATE_CHUNK):
             vectors = self.model.encode_document(
@@ -205,7 +205,7 @@ class RerankRetriever(_HostRetriever):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         found = self.first.search(queries, self.depth)
         top = TopDocuments(queries, min(top_k, self.depth), self.documents)
-        for i, text in enumerate(map(self.literally, queries.values())):
+        for i, text in enumerate(map(self.read, queries.values())):
             rows = found.rows[i][found.rows[i] >= 0]
             if not len(rows):
                 continue
@@ -258,7 +258,7 @@ class SparseRetriever(_HostRetriever):
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         self.prepare()
-        encoded = self._encode(self.model.encode_query, list(map(self.literally, queries.values())))
+        encoded = self._encode(self.model.encode_query, list(map(self.read, queries.values())))
         top = TopDocuments(queries, top_k, self.documents)
         for i in range(len(queries)):
             scores = self._matrix @ encoded[i].toarray()[0]
