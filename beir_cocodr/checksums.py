@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,15 +61,15 @@ def warn_without_checksums(folder: Path, way_out: str) -> None:
         log.warning("%s has no checksums, so nothing shows whether it is as it was written; %s", folder, way_out)
 
 
-def fault(path: Path, content: npt.NDArray[np.uint8] | None = None) -> str | None:
+def fault(path: Path, content: memoryview | None = None) -> str | None:
     """What is wrong with a file, by its checksum; None where nothing is.
 
-    A file is read once in a process, and not at all where its ``content`` is in memory.
+    A file is read once in a process, unless there is a ``content`` to read it to.
     """
     recorded = path.parent / CHECKSUMS / path.name
     try:
         state = _state(path) + _state(recorded)
-        if _verified.get(path.absolute()) == state:
+        if content is None and _verified.get(path.absolute()) == state:
             return None
         if recorded.read_bytes() != _checksum(path, content).encode():
             return f"{path} was changed since it was written, by its checksum in {CHECKSUMS}"
@@ -87,16 +86,16 @@ def verify(path: Path, way_out: str) -> None:
         raise InputError(f"{found}; {way_out}")
 
 
-@contextmanager
-def verifying(path: Path, content: npt.NDArray[np.uint8], way_out: str) -> Iterator[None]:
-    """:func:`verify` for a file that was read, by another thread than that of the block, at whose end it is known."""
-    with ThreadPoolExecutor(1) as thread:
-        found = thread.submit(fault, path, content)
-        try:
-            yield
-        finally:
-            if message := found.result():
-                raise InputError(f"{message}; {way_out}")
+def read(path: Path, way_out: str) -> npt.NDArray[np.uint8]:
+    """:func:`verify` a file and read it, both at once."""
+    import numpy as np  # reading a record needs none
+
+    if _verified.get(path.absolute()) == _state(path) + _state(path.parent / CHECKSUMS / path.name):
+        return np.fromfile(path, np.uint8)
+    content = np.empty(path.stat().st_size, np.uint8)
+    if found := fault(path, content.data):
+        raise InputError(f"{found}; {way_out}")
+    return content
 
 
 def _state(path: Path) -> tuple[int, ...]:
@@ -104,12 +103,12 @@ def _state(path: Path) -> tuple[int, ...]:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _checksum(path: Path, content: npt.NDArray[np.uint8] | None = None) -> str:
-    """The line that ``xxhsum -H3`` prints for a file."""
-    digest = xxhash.xxh3_64(b"" if content is None else content.data)
-    if content is None:
-        block = memoryview(bytearray(_BLOCK))
-        with path.open("rb", buffering=0) as file:
-            while count := file.readinto(block):
-                digest.update(block[:count])
+def _checksum(path: Path, content: memoryview | None = None) -> str:
+    """The line that ``xxhsum -H3`` prints for a file, which is read to ``content`` where that is given."""
+    digest = xxhash.xxh3_64()
+    block, place = memoryview(bytearray(_BLOCK)), 0
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block if content is None else content[place : place + _BLOCK]):
+            digest.update(block[:count] if content is None else content[place : place + count])
+            place += count
     return f"XXH3_{digest.hexdigest()}  {path.name}\n"

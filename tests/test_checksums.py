@@ -48,6 +48,22 @@ def test_a_file_is_read_once_until_it_changes(tmp_path, hashed):
     assert checksums.fault(path) is None
 
 
+def test_a_file_is_verified_as_it_is_read_and_read_again_without(tmp_path, hashed):
+    content = os.urandom(700_000)
+    path = write(tmp_path / "a", content)
+    time.sleep(0.05)
+    hashed.clear()
+    for _ in range(3):
+        assert checksums.read(path, "do this").tobytes() == content
+    assert len(hashed) == 1
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    for damaged in (None, content[:-1], content + b"1", b""):
+        with pytest.raises(InputError, match=r"a was changed since it was written.*; do this"):
+            checksums.read(path, "do this")
+        if damaged is not None:
+            path.write_bytes(damaged)
+
+
 def test_what_is_missing_is_a_fault(tmp_path):
     path = write(tmp_path / "a", b"1")
     (tmp_path / "checksums" / "a").unlink()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,9 +156,8 @@ class Shard:
             InputError: the file is missing, broken, or a shard of something else.
         """
         with self._opened(thorough=False):
-            content = np.fromfile(self.path, np.uint8)
-            with checksums.verifying(self.path, content, ENCODE_AGAIN) if self.verify else nullcontext():
-                return unpack(_arrays(content))
+            read = checksums.read(self.path, ENCODE_AGAIN) if self.verify else np.fromfile(self.path, np.uint8)
+            return unpack(_arrays(read))
 
     def mapped(self) -> Arrays:
         """The arrays as they lie in the file, memory-mapped: of a few rows only a few pages are read.
