@@ -163,20 +163,28 @@ class COCODR(SentenceTransformer):
             document_length=getattr(first, "document_length", None) or longest,
         )
 
-    def readable(self, texts: Sequence[Any]) -> list[Any]:
-        """What a tokenizer needs of texts, see :func:`~beir_cocodr.data.text.cut_text`; what is lost is counted in
-        ``texts_cut``, and the first such text is shown in a warning.
-        """
+    @property
+    def _most_tokens(self) -> int:
         form = self.text_format
-        tokens = max(form.query_length or 0, form.document_length or 0)
-        if not tokens or not any(isinstance(text, str) and len(text) > _LONG for text in texts):
-            return list(texts)
-        found = [cut_text(text, tokens) if isinstance(text, str) else (text, False) for text in texts]
+        return max(form.query_length or 0, form.document_length or 0)
+
+    def cut(self, texts: Sequence[Any]) -> list[tuple[Any, bool]]:
+        """Of each text what a tokenizer needs, and whether words are lost by that, see
+        :func:`~beir_cocodr.data.text.cut_text`.
+        """
+        tokens = self._most_tokens if any(isinstance(text, str) and len(text) > _LONG for text in texts) else 0
+        return [cut_text(text, tokens) if tokens and isinstance(text, str) else (text, False) for text in texts]
+
+    def readable(self, texts: Sequence[Any]) -> list[Any]:
+        """What a tokenizer needs of texts, see :meth:`cut`; what is lost is counted in ``texts_cut``, and the first
+        such text is shown in a warning.
+        """
+        found = self.cut(texts)
         lost = [text for text, cut in found if cut]
         if lost and not self.texts_cut:
             log.warning(
                 "a text is cut to %d characters before it is cut to %d tokens: %.60r; further ones are counted",
-                len(lost[0]), tokens, lost[0],
+                len(lost[0]), self._most_tokens, lost[0],
             )  # fmt: skip
         self.texts_cut += len(lost)
         return [text for text, _ in found]

@@ -129,7 +129,7 @@ class Dense:
         self._truncated_queries = 0.0
         #: Text to vector, (d,), of queries that were encoded last.
         self.known_queries: dict[str, torch.Tensor] = {}
-        self._cut_before = model.texts_cut
+        self._queries_cut = 0
 
     @cached_property
     def embeddings(self) -> Embeddings:
@@ -141,6 +141,12 @@ class Dense:
 
     def encode_corpus(self, folder: Path) -> Embeddings:
         """Encode the corpus, to ``folder`` if it is too large for memory."""
+        before = self.model.texts_cut
+        found = self._encoded_corpus(folder)
+        found.texts_cut = self.model.texts_cut - before
+        return found
+
+    def _encoded_corpus(self, folder: Path) -> Embeddings:
         encoder = CorpusEncoder(self.model, self.documents)
         size = 4 * len(self.documents)
         # Only of a corpus that may be too large is a document encoded to learn the width.
@@ -162,6 +168,7 @@ class Dense:
     def encode_queries(self, texts: list[str]) -> torch.Tensor:
         """(Q,) texts to (Q, d) float32 on the CPU; what was encoded lately is not encoded again."""
         self._truncated_queries = self.model.truncated_share(texts, "query")
+        self._queries_cut = sum(lost for _, lost in self.model.cut(texts))
         found = {text: self.known_queries[text] for text in texts if text in self.known_queries}
         if new := [text for text in dict.fromkeys(texts) if text not in found]:
             encoded = self.model.encode_queries(
@@ -208,7 +215,7 @@ class Dense:
             "truncated_documents": truncated,
             "truncation_sample": sample,
             "truncated_queries": self._truncated_queries,
-            "texts_cut": self.model.texts_cut - self._cut_before,
+            "texts_cut": self.embeddings.texts_cut + self._queries_cut,
         }
         if isinstance(self.given, EmbeddingStore):
             record = self.given.record
