@@ -15,8 +15,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.distributed import on_main, rank
@@ -25,7 +27,16 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import files_below, is_incidental, json_sha256, output_folder, sole_writer, write_text
+from beir_cocodr.io import (
+    file_sha256,
+    files_below,
+    is_incidental,
+    json_sha256,
+    output_folder,
+    parse_json,
+    sole_writer,
+    write_text,
+)
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import (
@@ -133,6 +144,65 @@ def _check_plan(output: Path, before: TrainingPlan, plan: TrainingPlan) -> None:
     if unstated := plan.unstated(before):
         names = ", ".join(unstated)
         log.warning("%s was begun by an earlier version: whether %s are the same cannot be checked", output, names)
+
+
+#: In a checkpoint: the checksums of its files, and what a loss knows.
+SEAL_FILE, LOSS_FILE = "complete.json", "loss_state.safetensors"
+
+# Without one of these the host begins it anew, and goes on to other weights.
+_HOST_FILES = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state*.pth")
+
+
+def checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
+    """The newest complete checkpoint; later ones were being written when the run died, or are damaged, and are deleted.
+
+    What is gone on from further back, even from the start, gives the same weights.
+    """
+    last = last_checkpoint(folder, stateful)
+    later = [found for found in _checkpoints(folder) if last is None or _step(found) > _step(last)]
+    if later:
+        start = "the start" if last is None else last.name
+        log.warning("%s: %s is not complete; training goes on from %s", folder, later[-1].name, start)
+    for checkpoint in later:
+        shutil.rmtree(checkpoint)
+    return last
+
+
+def last_checkpoint(folder: Path, stateful: bool) -> Path | None:
+    """The newest complete checkpoint."""
+    return next((found for found in _checkpoints(folder) if is_complete(found, stateful)), None)
+
+
+def is_complete(checkpoint: Path, stateful: bool) -> bool:
+    """Whether every file is as it was written. Without a seal, which is written last and which earlier versions did not
+    have: whether the files of the host and the state of the loss are there and can be read, PyTorch's by the checksums
+    that are in them.
+    """
+    try:
+        if (seal := checkpoint / SEAL_FILE).is_file():
+            return all(file_sha256(checkpoint / name) == hash for name, hash in parse_json(seal.read_text()).items())
+        parse_json((checkpoint / "trainer_state.json").read_text())
+        for file in checkpoint.rglob("*.safetensors"):
+            with safe_open(file, "pt"):
+                pass
+        for file in [*checkpoint.rglob("*.p*t*"), *checkpoint.rglob("*.bin")]:
+            with ZipFile(file) as archive:
+                if archive.testzip() is not None:
+                    return False
+    except (OSError, ValueError, AttributeError, BadZipFile, SafetensorError):
+        return False
+    needed = [*_HOST_FILES, *([LOSS_FILE] if stateful else [])]
+    return all(any(checkpoint.glob(name)) for name in needed)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints, newest first."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
+    return sorted(found, key=_step, reverse=True)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 CURVES_FILE = "curves.json"

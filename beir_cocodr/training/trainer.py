@@ -22,13 +22,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
 from datasets import Dataset
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
@@ -48,11 +46,19 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_path, file_sha256, files_sha256, parse_json, write_text
+from beir_cocodr.io import atomic_path, files_sha256, write_text
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import Json, versions
 from beir_cocodr.training.options import TrainingOptions
-from beir_cocodr.training.outputs import CHECKPOINTS, started, training_precision
+from beir_cocodr.training.outputs import (
+    CHECKPOINTS,
+    LOSS_FILE,
+    SEAL_FILE,
+    checkpoint_to_resume,
+    last_checkpoint,
+    started,
+    training_precision,
+)
 
 log = logging.getLogger(__name__)
 
@@ -176,9 +182,6 @@ class FiniteGuard(TrainerCallback):
         )
 
 
-LOSS_FILE = "loss_state.safetensors"
-
-
 class LossState(TrainerCallback):
     """Saves what a loss knows beside each checkpoint, and gives it back when training goes on.
 
@@ -202,9 +205,6 @@ class LossState(TrainerCallback):
             own = {k: v for k, v in self.loss.state_dict().items() if not k.startswith("model.")}
             with atomic_path(folder / LOSS_FILE) as temporary:
                 save_file({name: value.detach().cpu().clone() for name, value in own.items()}, temporary)
-
-
-SEAL_FILE = "complete.json"
 
 
 class Seal(TrainerCallback):
@@ -343,7 +343,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     start = time.perf_counter()
     checkpoints = output / CHECKPOINTS
     stateful = getattr(stage.loss, "stateful", False)
-    last = on_main(lambda: _checkpoint_to_resume(checkpoints, stateful)) if resume else None
+    last = on_main(lambda: checkpoint_to_resume(checkpoints, stateful)) if resume else None
     with started(output, stage.plan):
         arguments = _arguments(stage, options, checkpoints)
     trainer = (stage.trainer or _Trainer)(
@@ -354,10 +354,10 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         data_collator=stage.collator,
         callbacks=[*stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
     )
-    guard = FiniteGuard(output, lambda: _last_checkpoint(checkpoints, stateful), stage.names)
+    guard = FiniteGuard(output, lambda: last_checkpoint(checkpoints, stateful), stage.names)
 
     def safe() -> str:
-        last = _last_checkpoint(checkpoints, stateful)
+        last = last_checkpoint(checkpoints, stateful)
         return f"{last.name if last else 'no checkpoint'} is complete, --resume goes on from there"
 
     try:
@@ -462,59 +462,3 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         save_steps=options.save_steps or min(500, max(1, -(-steps // 10))),
         save_total_limit=2,
     )
-
-
-# Without one of these the host begins it anew, and goes on to other weights.
-_HOST_FILES = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state*.pth")
-
-
-def _checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
-    """The newest complete checkpoint; later ones were being written when the run died, or are damaged, and are deleted.
-
-    What is gone on from further back, even from the start, gives the same weights.
-    """
-    last = _last_checkpoint(folder, stateful)
-    later = [found for found in _checkpoints(folder) if last is None or _step(found) > _step(last)]
-    if later:
-        start = "the start" if last is None else last.name
-        log.warning("%s: %s is not complete; training goes on from %s", folder, later[-1].name, start)
-    for checkpoint in later:
-        shutil.rmtree(checkpoint)
-    return last
-
-
-def _last_checkpoint(folder: Path, stateful: bool) -> Path | None:
-    """The newest complete checkpoint."""
-    return next((found for found in _checkpoints(folder) if _is_complete(found, stateful)), None)
-
-
-def _is_complete(checkpoint: Path, stateful: bool) -> bool:
-    """Whether every file is as it was written. Without a seal, which is written last and which earlier versions did not
-    have: whether the files of the host and the state of the loss are there and can be read, PyTorch's by the checksums
-    that are in them.
-    """
-    try:
-        if (seal := checkpoint / SEAL_FILE).is_file():
-            return all(file_sha256(checkpoint / name) == hash for name, hash in parse_json(seal.read_text()).items())
-        parse_json((checkpoint / "trainer_state.json").read_text())
-        for file in checkpoint.rglob("*.safetensors"):
-            with safe_open(file, "pt"):
-                pass
-        for file in [*checkpoint.rglob("*.p*t*"), *checkpoint.rglob("*.bin")]:
-            with ZipFile(file) as archive:
-                if archive.testzip() is not None:
-                    return False
-    except (OSError, ValueError, AttributeError, BadZipFile, SafetensorError):
-        return False
-    needed = [*_HOST_FILES, *([LOSS_FILE] if stateful else [])]
-    return all(any(checkpoint.glob(name)) for name in needed)
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints, newest first."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
-    return sorted(found, key=_step, reverse=True)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("checkpoint-"))

@@ -29,10 +29,9 @@ from beir_cocodr.training.adapt import _settings, adapt
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
-from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started
+from beir_cocodr.training.outputs import CHECKPOINTS, SEAL_FILE, is_complete, lock_output, started
 from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.trainer import SEAL_FILE, _is_complete
 
 #: Options that another value of changes no result, and why.
 HARMLESS = {
@@ -238,20 +237,20 @@ def test_a_damaged_checkpoint_of_an_earlier_version_is_known_too(interrupted, wh
     """It has no checksums."""
     checkpoint = interrupted / CHECKPOINTS / "checkpoint-4"
     (checkpoint / SEAL_FILE).unlink()
-    assert _is_complete(checkpoint, False)
-    assert not _is_complete(checkpoint, True)  # there is no state of a loss
+    assert is_complete(checkpoint, False)
+    assert not is_complete(checkpoint, True)  # there is no state of a loss
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"):
         file = checkpoint / name
         content = file.read_bytes()
         for damaged in (None, b"", content[:-50], b"\x80" * len(content), content.replace(b"a", b"b")):
             file.write_bytes(damaged) if damaged is not None else file.unlink()
-            assert not _is_complete(checkpoint, False) or (name, damaged) == ("training_args.bin", None), name
+            assert not is_complete(checkpoint, False) or (name, damaged) == ("training_args.bin", None), name
         file.write_bytes(content)
     weights = checkpoint / "model.safetensors"
     content = weights.read_bytes()
     for damaged in (b"", content[:-50], b"\x80" * len(content)):
         weights.write_bytes(damaged)
-        assert not _is_complete(checkpoint, False)
+        assert not is_complete(checkpoint, False)
     with caplog.at_level(logging.WARNING):
         record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
     assert record.resumed_from == "checkpoint-2"
