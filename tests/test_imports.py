@@ -54,6 +54,7 @@ PUBLIC = {
     "beir_cocodr": [
         *("COCODR", "MRL", "ExactSearch", "load_encoder", "load_collection"),
         *("adapt", "evaluate", "compare", "pretrain", "finetune", "distill"),
+        *("fuse", "HybridEncoder", "FuseOptions"),
         *("EncoderOptions", "SearchOptions", "PretrainOptions", "FinetuneOptions", "DistillOptions"),
     ],
     "beir_cocodr.losses": [

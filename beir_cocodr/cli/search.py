@@ -12,7 +12,7 @@ from beir_cocodr import load_plugin
 from beir_cocodr.cli import options
 from beir_cocodr.cli.options import plain
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions, SmoothOptions
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -36,6 +36,7 @@ _Threads = Annotated[
 
 @options.takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
 @options.takes("encoder", "query_length", "document_length", "title_separator", "device")
+@options.takes("smoothing", "neighbours", "weight")
 def encode(
     dataset: options.Dataset,
     model: Annotated[str, plain("minilm, a folder or a hub name.")],
@@ -45,6 +46,13 @@ def encode(
     processes: _Processes = None,
     threads: _Threads = None,
     ray: options.Address = None,
+    dense: Annotated[
+        Path | None, plain("Store of the encoder that a hybrid encoder was fused from: only terms are looked at.")
+    ] = None,
+    smooth: Annotated[
+        Path | None, plain("Store of this model: draws its vectors towards their neighbours, instead of encoding.")
+    ] = None,
+    smoothing: SmoothOptions,
     encoder: EncoderOptions,
     as_json: options.Json = False,
 ) -> None:
@@ -52,7 +60,13 @@ def encode(
     from beir_cocodr.retrieval.store.encode import encode as run
     from beir_cocodr.retrieval.store.estimate import size
 
-    if ray is None:
+    if dense is not None or smooth is not None:
+        if ray is not None or (dense and smooth):
+            raise InputError("--dense and --smooth are passes of this process over one store: give one of them alone")
+        from beir_cocodr.retrieval.store.passes import pass_over
+
+        report = pass_over(dataset, model, output, dense, smooth, smoothing, encoder)
+    elif ray is None:
         count = 1 if processes is None else processes
         report = run(dataset, model, output, settings, count, threads, progress=True, encoder=encoder)
     else:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from sentence_transformers.util import load_file_path
 from torch import Tensor
 
 from beir_cocodr.data.text import Analyzer
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule
 
@@ -176,6 +181,12 @@ class HybridHead(SavedModule):
         ]
         return torch.cat(joined, dim=-1)
 
+    def document_part(self, texts: Sequence[str]) -> Tensor:
+        """The part of (n,) documents that stands behind their dense vectors, (n, r + hashed) on the CPU."""
+        found = {name: part.to(self.idf.device) for name, part in self.features(texts, "document").items()}
+        part: Tensor = (self.lexical(found, "document") - self.mean) * self.scale
+        return part.cpu()
+
     def get_embedding_dimension(self) -> int:
         return self.dimension + self.components + self.hashed
 
@@ -223,6 +234,49 @@ def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
     deviation = (vectors @ spread).norm(dim=-1, keepdim=True)
     none = deviation <= _NO_DEVIATION * vectors.norm(dim=-1, keepdim=True) * spread.norm()
     return torch.where(none, torch.zeros_like(vectors), vectors / deviation.clamp(min=torch.finfo(torch.float32).tiny))
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How the deviations of a hybrid encoder's two parts changed when its vectors were smoothed.
+
+    Args:
+        dense_before, lexical_before: square roots of the covariances that its queries were divided by.
+        dense_after, lexical_after: of the smoothed vectors.
+    """
+
+    dense_before: Tensor
+    lexical_before: Tensor
+    dense_after: Tensor
+    lexical_after: Tensor
+
+    def apply(self, queries: Tensor) -> Tensor:
+        """(Q, w) queries of the encoder, as if it had been fitted to the smoothed vectors."""
+        width = len(self.dense_before)
+        parts = []
+        for part, before, after in (
+            (queries[:, :width], self.dense_before, self.dense_after),
+            (queries[:, width:], self.lexical_before, self.lexical_after),
+        ):
+            parts.append(over_deviation(part, after) * (part @ before).norm(dim=-1, keepdim=True))
+        return torch.cat(parts, dim=-1)
+
+    def save(self, path: Path) -> None:
+        save_file({name: part.contiguous() for name, part in vars(self).items()}, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Balance:
+        try:
+            return cls(**load_file(path))
+        except (OSError, TypeError, SafetensorError) as error:
+            raise InputError(f"{path} cannot be read ({first_line(error)}); smooth the store again") from error
+
+
+def covariance_root(covariance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The symmetric square root of an (m, m) covariance."""
+    values, axes = np.linalg.eigh(covariance)
+    root: npt.NDArray[np.float64] = (axes * np.sqrt(values.clip(min=0))) @ axes.T
+    return root
 
 
 def _checked_task(task: object) -> str:

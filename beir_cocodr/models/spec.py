@@ -340,3 +340,17 @@ class FuseOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+
+@dataclass(frozen=True)
+class SmoothOptions:
+    """How vectors are smoothed; each field is described beside its default.
+
+    Source: Diaz, 2005 (regularisation of scores over neighbouring documents), moved to the vectors.
+    """
+
+    neighbours: int = option(5, "Nearest documents that a vector is drawn towards.", "--smooth-neighbours", min=1)
+    weight: float = option(0.3, "Of their mean, against the vector itself.", "--smooth-weight", above=0, max=1)
+
+    def __post_init__(self) -> None:
+        check_options(self)

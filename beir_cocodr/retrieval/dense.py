@@ -29,7 +29,7 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.store.encode import encode_documents, identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
-from beir_cocodr.retrieval.store.store import Embeddings, EmbeddingStore, MemoryEmbeddings
+from beir_cocodr.retrieval.store.store import SMOOTHING, Embeddings, EmbeddingStore, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
 #: Bytes of embeddings that are held in memory; those of a larger corpus go to a store on disk.
@@ -184,7 +184,12 @@ class Dense:
             if len(self.known_queries) + len(found) > most:
                 self.known_queries.clear()
             self.known_queries.update(islice(found.items(), most))
-        return torch.stack([found[text] for text in texts])
+        return self.balanced(torch.stack([found[text] for text in texts]))
+
+    def balanced(self, vectors: torch.Tensor) -> torch.Tensor:
+        """(Q, d) query vectors for the embeddings that are searched: those of a smoothed store are others."""
+        balance = self.given.balance if isinstance(self.given, EmbeddingStore) else None
+        return vectors if balance is None else balance.apply(vectors)
 
     def search_embeddings(self, ids: list[str], queries: torch.Tensor, top_k: int) -> Ranking:
         """Rank for query vectors that are already there, (Q, d), on their device."""
@@ -258,7 +263,8 @@ class StoreChoice:
             if all(record.identity[part] == value for part, value in encoder.items()):
                 options = EncodeOptions(precision=record.precision, backend=record.backend)
                 wanted = CorpusEncoder(model, self.documents, backend=options.backend)
-                record.check_identity(identity_of(wanted, options, record.shard_size), store.folder)
+                smoothed = {name: record.identity[name] for name in SMOOTHING if name in record.identity}
+                record.check_identity(identity_of(wanted, options, record.shard_size) | smoothed, store.folder)
                 self._used.add(store.folder)
                 return store
         return None

@@ -26,7 +26,7 @@ from beir_cocodr.data.text import Analyzer
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.hybrid_encoder import HybridEncoder, HybridHead, hash_terms
+from beir_cocodr.models.hybrid_encoder import HybridEncoder, HybridHead, covariance_root, hash_terms
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, FuseOptions
@@ -373,6 +373,4 @@ def _lexical(head: HybridHead, texts: Sequence[str], task: str) -> Matrix:
 def spread(vectors: Matrix) -> npt.NDArray[np.float64]:
     """(n, m) vectors to a symmetric (m, m) S with S S their covariance, over n and in float64."""
     covariance = np.cov(vectors, rowvar=False, bias=True, dtype=np.float64).reshape(vectors.shape[1], -1)
-    values, axes = np.linalg.eigh(covariance)
-    root: npt.NDArray[np.float64] = (axes * np.sqrt(values.clip(min=0))) @ axes.T
-    return root
+    return covariance_root(covariance)

@@ -249,11 +249,12 @@ class HybridFeedback:
         mean = (found * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
         moved = torch.nn.functional.normalize(parts[:, :width] + self.weight * mean, dim=-1)
         vectors = self.model.join(torch.cat([moved, parts[:, width:]], dim=-1))
-        return self.dense.search_embeddings(ids, vectors, top_k)
+        return self.dense.search_embeddings(ids, self.dense.balanced(vectors), top_k)
 
     def _best(self, queries: dict[str, str], parts: torch.Tensor) -> np.ndarray:
         if self.bm25 is None:
-            return self.dense.search_embeddings(list(queries), self.model.join(parts), self.documents).rows
+            vectors = self.dense.balanced(self.model.join(parts))
+            return self.dense.search_embeddings(list(queries), vectors, self.documents).rows
         head = self.model.head
         part = LeadingNumbers(self.dense.embeddings, head.dimension)
         alone = Dense(self.model, self.dense.documents, self.dense.folder, given=part)

@@ -144,7 +144,7 @@ def prepare_store(
             return found, [], None
         log.info("%s: %d of %d shards are there", folder, total - len(missing), total)
     sample = timed_sample(encoder)
-    record = StoreRecord(identity, _encoded_by(name), len(documents), sample.dimensions, isinstance(model, MRL))
+    record = StoreRecord(identity, encoded_by(name), len(documents), sample.dimensions, isinstance(model, MRL))
     store = found or EmbeddingStore(folder, record)
     missing = list(range(len(store.shards))) if missing is None else missing
     left = sum(len(store.shards[number]) for number in missing)
@@ -183,7 +183,7 @@ def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int)
     }
 
 
-def _encoded_by(name: str | None) -> EncodedBy:
+def encoded_by(name: str | None) -> EncodedBy:
     source = None if name is None else Path(model_source(name))
     return EncodedBy(name, str(source.resolve()) if source is not None and source.is_dir() else None)
 

@@ -9,6 +9,7 @@ that breaks ties (:class:`StoreIds`).
 from __future__ import annotations
 
 import logging
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 from beir_cocodr import checksums
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.models.hybrid_encoder import Balance
 from beir_cocodr.models.kl import Folding
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
@@ -39,6 +41,15 @@ _IDS, _ORDER, _RANKS = "ids.parquet", "tie_order.npy", "tie_ranks.npy"
 _GROUP = 16_384
 
 FOLDING_FILE = "folding.safetensors"
+
+#: What a smoothed store has beside its shards, and the part of its identity that names the store it was made of.
+BALANCE_FILE, SMOOTHED = "balance.safetensors", "smoothed_from"
+
+#: The part of its identity that says how many parts its vectors have.
+SMOOTHED_PARTS = "smoothed_parts"
+
+#: All of its identity that encoding knows nothing of.
+SMOOTHING = (SMOOTHED, SMOOTHED_PARTS, "neighbours", "smooth_weight")
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +178,12 @@ class StoreIds:
 
     def __init__(self, folder: Path, count: int, verify: bool = True) -> None:
         self.folder, self.count, self.verify = folder, count, verify
+
+    def copy_to(self, folder: Path) -> None:
+        """Put the same files into the folder of another store."""
+        for name in self.FILES:
+            with checksums.checked_path(folder / name) as temporary:
+                shutil.copyfile(self.folder / name, temporary)
 
     def write(self, documents: Documents, names: Collection[str] | None = None) -> None:
         """Write the named files, by default those that are not there or broken. Sorting takes some 30 bytes an id."""
@@ -355,7 +372,7 @@ class EmbeddingStore(Embeddings):
                 log.warning("%s; counted as missing", fault.partition("; ")[0])
         return missing
 
-    def write(self, number: int, vectors: npt.NDArray[np.float32], documents: Documents) -> None:
+    def write(self, number: int, vectors: npt.NDArray[np.float32], documents: Documents | None = None) -> None:
         """Write the shard of (n, w) vectors as the model gave them, unit vectors where it compares by cosine.
 
         Raises:
@@ -367,7 +384,7 @@ class EmbeddingStore(Embeddings):
         try:
             arrays = pack(vectors, self.record.precision, self.record.prior)
         except OutOfRange as error:
-            [document] = documents.ids([shard.start + error.rows[0]])
+            [document] = (documents or self).ids([shard.start + error.rows[0]])
             raise InputError(
                 f"the embedding of document {document!r} has numbers beyond ±65,504, which "
                 f"{self.record.identity['precision']} cannot hold: choose fp32 or int8 for all"
@@ -411,6 +428,16 @@ class EmbeddingStore(Embeddings):
             checksums.verify(self.folder / FOLDING_FILE, "delete the folder and encode again")
         return Folding.load(self.folder / FOLDING_FILE)
 
+    @cached_property
+    def balance(self) -> Balance | None:
+        """Of a smoothed store of a hybrid encoder; None for all others."""
+        path = self.folder / BALANCE_FILE
+        if SMOOTHED not in self.record.identity or self.record.identity[SMOOTHED_PARTS] == 1:
+            return None
+        if self.verify:
+            checksums.verify(path, "smooth the store that it was made of again")
+        return Balance.load(path)
+
     def lacks_folding(self) -> bool:
         """Whether its vectors were folded, and by what is not there or broken."""
         try:
@@ -431,6 +458,8 @@ class EmbeddingStore(Embeddings):
             raise InputError(f"queries have {queries.shape[1]} dimensions, the store has {self.dimensions}")
         if self.record.identity["similarity"] == "cosine":
             queries = F.normalize(queries, dim=-1)
+        if SMOOTHED in self.record.identity and self.balance is not None:
+            queries = self.balance.apply(queries)
         if self.folding is None:
             return queries, None
         offsets = torch.from_numpy(self.folding.query_offsets(queries.numpy()))

@@ -1,0 +1,243 @@
+"""Passes over a finished store that write another: BM25's part of a hybrid encoder is added, or vectors are smoothed.
+
+Smoothing draws every vector towards its nearest documents, v_d <- (1 - l) v_d + l * mean of v over the k nearest. It is
+linear in the vectors, and so can be done once, when a corpus is indexed; encoding one document never smooths.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+
+from beir_cocodr import checksums
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import draft_folder
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.hybrid_encoder import Balance, HybridEncoder, covariance_root
+from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
+from beir_cocodr.models.spec import EncoderOptions, SmoothOptions
+from beir_cocodr.provenance import TrainingRecord, read_record
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.faiss.index import FaissIndex
+from beir_cocodr.retrieval.faiss.transform import FaissOptions
+from beir_cocodr.retrieval.store.encode import encoded_by, identity_of
+from beir_cocodr.retrieval.store.record import EncodeOptions, Identity, StoreRecord
+from beir_cocodr.retrieval.store.store import BALANCE_FILE, SMOOTHED, SMOOTHED_PARTS, Embeddings, EmbeddingStore
+from beir_cocodr.retrieval.topk import search_chunks
+
+#: Documents whose neighbours are found by comparing all with all; beyond, by FAISS.
+EXACT = 100_000
+
+Rows = npt.NDArray[np.int64]
+
+
+def smooth(
+    store: str | Path, model: COCODR, output: Path, options: SmoothOptions | None = None, exact: int = EXACT
+) -> EmbeddingStore:
+    """Write the smoothed vectors of a store to another, complete or not at all.
+
+    Neighbours are the nearest by cosine; of a hybrid encoder, by the sum of the cosines of both parts. A hybrid
+    encoder's queries are divided by the deviations of the smoothed parts, see :meth:`EmbeddingStore.queries`. Memory
+    holds a shard, and beyond ``exact`` documents the codes of an index.
+
+    Args:
+        store: of ``model``, complete.
+        model: the encoder that wrote it.
+        output: folder of the new store, to be made.
+        options: see :class:`SmoothOptions`.
+        exact: documents that are compared all with all.
+
+    Raises:
+        InputError: no complete store, one that is smoothed or folded already, or ``output`` is taken.
+    """
+    options, given = options or SmoothOptions(), EmbeddingStore.open(store)
+    record = given.record
+    if SMOOTHED in record.identity or record.prior:
+        raise InputError(f"{given.folder} is smoothed already, or folded; name a store as encode wrote it")
+    parts = (model.head.dimension,) if isinstance(model, HybridEncoder) else ()
+    changed: Identity = {
+        SMOOTHED: record.key,
+        SMOOTHED_PARTS: 1 + len(parts),
+        "neighbours": options.neighbours,
+        "smooth_weight": repr(options.weight),
+    }
+    wanted = replace(record, identity=record.identity | changed)
+    space = _Directions(given, parts)
+    nearest = _nearest(space, min(options.neighbours, max(1, len(given) - 1)), exact)
+
+    def smoothed(number: int) -> torch.Tensor:
+        shard = given.shards[number]
+        rows = nearest(np.arange(shard.start, shard.stop))  # (n, k), -1 where there are fewer
+        found = given.rows(rows.clip(min=0).ravel()).reshape(*rows.shape, -1)
+        there = torch.from_numpy(rows >= 0)[..., None]
+        count = there.sum(dim=1)
+        mean = (found * there).sum(dim=1) / count.clamp(min=1)
+        own = shard.read()
+        return torch.where(count > 0, (1 - options.weight) * own + options.weight * mean, own)
+
+    return _write(given, wanted, output, smoothed, model if isinstance(model, HybridEncoder) else None)
+
+
+def add_lexical(
+    store: str | Path, model: HybridEncoder, trained: TrainingRecord, name: str, documents: Documents, output: Path
+) -> EmbeddingStore:
+    """Write a hybrid encoder's store from that of its dense part: nothing is encoded but terms.
+
+    Args:
+        store: of the dense encoder that was fused, and of ``documents``.
+        model: the hybrid encoder.
+        trained: its training.json, which names the dense encoder.
+        name: what it was loaded by.
+        documents: the corpus.
+        output: folder of the new store, to be made.
+
+    Raises:
+        InputError: a store of another encoder or corpus, or ``output`` is taken.
+    """
+    given = EmbeddingStore.open(store)
+    if given.record.identity["weights"] != trained.base_sha256:
+        raise InputError(f"{given.folder} was encoded by {given.record.model.name!r}, from which {name} was not fused")
+    if given.record.identity["corpus"] != documents.content_hash:
+        raise InputError(f"{given.folder} holds another corpus; encode this one by the dense encoder first")
+    options = EncodeOptions(precision=given.record.precision, backend=given.record.backend)
+    identity = identity_of(CorpusEncoder(model, documents), options, given.record.shard_size)
+    wanted = StoreRecord(identity, encoded_by(name), len(documents), int(model.get_embedding_dimension() or 0))
+
+    def extended(number: int) -> torch.Tensor:
+        shard, form = given.shards[number], model.text_format
+        rows = np.arange(shard.start, shard.stop)
+        texts = [form.document(document) for document in documents.take(rows)]
+        return torch.cat([shard.read(), model.head.document_part(texts)], dim=1)
+
+    return _write(given, wanted, output, extended, None)
+
+
+def pass_over(
+    dataset: str,
+    name: str,
+    output: Path,
+    dense: Path | None,
+    smoothed: Path | None,
+    options: SmoothOptions,
+    encoder: EncoderOptions,
+) -> dict[str, Any]:
+    """What ``encode --dense`` and ``encode --smooth`` do, by names; gives what ``encode`` gives.
+
+    Raises:
+        InputError: as :func:`add_lexical` and :func:`smooth`, or a model that is not the store's or no hybrid encoder.
+    """
+    began, model = time.perf_counter(), load_encoder(name, encoder)
+    if smoothed is not None:
+        EmbeddingStore.open(smoothed).record.check_encoder(fingerprint(model), name, smoothed)
+        store = smooth(smoothed, model, output, options)
+    else:
+        trained = read_record(model_source(name))
+        if not isinstance(model, HybridEncoder) or trained is None or dense is None:
+            raise InputError(f"model {name!r} was not made by beir-cocodr fuse, and has no terms to add to a store")
+        store = add_lexical(dense, model, trained, name, load_collection(dataset, labels="none").documents, output)
+    size = sum(file.stat().st_size for file in output.iterdir() if file.is_file())
+    seconds = round(time.perf_counter() - began, 3)
+    return {**store.describe(), "documents_encoded": 0, "bytes": size, "encoding_seconds": seconds, "seconds": seconds}
+
+
+def _write(
+    given: EmbeddingStore,
+    record: StoreRecord,
+    output: Path,
+    vectors: Callable[[int], torch.Tensor],
+    balanced: HybridEncoder | None,
+) -> EmbeddingStore:
+    """A store with the documents of another and other vectors, a shard at a time."""
+    with draft_folder(output) as draft:
+        written = EmbeddingStore(draft, record)
+        written.write_record()
+        given.table.copy_to(draft)
+        moments = [_Moments(size) for size in _sizes(balanced)]
+        for number in range(len(given.shards)):
+            found = vectors(number).numpy()
+            written.write(number, found)
+            start = 0
+            for moment in moments:
+                moment.add(found[:, start : start + moment.size])
+                start += moment.size
+        if balanced is not None:
+            head = balanced.head
+            before = (head.dense_spread.cpu(), (head.scale[:, None] * head.lexical_spread).cpu())
+            after = (torch.from_numpy(moment.root()).float() for moment in moments)
+            with checksums.checked_path(draft / BALANCE_FILE) as temporary:
+                Balance(*before, *after).save(temporary)
+    return EmbeddingStore.open(output)
+
+
+def _sizes(model: HybridEncoder | None) -> tuple[int, ...]:
+    return () if model is None else (model.head.dimension, model.head.components + model.head.hashed)
+
+
+class _Moments:
+    """Sums over (n, m) vectors that their covariance is made of, in float64 and about the first block's mean."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.count = size, 0
+        self.sum, self.products = np.zeros(size), np.zeros((size, size))
+        self.origin: npt.NDArray[np.float64] | None = None
+
+    def add(self, vectors: npt.NDArray[np.float32]) -> None:
+        self.origin = vectors.mean(axis=0, dtype=np.float64) if self.origin is None else self.origin
+        wide = vectors - self.origin
+        self.count, self.sum = self.count + len(wide), self.sum + wide.sum(axis=0)
+        self.products += wide.T @ wide
+
+    def root(self) -> npt.NDArray[np.float64]:
+        mean = self.sum / self.count
+        return covariance_root(self.products / self.count - np.outer(mean, mean))
+
+
+class _Directions(Embeddings):
+    """Embeddings whose parts are unit vectors each, side by side."""
+
+    def __init__(self, embeddings: EmbeddingStore, parts: tuple[int, ...]) -> None:
+        self._embeddings = embeddings
+        bounds = (0, *parts, embeddings.dimensions)
+        self._sizes = [end - start for start, end in pairwise(bounds)]
+
+    def __len__(self) -> int:
+        return len(self._embeddings)
+
+    @property
+    def dimensions(self) -> int:
+        return self._embeddings.dimensions
+
+    def rows(self, rows: Rows) -> torch.Tensor:
+        return self._unit(self._embeddings.rows(rows))
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        return map(self._unit, self._embeddings.chunks())
+
+    def _unit(self, vectors: torch.Tensor) -> torch.Tensor:
+        return torch.cat([F.normalize(part, dim=1) for part in vectors.split(self._sizes, dim=1)], dim=1)  # type: ignore[no-untyped-call]
+
+
+def _nearest(space: _Directions, k: int, exact: int) -> Callable[[Rows], Rows]:
+    """A function from rows to the (n, k) rows nearest to each, its own left out; -1 where there are fewer."""
+    if len(space) <= exact:
+        return lambda rows: search_chunks(space.rows(rows), space.chunks(), k, excluded_rows=rows)[1].numpy()
+    index = FaissIndex.build(space, FaissOptions("ivfpq"))
+
+    def search(rows: Rows) -> Rows:
+        found = index.search(space.rows(rows).numpy(), k + 1, vectors=space)[1]
+        others = np.argsort(found == rows[:, None], axis=1, kind="stable")[:, :k]  # its own last
+        nearest: Rows = np.take_along_axis(found, others, axis=1)
+        return nearest
+
+    return search
