@@ -173,7 +173,7 @@ def test_an_adaptation_without_labels(adapted_without_labels, tmp_path):
     models = found.section("models")
     assert "base + source, fused base, fused" in models  # b against a, in the same use
     assert "base + source, fused base + source" not in models
-    assert "All pairs of models (21)" in found.section("more")
+    assert "All pairs of models (36)" in found.section("more")
     assert found.data["models"] == list(candidates)
 
 
