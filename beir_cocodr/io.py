@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from fnmatch import fnmatch
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -64,17 +65,32 @@ def atomic_path(path: Path) -> Iterator[Path]:
     It lies in a folder of its own, as some libraries write under further names, which a kill leaves there.
     """
     with unfinished(path.parent) as place:
-        temporary = place / path.name
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # some libraries write files that shut everybody else out
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        try:
-            temporary.replace(path)
-        except IsADirectoryError as error:
-            raise InputError(f"{path} is a folder, where a file is to be written; move it away") from error
+        yield place / path.name
+        _replace(path, place / path.name)
+
+
+def _replace(path: Path, temporary: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    temporary.chmod(0o666 & ~umask)  # some libraries write files that shut everybody else out
+    with temporary.open("rb+") as file:
+        os.fsync(file.fileno())
+    try:
+        temporary.replace(path)
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder, where a file is to be written; move it away") from error
+
+
+@contextmanager
+def atomic_output(path: Path) -> Iterator[Path]:
+    """:func:`atomic_path` for the one file that a command makes, beside whatever is there: what a command that was
+    killed left of it is removed.
+    """
+    mark = _mark(path)
+    _remove_dead(path, mark)
+    with unfinished(path.parent, mark) as place, locked(place):
+        yield place / path.name
+        _replace(path, place / path.name)
 
 
 @contextmanager
@@ -136,7 +152,7 @@ def output_folder(path: Path, utf8: bool = False) -> Path:
     except OSError as error:
         raise InputError(f"{path} cannot be the output folder: {error.strerror}; choose another") from error
     try:  # for root and on network drives, permissions say little
-        with unfinished(path):
+        with naming_full_disk(path), TemporaryFile(dir=path):
             pass
     except DiskFull:
         raise
@@ -166,7 +182,7 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
     output = output.absolute()
     with ExitStack() as stack:
         try:
-            mark = f"{text_sha256(output.name)[:16]}-"
+            mark = _mark(output)
             _remove_dead(output, mark)
             place = stack.enter_context(unfinished(output.parent, mark))
             stack.enter_context(locked(place))
@@ -186,6 +202,10 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
             if former.is_dir():
                 former.replace(output)
             raise
+
+
+def _mark(output: Path) -> str:
+    return f"{text_sha256(output.name)[:16]}-"
 
 
 def _remove_dead(output: Path, mark: str) -> None:

@@ -26,14 +26,13 @@ _PACKAGES = (
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Names of what differs between two objects of parsed JSON, and of what differs in the objects in them, such as
-    ``options: seed``.
+    ``options: seed`` or ``options: finetune: epochs``.
     """
     found = []
     for name in now.keys() | before.keys():
         then, value = before.get(name), now.get(name)
         if isinstance(then, Mapping) and isinstance(value, Mapping):
-            inner = sorted(key for key in then.keys() | value.keys() if then.get(key) != value.get(key))
-            found += [f"{name}: {key}" for key in inner]
+            found += [f"{name}: {inner}" for inner in differences(then, value)]
         elif then != value:
             found.append(name)
     return sorted(found)

@@ -14,6 +14,7 @@ import pytest
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import (
+    atomic_output,
     atomic_path,
     atomic_writer,
     cache_folder,
@@ -143,6 +144,21 @@ def test_drafts_of_killed_processes_are_removed_and_what_they_moved_is_put_back(
                 assert draft.is_dir()
         assert names(tmp_path) == ["o"]
     assert (output / "a").read_text() == "first"
+
+
+def test_what_a_killed_command_left_of_its_file_is_removed(tmp_path):
+    output = tmp_path / "page.html"
+    program = "import os, sys; from pathlib import Path; from beir_cocodr.io import atomic_output\n"
+    program += "with atomic_output(Path(sys.argv[1])) as temporary:\n    temporary.touch(); os._exit(1)"
+    subprocess.run([sys.executable, "-c", program, str(output)], check=False)
+    assert len(names(tmp_path)) == 1
+    with atomic_output(output) as temporary:
+        temporary.write_text("whole")
+        with atomic_output(output) as other:  # as another process would
+            other.write_text("before")
+        assert temporary.is_file()
+    assert names(tmp_path) == ["page.html"]
+    assert output.read_text() == "whole"
 
 
 def test_a_lock_holds_against_others_until_its_process_ends(tmp_path):

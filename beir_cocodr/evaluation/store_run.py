@@ -12,7 +12,7 @@ from typing import cast, get_args
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
-from beir_cocodr.io import output_folder, parse_json, write_text
+from beir_cocodr.io import atomic_output, output_folder, parse_json, write_text
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions
@@ -120,7 +120,8 @@ def search(
         searched = time.perf_counter()
     name = opened.record.model.name or model or "store"
     _record_of(output).unlink(missing_ok=True)  # it belongs to the run that is replaced
-    write_run(output, _results(opened, ranking, drop, top_k), file_names([name])[name])
+    with atomic_output(output) as temporary:
+        write_run(temporary, _results(opened, ranking, drop, top_k), file_names([name])[name])
     report = StoreRun(
         store=opened.describe(),
         dataset=dataset,
@@ -138,7 +139,8 @@ def search(
         seconds=round(time.perf_counter() - started, 3),
         versions=versions(),
     )
-    write_text(_record_of(output), json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+    with atomic_output(_record_of(output)) as temporary:
+        write_text(temporary, json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
     return report
 
 

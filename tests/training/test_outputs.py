@@ -165,7 +165,7 @@ def test_an_adaptation_compares_all_that_it_is_asked_for(beir_folder, tmp_path):
     queries.mkdir()
     (queries / "queries.jsonl").write_text("{}\n")
     for changes, name in [
-        ({"options": other}, "options: qgen"),
+        ({"options": other}, "options: qgen: seed"),
         ({"source_split": "test"}, "source"),
         ({"generator": "some/model"}, "generator"),
         ({"generation": GenerationOptions(seed=1)}, "generation: seed"),

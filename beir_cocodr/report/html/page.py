@@ -11,7 +11,7 @@ from pathlib import Path
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import add_result, output_folder, text_sha256, write_text
+from beir_cocodr.io import add_result, atomic_output, output_folder, text_sha256, write_text
 from beir_cocodr.report.html.outputs import Found, collection_texts, find_files, per_query_scores
 from beir_cocodr.report.html.sections import comparison_parts, contamination_section, drill_down, facts, training_parts
 from beir_cocodr.report.html.verdict import headline_of
@@ -147,7 +147,8 @@ def write_report(
         **comparison_parts(found, scores, headline, names, published),
         **training_parts(found),
     }
-    write_text(path, page(parts))
+    with atomic_output(path) as temporary:
+        write_text(temporary, page(parts))
     if output is None:
         add_result(path)
     counts = (shown.shown, shown.queries) if shown else (0, 0)
