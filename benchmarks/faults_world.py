@@ -322,6 +322,7 @@ _VOLATILE = re.compile(
 )
 _TIMES = re.compile(r"\d+(\.\d+)?( ?s\b| seconds| minutes)|20\d\d-\d\d-\d\d[T\d:.+Z-]*")
 _SOURCE = re.compile(r'<meta name="source"[^>]*>')  # a hash of full paths, among others
+_WORLD = re.compile(r'"[^"]*/(?=in/)')  # where a model lies, as a store records it
 _LEFT_OUT = {"README.md", "training_args.bin", ".lock", "checksums", "evil.py"}
 
 
@@ -345,7 +346,7 @@ def results(work: Path, outputs: list[str], stdout: str = "") -> dict[str, str]:
 def _digest(path: Path, work: Path) -> str:
     content = path.read_bytes()
     if path.suffix in (".json", ".jsonl", ".html"):
-        text = content.decode(errors="replace").replace(str(work), "@")
+        text = _WORLD.sub('"@/', content.decode(errors="replace").replace(str(work), "@"))
         try:
             lines = [text] if path.suffix == ".json" else text.splitlines()
             made = [json.dumps(_stable(json.loads(line)), sort_keys=True) for line in lines]

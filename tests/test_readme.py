@@ -204,6 +204,22 @@ def test_the_figures_of_verdicts_stand_in_a_results_file():
     assert f"{pick['mean_of_oracle']:.3f} for the best of each" in text
 
 
+def test_the_table_of_faults_is_what_the_campaign_found():
+    import sys
+
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        from faults import table
+    finally:
+        sys.path.pop(0)
+    found = results_of("faults")
+    text = README.split("(`benchmarks/faults.py`")[1]
+    assert text.split("<!-- faults table -->")[1].split("<!-- end of faults -->")[0].strip() == table(found, "kind")
+    assert found["date"] in text
+    assert f"seed {found['seed']}" in text
+    assert f"{len(found['mended'])} failed at first" in text
+
+
 def test_what_is_said_of_extrapolation_stands_in_a_results_file():
     found = results_of("extrapolation")
     text = " ".join(README.split("## Measured")[1].split())
