@@ -152,10 +152,8 @@ def adapt(
     printed; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
     chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
-    settings = {
-        stage: adapt_options(stage, preset, **shared, weighting=weighting if stage == "finetune" else None)
-        for stage in chosen
-    }
+    own: dict[str, Json] = {"finetune": {"weighting": weighting}, "fuse": {"bm25_weight": search.bm25_weight}}
+    settings = {stage: adapt_options(stage, preset, **shared, **own.get(stage, {})) for stage in chosen}
     if show_config:
         print_json({stage: asdict(found) for stage, found in settings.items()})
         return

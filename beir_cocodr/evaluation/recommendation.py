@@ -18,6 +18,15 @@ BASE = "base"
 
 MODES = ("", ", feedback", ", fused", ", RM3")
 
+#: The label of the stage that makes a hybrid encoder, in which BM25 is already.
+FUSE = "fuse"
+
+
+def modes_of(label: str) -> tuple[str, ...]:
+    """How an encoder is used: a hybrid encoder is not fused again."""
+    return MODES[:2] if label.endswith(f" + {FUSE}") else MODES
+
+
 TRAINING, USE, COCO, STAGE = (
     "trained against the base, used in the same way",
     "everything against the base alone",
@@ -37,9 +46,9 @@ def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
         encoders: labels, the base first; the others are "base + A + B", for stages A and then B.
     """
     trained = encoders[1:]
-    everything = ["bm25", *(label + mode for label in encoders for mode in MODES)]
+    everything = ["bm25", *(label + mode for label in encoders for mode in modes_of(label))]
     families = {
-        TRAINING: [(BASE + mode, label + mode) for label in trained for mode in MODES],
+        TRAINING: [(BASE + mode, label + mode) for label in trained for mode in modes_of(label)],
         USE: [(BASE, other) for other in everything if other != BASE],
     }
     without_coco = {label: label.replace(_COCO, "", 1) for label in trained if _COCO + " + " in label}
@@ -47,7 +56,7 @@ def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
     for family, counterparts in ((COCO, without_coco), (STAGE, without_last)):
         pairs = [(other, label) for label, other in counterparts.items() if other in trained]
         if pairs:
-            families[family] = [(a + mode, b + mode) for a, b in pairs for mode in MODES]
+            families[family] = [(a + mode, b + mode) for a, b in pairs for mode in modes_of(b)]
     return families
 
 
@@ -65,7 +74,7 @@ def recommend(results: EvaluationRecord) -> Recommendation:
     value = {label: found.measures[measure] for label, found in results.models.items()}
     tests = {(t.family, t.a, t.b): t for t in results.comparisons if t.measure == measure}
     encoders = [label for label in value if label.startswith(f"{BASE} + ") and ", " not in label]
-    uses = [(BASE + mode, label + mode) for label in encoders for mode in MODES]
+    uses = [(BASE + mode, label + mode) for label in encoders for mode in modes_of(label)]
     allowed = ["bm25", *(BASE + mode for mode in MODES if mode)]
     allowed += [used for base, used in uses if tests[TRAINING, base, used].verdict == "better"]
     winners = [label for label in allowed if tests[USE, BASE, label].verdict == "better"]

@@ -20,7 +20,7 @@ from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
-from beir_cocodr.evaluation.recommendation import BASE, MODES, ablation_families, recommend
+from beir_cocodr.evaluation.recommendation import BASE, MODES, ablation_families, modes_of, recommend
 from beir_cocodr.evaluation.records import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
@@ -38,6 +38,7 @@ from beir_cocodr.models.spec import EncoderOptions, SearchOptions, check_device
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance
 from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.retrieval.dense import sharing_embeddings
+from beir_cocodr.retrieval.fuse import fuse
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
@@ -104,6 +105,10 @@ def gpl_stage(run: StageRun) -> TrainingRecord:
 
 def hybrid_stage(run: StageRun) -> TrainingRecord:
     return _distill(run, "feedback")
+
+
+def fuse_stage(run: StageRun) -> TrainingRecord:
+    return fuse(run.data.corpus, run.start, run.output, run.options, run.encoder, resume=run.resume)
 
 
 def _distill(run: StageRun, teacher: str) -> TrainingRecord:
@@ -295,10 +300,11 @@ class AdaptationPlan:
     output: Path
 
     def chains(self) -> list[list[str]]:
-        """Each stage alone, the source first, then all of them one after the other."""
-        alone = sorted(self.stages, key=lambda stage: stage != "finetune")
-        together = [self.stages[:length] for length in range(2, len(self.stages) + 1)]
-        return [[stage] for stage in alone] + together
+        """Each stage alone, the source first, then all of them one after the other; the base and each chain fused."""
+        trained = [stage for stage in self.stages if stage != "fuse"]
+        alone = sorted(trained, key=lambda stage: stage != "finetune")
+        chains = [[stage] for stage in alone] + [trained[:length] for length in range(2, len(trained) + 1)]
+        return chains + [[*chain, "fuse"] for chain in [[], *chains] if "fuse" in self.stages]
 
     def unused_seed(self) -> int:
         """A seed that neither the stages nor the generation of queries used."""
@@ -347,7 +353,7 @@ def judge_models(
     encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}
     kinds = dict(zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True))
     candidates = {"bm25": "bm25"}
-    candidates |= {label + mode: kind + path for label, path in encoders.items() for mode, kind in kinds.items()}
+    candidates |= {label + mode: kinds[mode] + path for label, path in encoders.items() for mode in modes_of(label)}
     results = comparison = None
     if target.qrels:
         families = ablation_families(list(encoders))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import parse_json
+from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.records import Json
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, TrainingOptions
 
@@ -163,7 +164,7 @@ class AdaptStage:
     name: str
     label: str
     train: str | Callable[[StageRun], TrainingRecord]
-    kind: type[TrainingOptions]
+    kind: type[TrainingOptions] | type[FuseOptions]
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs_queries: bool = False
 
@@ -200,7 +201,7 @@ _HYBRID: Json = {"loss": "kl", "anchors": "fused", "positives": 5, "m_bm25": 3, 
 }
 
 #: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training on a small
-#: corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), and pseudo labels of the target last.
+#: corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), pseudo labels of the target after, BM25 last.
 ADAPT_STAGES: dict[str, AdaptStage] = {
     "coco": AdaptStage("coco", "COCO", f"{_ADAPT}:coco_stage", PretrainOptions),
     "cotmae": AdaptStage(
@@ -213,6 +214,7 @@ ADAPT_STAGES: dict[str, AdaptStage] = {
     "hybrid-distill": AdaptStage(
         "hybrid-distill", "hybrid-distill", f"{_ADAPT}:hybrid_stage", DistillOptions, _HYBRID, True
     ),
+    "fuse": AdaptStage("fuse", "fuse", f"{_ADAPT}:fuse_stage", FuseOptions),
 }
 
 
@@ -220,6 +222,8 @@ def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> An
     """A stage's options: its own settings, over them a preset, over it overrides that are not None."""
     found = ADAPT_STAGES[stage]
     given = {name: value for name, value in overrides.items() if value is not None}
+    if found.kind is FuseOptions:  # nothing is trained, so that it has no steps and no batches
+        given = {name: value for name, value in given.items() if name in FuseOptions.__dataclass_fields__}
     key = "pretrain" if stage == "coco" else stage
     return stage_options(found.kind, key, preset, defaults=found.settings, **given)
 

@@ -17,7 +17,15 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.label_free.estimates import CROPS, WITH_FUSION, estimate_pair, kind
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, gather_evidence
-from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, MODES, TRAINING, ablation_families, overall
+from beir_cocodr.evaluation.recommendation import (
+    BASE,
+    LABELS_FILE,
+    MODES,
+    TRAINING,
+    ablation_families,
+    modes_of,
+    overall,
+)
 from beir_cocodr.evaluation.records import (
     TRAINED_ON,
     AnnotationCandidates,
@@ -224,11 +232,11 @@ def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, 
     pairs = label_pairs(comparison, candidates)
     trained = [label for label in candidates if label.startswith(f"{BASE} + ") and ", " not in label]
     by_use = {
-        label: {use: pairs[BASE + mode, label + mode].verdict for mode, use in _USES.items()} for label in trained
+        label: {_USES[mode]: pairs[BASE + mode, label + mode].verdict for mode in modes_of(label)} for label in trained
     }
     verdicts = {label: found["alone"] for label, found in by_use.items()}
     allowed = {"bm25", *(BASE + mode for mode in MODES[1:])}
-    allowed |= {label + mode for label in trained for mode, use in _USES.items() if by_use[label][use] == "better"}
+    allowed |= {label + mode for label in trained for mode, use in _USES.items() if by_use[label].get(use) == "better"}
     labels = {name: label for label, name in candidates.items()}
     ranking = [labels[name] for name in comparison.ranking]
     winners = (label for label in ranking if label in allowed and pairs[BASE, label].verdict == "better")

@@ -1,0 +1,47 @@
+"""The stage fuse: the base and the end of every chain are fused with BM25, and BM25 counts once."""
+
+from __future__ import annotations
+
+import json
+
+from beir_cocodr import HybridEncoder
+from beir_cocodr.models.spec import FuseOptions
+from beir_cocodr.training.adapt import AdaptationPlan, Data, adapt
+from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.presets import adapt_options, chosen_stages
+
+COCO = PretrainOptions(max_steps=2, batch_size=4, learning_rate=1e-3, span_tokens=12)
+FUSED = FuseOptions(bytes_per_document=2 * (32 + 24))
+
+
+def test_fusing_comes_last_in_every_chain(tmp_path):
+    stages = chosen_stages(["fuse", "finetune", "coco"])
+    plan = AdaptationPlan("base", stages, Data("corpus", "source", "train", None, ""), {}, tmp_path)
+    trained = [["finetune"], ["coco"], ["coco", "finetune"]]
+    assert plan.chains() == [*trained, ["fuse"], *([*chain, "fuse"] for chain in trained)]
+
+
+def test_options_of_training_are_not_its_own():
+    assert adapt_options("fuse", None, max_steps=3, seed=7, bm25_weight=1.0) == FuseOptions(seed=7, bm25_weight=1.0)
+
+
+def test_with_labels(beir_folder, tiny_mlm, tmp_path):
+    options = {"coco": COCO, "fuse": FUSED}
+    record = adapt(str(beir_folder), None, str(tiny_mlm), tmp_path / "o", ["coco", "fuse"], options=options)
+    encoders = {"base": 3, "base + COCO": 3, "base + fuse": 2, "base + COCO + fuse": 2}
+    uses = ("", ", feedback", ", fused")
+    assert list(record.results.models) == ["bm25", *(a + mode for a, n in encoders.items() for mode in uses[:n])]
+    assert isinstance(HybridEncoder(tmp_path / "o" / "models" / "coco+fuse"), HybridEncoder)
+    saved = json.loads((tmp_path / "o" / "models" / "coco+fuse" / "training.json").read_text())
+    assert (saved["stage"], saved["parent"]["stage"]) == ("fuse", "coco")
+    again = adapt(str(beir_folder), None, str(tiny_mlm), tmp_path / "o", ["coco", "fuse"], options=options, resume=True)
+    assert again.models == record.models
+
+
+def test_without_labels(beir_folder, tiny_mlm, tmp_path):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes((beir_folder / "corpus.jsonl").read_bytes())
+    record = adapt(str(corpus), None, str(tiny_mlm), tmp_path / "o", ["fuse"], options={"fuse": FUSED}, samples=12)
+    assert "base + fuse" in record.candidates
+    assert "base + fuse, fused" not in record.candidates
+    assert set(record.recommendation.verdicts) == {"base + fuse"}
