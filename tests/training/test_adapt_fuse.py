@@ -28,8 +28,8 @@ def test_options_of_training_are_not_its_own():
 def test_with_labels(beir_folder, tiny_mlm, tmp_path):
     options = {"coco": COCO, "fuse": FUSED}
     record = adapt(str(beir_folder), None, str(tiny_mlm), tmp_path / "o", ["coco", "fuse"], options=options)
-    encoders = {"base": 3, "base + COCO": 3, "base + fuse": 2, "base + COCO + fuse": 2}
-    uses = ("", ", feedback", ", fused")
+    encoders = {"base": 4, "base + COCO": 4, "base + fuse": 2, "base + COCO + fuse": 2}
+    uses = ("", ", feedback", ", fused", ", RM3")
     assert list(record.results.models) == ["bm25", *(a + mode for a, n in encoders.items() for mode in uses[:n])]
     assert isinstance(HybridEncoder(tmp_path / "o" / "models" / "coco+fuse"), HybridEncoder)
     saved = json.loads((tmp_path / "o" / "models" / "coco+fuse" / "training.json").read_text())
