@@ -305,10 +305,12 @@ class HybridEncoder(COCODR):
 
     Example:
         >>> from tempfile import mkdtemp
-        >>> from beir_cocodr import HybridEncoder, fuse
-        >>> folder = mkdtemp()
-        >>> record = fuse("apidocs/pandas", "minilm", f"{folder}/model")  # doctest: +SKIP
-        >>> model = HybridEncoder(f"{folder}/model")  # doctest: +SKIP
+        >>> from beir_cocodr import FuseOptions, HybridEncoder, fuse
+        >>> folder = f"{mkdtemp()}/pandas"
+        >>> record = fuse("apidocs/pandas", "minilm", folder, FuseOptions(sample=16, probes=4))
+        >>> model = HybridEncoder(folder)
+        >>> model.encode_query("sort an array").shape == model.encode_document("Sort it.").shape
+        True
     """
 
     # A private name of the host, see MRL.

@@ -151,7 +151,7 @@ def fuse(
         >>> from tempfile import mkdtemp
         >>> from beir_cocodr import FuseOptions, HybridEncoder, fuse
         >>> folder = f"{mkdtemp()}/pandas"
-        >>> record = fuse("apidocs/pandas", "minilm", folder, FuseOptions(sample=64))
+        >>> record = fuse("apidocs/pandas", "minilm", folder, FuseOptions(sample=16, probes=4))
         >>> HybridEncoder(folder).encode_query(["sort an array"]).shape[1] == 384 + record.details["numbers"]
         True
     """
