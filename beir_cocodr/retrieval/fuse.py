@@ -268,7 +268,10 @@ class Fit:
             "svd+hash": [Candidate(most // 2, most - most // 2)] if 1 < most // 2 < rank else [],
         }
         wanted = ("svd", "hash", "svd+hash") if auto else (self.options.lexical,)
-        found = [one for kind in wanted for one in sizes[kind]] or sizes["svd"]
+        found = [one for kind in wanted for one in sizes[kind]]
+        if not found:  # svd+hash, and nothing that svd could lose
+            log.warning("truncated SVD holds all of BM25's %d dimensions: nothing is left to hash", rank)
+            found = sizes["svd"]
         if widest := max(one.components for one in found):
             self.svd(widest)
         probes = [*self.crops(), *(queries[row] for row in spaced_rows(len(queries), self.options.probes))]
