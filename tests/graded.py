@@ -71,3 +71,15 @@ def damaged(clean: str, tmp_path_factory: pytest.TempPathFactory) -> str:
             weight[lost] = weight.mean(dim=0)
 
     return changed(clean, tmp_path_factory.mktemp("damaged"), change)
+
+
+def calibrated_by_crops(floor=0.05, **trust):
+    """A calibration by which the lead on held-out crops is the difference, for any collection."""
+    from beir_cocodr.evaluation.label_free.estimates import CROPS
+    from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
+    from beir_cocodr.evaluation.records import Calibration, DifferenceModel
+
+    model = DifferenceModel({CROPS: 1.0}, [[0.0]], 0.0, floor, 1.645)
+    models = {GIVEN_QUERIES: model, CORPUS_ALONE: model}
+    counts = {"pairs": 9, "covered": 8, "decided": 7, "right": 6, "large": 5, "large_decided": 4} | trust
+    return Calibration(["c1", "c2", "c3"], [], {"models of one kind": counts}, "2026-01-01", models)

@@ -191,17 +191,14 @@ def test_the_figures_of_the_store_stand_in_a_results_file():
 def test_the_figures_of_verdicts_stand_in_a_results_file():
     text = " ".join(README.split("## Measured")[1].split())
     found = results_of("verdict")
-    assert f"{len(found['collections'])} labelled collections" in text
-    same, different = found["counts"].values()
-    for counts in (same, different):
-        assert f"{counts['right']} of the {counts['right'] + counts['wrong']} pairs" in text
-    claimed = same["claimed"] + different["claimed"]
-    assert f"{claimed} of {claimed + same['silent'] + different['silent']} pairs that labels cannot" in text
-    pick, constants = found["pick"], found["pick"]["mean_of_constants"]
-    assert f"{pick['mean_of_picks']:.3f} mean nDCG@10" in text
-    assert f"{constants['minilm']:.3f} for MiniLM alone" in text
-    assert f"{constants['bm25']:.3f} for BM25" in text
-    assert f"{pick['mean_of_oracle']:.3f} for the best of each" in text
+    for part in ("left out", "other seeds"):
+        counts = found["given queries"][part]["counts"]
+        assert f"{found['given queries'][part]['collections']} collections" in text
+        assert f"{counts['covered'] / counts['pairs']:.0%} of {counts['pairs']:,} pairs" in text
+        assert f"{found['given queries'][part]['width']:.2f} wide" in text
+        assert f"{counts['right'] / counts['decided']:.0%} of the {counts['decided']:,} pairs that it decided" in text
+        assert f"{counts['large_decided'] / counts['large']:.0%} of those that labels tell apart by more" in text
+    assert f"{len(found['given queries']['left out']['parents'])} labelled collections" in text
 
 
 def test_the_table_of_faults_is_what_the_campaign_found():

@@ -96,10 +96,10 @@ def recommend(results: EvaluationRecord) -> Recommendation:
 
 
 def overall(verdicts: list[str]) -> str:
-    """ "better" if some are, "worse" if all are, else "cannot tell"."""
+    """ "better" if some are, "worse" or "no difference" if all are, else "cannot tell"."""
     if "better" in verdicts:
         return "better"
-    return "worse" if verdicts and set(verdicts) == {"worse"} else "cannot tell"
+    return verdicts[0] if len(set(verdicts)) == 1 else "cannot tell"
 
 
 def _describe_test(test: PairedTest) -> str:

@@ -5,8 +5,9 @@ Tests and estimates are of model ``b`` against model ``a``.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -189,11 +190,14 @@ class PairVerdict:
 
     Attributes:
         family: whether the two are models of one kind.
-        verdict: "better", "worse" or "cannot tell".
-        probability: P(b is better than a); None without a calibration.
-        rule: "calibrated" or "vote".
+        verdict: "better", "worse", "no difference" or "cannot tell".
+        probability: P(b is better than a).
+        rule: "calibrated", or "unlike" where the collection is unlike those of the calibration.
         score: how far it speaks for b, −1..1.
         trust: how often such verdicts are right.
+        distance: how differently the two rank, 0..1, see
+            :func:`~beir_cocodr.evaluation.label_free.evidence.rank_distance`.
+        estimate, interval: difference in nDCG@10, b − a, and its 90% interval.
     """
 
     a: str
@@ -207,6 +211,9 @@ class PairVerdict:
     trust: str
     features: dict[str, float]
     estimates: list[Estimate]
+    distance: float | None = None
+    estimate: float | None = None
+    interval: Interval | None = None
 
     def turned(self) -> PairVerdict:
         """The verdict on a against b."""
@@ -219,48 +226,102 @@ class PairVerdict:
             score=-self.score,
             features={name: -value for name, value in self.features.items()},
             estimates=[estimate.turned() for estimate in self.estimates],
+            estimate=None if self.estimate is None else -self.estimate,
+            interval=None if self.interval is None else (-self.interval[1], -self.interval[0]),
         )
 
 
 @dataclass(frozen=True)
-class Calibration(Record):
-    """Weights of features and threshold of the label-free rule, and how often it was right.
+class DifferenceModel:
+    """How the difference of two models in nDCG@10 by labels follows from what is seen without labels.
+
+    The difference is β·x + error, with coefficients β that differ from collection to collection (a random-effects
+    model): β ~ N(``weights``, ``covariance``), error ~ N(0, ``within``² · distance + ``floor``²).
 
     Attributes:
-        threshold: the least P for a verdict.
-        collections, corpora: names of the labelled collections, and content hashes of their documents.
-        trust: family of pairs to counts of pairs: ``right``, ``wrong``, ``cannot tell`` where labels tell a difference
-            (paired t-test, p < 0.05), ``claimed``, ``silent`` where they tell none; each collection was judged by a
-            rule fitted to the others.
+        weights: feature to its mean coefficient.
+        covariance: (p, p) of a new collection's coefficients: variance between collections, and of the mean.
+        within, floor: of pairs in one collection.
+        quantile: half-widths of a 90% interval in standard deviations, as leaving collections out needs them.
     """
 
     weights: dict[str, float]
-    threshold: float
+    covariance: list[list[float]]
+    within: float
+    floor: float
+    quantile: float
+
+    def predict(self, features: Mapping[str, float], distance: float) -> tuple[float, float]:
+        """The expected difference and its standard deviation, for a collection that the model has not seen."""
+        values = [features[name] for name in self.weights]
+        mean = sum(weight * value for weight, value in zip(self.weights.values(), values, strict=True))
+        spread = sum(
+            x * c * y for x, row in zip(values, self.covariance, strict=True) for c, y in zip(row, values, strict=True)
+        )
+        return mean, math.sqrt(max(spread, 0.0) + self.within**2 * distance + self.floor**2)
+
+
+@dataclass(frozen=True)
+class Calibration(Record):
+    """What the label-free rule rests on, and how often it was right.
+
+    Attributes:
+        models: "given queries" for collections with queries, "corpus alone" for those without.
+        margin: differences within it are not worth having.
+        ranges: figures of a collection to their range over the calibration, see
+            :func:`~beir_cocodr.evaluation.label_free.likeness.compare_figures`.
+        collections, corpora: names of the labelled collections, and content hashes of their documents.
+        trust: family of pairs to counts of pairs: ``pairs``, ``covered`` by their interval, ``decided``, ``right`` of
+            these, ``large`` (labels tell a difference beyond 0.03), ``large_decided``, ``equal`` (at least 300 queries,
+            within the margin), ``equal_decided``; each collection was judged by a model fitted without it and
+            everything resampled from it.
+        weights, threshold: of comparisons that were written before there were intervals.
+    """
+
     collections: list[str]
     corpora: list[str]
     trust: dict[str, dict[str, int]]
     date: str
+    models: dict[str, DifferenceModel] = field(default_factory=dict)
+    margin: float = 0.01
+    ranges: dict[str, Interval] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    threshold: float | None = None
 
     def statement(self, family: str, corpus_sha256: str | None = None) -> str:
         """How far to trust a verdict, for a person."""
         counts = Counter(self.trust.get(family))
-        right, decided = counts["right"], counts["right"] + counts["wrong"]
-        claimed, alike = counts["claimed"], counts["claimed"] + counts["silent"]
         text = (
-            f"For {family}, on {len(self.collections)} labelled collections, each judged by a rule fitted "
-            f"to the others, the verdict was right in {right} of {decided} pairs that it decided and labels can tell "
-            f"apart, and left {counts['cannot tell']} such pairs open; of {alike} pairs that labels cannot tell apart "
-            f"it decided {claimed} ({self.date})."
+            f"For {family}, on {len(self.collections)} labelled collections and parts of them, each judged by a model "
+            f"fitted without it: "
+            f"the 90% interval held the labelled difference in {counts['covered']} of {counts['pairs']} pairs, the "
+            f"sign was right in {counts['right']} of {counts['decided']} decided pairs; of {counts['large']} pairs "
+            f"that labels tell apart by more than 0.03 it decided {counts['large_decided']}, "
+            f"of {counts['equal']} that are equal within {self.margin:g} on at least 300 queries "
+            f"{counts['equal_decided']} ({self.date})."
         )
         if corpus_sha256 in self.corpora:
             text += " This collection is one of them, so the verdict here is no independent test."
         return text
 
 
+@dataclass(frozen=True)
+class Likeness:
+    """Whether a collection is like those of the calibration.
+
+    Attributes:
+        figures: of the collection.
+        remarks: what lies outside of the calibration's range, in words; none where it is alike.
+    """
+
+    figures: dict[str, float]
+    remarks: list[str]
+
+
 def indistinguishable(best: str, pairs: Sequence[PairedTest] | Sequence[PairVerdict]) -> list[str]:
-    """The models that no verdict sets apart from the best one."""
+    """The models that no verdict sets apart from the best one: it cannot tell, or finds no difference."""
     others = [(pair.b if pair.a == best else pair.a, pair) for pair in pairs if best in (pair.a, pair.b)]
-    return [other for other, pair in others if pair.verdict == "cannot tell"]
+    return [other for other, pair in others if pair.verdict not in ("better", "worse")]
 
 
 @dataclass(frozen=True)
@@ -329,7 +390,8 @@ class Findings:
         measure, evaluation: with labels: the measure that decides, and what ``evaluate`` found.
         samples, seed: without labels: of the pseudo-queries.
         pseudo_queries: without labels: "held-out crops", "generated queries", and those of the "agreement".
-        calibration: without labels: of the rule, or why there is none.
+        calibration: without labels: of the rule.
+        likeness: without labels: of the collection to those of the calibration.
         retrieval: without labels: model to the description of its retriever.
         pairs: all pairs, b against a: paired tests with labels, else the rule's verdicts.
     """
@@ -342,6 +404,7 @@ class Findings:
     seed: int | None = None
     pseudo_queries: dict[str, PseudoQueryFigures] = field(default_factory=dict)
     calibration: Calibration | str | None = None
+    likeness: Likeness | None = None
     retrieval: dict[str, Json] = field(default_factory=dict)
     pairs: list[PairedTest] | list[PairVerdict]
 

@@ -21,10 +21,19 @@ from beir_cocodr.evaluation.records import (
     Estimate,
     EvaluationRecord,
     PairedTest,
+    PairVerdict,
 )
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
-from beir_cocodr.report.text import describe_pseudo_queries, format_number, format_numbers, p_value, signed, span
+from beir_cocodr.report.text import (
+    describe_likeness,
+    describe_pseudo_queries,
+    format_number,
+    format_numbers,
+    p_value,
+    signed,
+    span,
+)
 
 
 def evaluation_table(record: EvaluationRecord) -> Table:
@@ -114,9 +123,9 @@ def adaptation_table(comparison: ComparisonRecord, candidates: Mapping[str, str]
     return make_table(
         f"{comparison.dataset}: {size}, estimates without labels",
         ["model", "against", "verdict"],
-        ["P(better)", *ESTIMATORS],
+        ["nDCG@10", "90%", "P(better)", *ESTIMATORS],
         (
-            [b, a, pair.verdict, format_number(pair.probability), *map(_estimate, pair.estimates)]
+            [b, a, pair.verdict, *_expected(pair), *map(_estimate, pair.estimates)]
             for a, b in shown
             for pair in [pairs[a, b]]
         ),
@@ -174,9 +183,16 @@ def _verdicts(record: ComparisonRecord) -> Table:
         rows = ([test.a, test.b, test.verdict, test.measure, *_test_cells(test)] for test in record.tests)
         columns = ["measure", *_TEST_COLUMNS]
         return make_table(f"{title} (paired tests)", ["a", "b", "verdict"], columns, rows, [record.best.reason])
-    rows = ([pair.a, pair.b, pair.verdict, format_number(pair.probability), pair.reason] for pair in record.estimated)
+    rows = ([pair.a, pair.b, pair.verdict, *_expected(pair), pair.reason] for pair in record.estimated)
     remarks = [record.best.reason, *dict.fromkeys(pair.trust for pair in record.estimated)]
-    return make_table(f"{title} (without labels)", ["a", "b", "verdict"], ["P(b better)"], rows, remarks, ["reason"])
+    remarks += describe_likeness(record.likeness)
+    columns = ["nDCG@10 b − a", "90%", "P(b better)"]
+    return make_table(f"{title} (without labels)", ["a", "b", "verdict"], columns, rows, remarks, ["reason"])
+
+
+def _expected(pair: PairVerdict) -> list[str]:
+    expected = "–" if pair.estimate is None else signed(pair.estimate)
+    return [expected, span(pair.interval), format_number(pair.probability)]
 
 
 def _estimates(record: ComparisonRecord) -> Table:

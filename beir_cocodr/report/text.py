@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from beir_cocodr.evaluation.records import TRAINED_ON, PseudoQueryFigures
+from beir_cocodr.evaluation.records import TRAINED_ON, Likeness, PseudoQueryFigures
 from beir_cocodr.models.spec import ModelSpec
 
 # What neither HTML nor XML may hold, even as a reference.
@@ -72,6 +72,15 @@ def describe_pseudo_queries(pseudo_queries: Mapping[str, PseudoQueryFigures]) ->
             )
         if known := made.counts.get(TRAINED_ON):
             yield f"{name}: {known:,} left out, as a model was trained on them"
+
+
+def describe_likeness(likeness: Likeness | None) -> Iterator[str]:
+    """How far a collection is like those of the calibration."""
+    if likeness is not None:
+        figures = ", ".join(f"{name} {value:,.3g}" for name, value in likeness.figures.items())
+        unlike = "; ".join(likeness.remarks)
+        end = f"unlike them ({unlike}), so nothing is decided" if unlike else "like them in all of these"
+        yield f"Against the collections of the calibration: {figures}; {end}."
 
 
 _MOST = 40

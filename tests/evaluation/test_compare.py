@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from graded import changed
+from graded import calibrated_by_crops, changed
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
-from beir_cocodr.evaluation.records import Calibration, ComparisonRecord, PseudoQueryFigures
+from beir_cocodr.evaluation.label_free import verdict as label_free
+from beir_cocodr.evaluation.records import ComparisonRecord, PseudoQueryFigures
 from beir_cocodr.report.evaluation_tables import verdict_tables
 from beir_cocodr.report.terminal import print_tables
 
-OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}
+OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell", "no difference": "no difference"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def calibrated():
+    """Tiny collections are unlike those of the packaged calibration, by which nothing would be decided."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(label_free, "load_calibration", calibrated_by_crops)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +36,7 @@ def copied(clean, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def label_free(distinct, clean, damaged, copied, tmp_path_factory):
+def unlabelled(calibrated, distinct, clean, damaged, copied, tmp_path_factory):
     output = tmp_path_factory.mktemp("label-free")
     models = [clean, damaged, copied, "bm25"]
     return compare_models(models, str(distinct), output, labels=False, samples=40), output, models
@@ -41,8 +51,8 @@ def by_estimator(pair):
     return {found.estimator: found for found in pair.estimates}
 
 
-def test_a_damaged_copy_is_worse_by_crops_and_by_generated_queries(label_free):
-    report, _, (clean, damaged, *_) = label_free
+def test_a_damaged_copy_is_worse_by_crops_and_by_generated_queries(unlabelled):
+    report, _, (clean, damaged, *_) = unlabelled
     pair = pair_of(report, clean, damaged)
     for estimator in ("held-out crops", "generated queries"):
         found = by_estimator(pair)[estimator]
@@ -53,15 +63,15 @@ def test_a_damaged_copy_is_worse_by_crops_and_by_generated_queries(label_free):
     assert report.ranking.index(clean) < report.ranking.index(damaged)
 
 
-def test_a_copy_cannot_be_told_from_its_original(label_free):
-    report, _, (clean, _, copied, _) = label_free
+def test_a_copy_cannot_be_told_from_its_original(unlabelled):
+    report, _, (clean, _, copied, _) = unlabelled
     pair = pair_of(report, clean, copied)
-    assert pair.verdict == "cannot tell"
+    assert (pair.verdict, pair.estimate, pair.interval) == ("no difference", 0, (0, 0))
     assert all(found.difference == pytest.approx(0, abs=1e-9) for found in pair.estimates)
 
 
-def test_the_report_says_what_it_rests_on_and_is_written(label_free, capsys):
-    report, output, models = label_free
+def test_the_report_says_what_it_rests_on_and_is_written(unlabelled, capsys):
+    report, output, models = unlabelled
     assert json.loads((output / "comparison.json").read_text()) == json.loads(json.dumps(report.to_json()))
     assert ComparisonRecord.read(output / "comparison.json") == report
     assert not report.labels
@@ -81,8 +91,8 @@ def test_the_report_says_what_it_rests_on_and_is_written(label_free, capsys):
     assert "BM25 alone has nDCG@10" in printed
 
 
-def test_exchanging_models_turns_the_verdict_round_end_to_end(label_free, distinct):
-    report, _, (clean, damaged, *_) = label_free
+def test_exchanging_models_turns_the_verdict_round_end_to_end(unlabelled, distinct):
+    report, _, (clean, damaged, *_) = unlabelled
     turned = compare_models([damaged, clean], str(distinct), labels=False, samples=40)
     assert turned.pairs[0].verdict == OPPOSITE[pair_of(report, clean, damaged).verdict]
     before, after = by_estimator(pair_of(report, clean, damaged)), by_estimator(turned.pairs[0])
@@ -127,19 +137,32 @@ def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
     print_tables(*verdict_tables(report))
 
 
-def test_a_calibration_decides_and_its_record_is_told(distinct, clean, damaged, monkeypatch):
-    from beir_cocodr.evaluation.label_free import verdict as comparison
-
-    trust = {"models of one kind": {"right": 8, "wrong": 1, "cannot tell": 2, "claimed": 1, "silent": 3}}
-    calibration = Calibration({"held-out crops": 9.0}, 0.8, ["c1", "c2", "c3"], [], trust, "2026-01-01")
-    monkeypatch.setattr(comparison, "load_calibration", lambda: calibration)
+def test_the_estimate_its_interval_and_the_record_of_the_calibration_are_told(distinct, clean, damaged, capsys):
     report = compare_models([clean, damaged], str(distinct), labels=False, samples=40)
     [pair] = report.pairs
     assert (pair.verdict, pair.rule) == ("worse", "calibrated")
-    effect = by_estimator(pair)["held-out crops"].effect
-    assert pair.probability == pytest.approx(1 / (1 + np.exp(-9.0 * effect)))
-    assert "right in 8 of 9 pairs" in pair.trust
+    lead = by_estimator(pair)["held-out crops"].difference
+    assert pair.estimate == pytest.approx(lead)
+    assert pair.interval == pytest.approx((lead - 1.645 * 0.05, lead + 1.645 * 0.05))
+    assert "right in 6 of 7 decided pairs" in pair.trust
     print_tables(*verdict_tables(report))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"{lead:+.3f}" in printed
+    assert "words a document" in printed
+
+
+def test_confidence_is_not_carried_to_what_is_unlike(distinct, clean, damaged, monkeypatch, capsys):
+    monkeypatch.setattr(
+        label_free, "load_calibration", lambda: replace(calibrated_by_crops(), ranges={"documents": (1e5, 1e6)})
+    )
+    report = compare_models([clean, damaged], str(distinct), labels=False, samples=40)
+    [pair] = report.pairs
+    assert (pair.verdict, pair.rule) == ("cannot tell", "unlike")
+    assert pair.estimate < 0
+    [remark] = report.likeness.remarks
+    assert "documents" in remark
+    print_tables(*verdict_tables(report))
+    assert "unlike" in capsys.readouterr().out
 
 
 def write_run(path, ranked):

@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 from conftest import write_beir
+from graded import calibrated_by_crops
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
@@ -16,12 +17,11 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
-from beir_cocodr.evaluation.label_free.verdict import NOT_CALIBRATED, recommend_label_free
+from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
 from beir_cocodr.evaluation.records import (
     AdaptationRecord,
     AnnotationCandidates,
     Best,
-    Calibration,
     ComparisonRecord,
     Estimate,
     PairVerdict,
@@ -35,14 +35,14 @@ from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import ADAPT_STAGES, adapt_options
 
 SMALL = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
-VERDICTS = {"better", "worse", "cannot tell"}
+VERDICTS = {"better", "worse", "no difference", "cannot tell"}
 USES = {"alone": "", "with feedback": ", feedback", "fused": ", fused", "with RM3": ", RM3"}
 
 
 @pytest.fixture(autouse=True)
-def uncalibrated(monkeypatch):
-    """The rule of votes, whatever calibration the package has by now."""
-    monkeypatch.setattr(label_free, "load_calibration", lambda: None)
+def calibrated(monkeypatch):
+    """Tiny collections are unlike those of the packaged calibration, by which nothing would be decided."""
+    monkeypatch.setattr(label_free, "load_calibration", calibrated_by_crops)
 
 
 def unlabelled(folder, target, *names):
@@ -59,7 +59,7 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     corpus = unlabelled(write_beir(place / "whole", seed=5), place / "corpus", "corpus", "queries")
     settings = {"coco": PretrainOptions(**SMALL, span_tokens=12), "qgen": adapt_options("qgen", **SMALL)}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(label_free, "load_calibration", lambda: None)
+        patched.setattr(label_free, "load_calibration", calibrated_by_crops)
         report = adapt(
             corpus,
             None,
@@ -98,7 +98,8 @@ def test_every_trained_encoder_is_judged_against_the_base_in_the_same_use(adapte
                 assert estimate["difference"] == pytest.approx(estimate["b"] - estimate["a"])
         told = [reason for reason in found["reasons"] if reason.startswith(f"{encoder} against base")]
         assert len(told) == 2 + len(ESTIMATORS)
-    assert (found["calibrated"], found["trust"]) == (False, [NOT_CALIBRATED])
+    assert found["calibrated"]
+    assert "right in 6 of 7 decided pairs" in found["trust"][0]
 
 
 def test_the_recommendation_is_the_base_or_what_the_rule_finds_better(adapted, beir_folder, tmp_path):
@@ -130,7 +131,7 @@ def test_training_and_estimates_share_no_query_and_no_seed(adapted, capsys):
             assert estimate["applies"] == (a == b or not ahead)
     print_adaptation(AdaptationRecord.from_json(report, "adapt.json"), as_json=False)
     printed = capsys.readouterr().out
-    assert NOT_CALIBRATED in printed
+    assert "right in 6 of 7 decided pairs" in printed
     assert f"Recommended: {report['recommendation']['model']} ({report['path']})" in printed
 
 
@@ -242,20 +243,21 @@ def test_no_samples_are_refused_before_anything_is_trained(distinct, clean, tmp_
     assert not (tmp_path / "o").exists()
 
 
-def comparison_of(verdicts, ranking, calibration=NOT_CALIBRATED):
+def comparison_of(verdicts, ranking):
     """A comparison by hand: verdict of b against a for pairs of labels, which are the models' names."""
     known = Estimate("held-out crops", 0.5, 0.6, 0.1, (0.05, 0.15), 0.5, 9, 0, 1, 10, True, "")
-    calibrated = isinstance(calibration, Calibration)
     pairs = [
         PairVerdict(
             a=a,
             b=b,
             family="models of one kind",
             verdict=verdict,
-            probability=0.93 if calibrated else None,
-            rule="calibrated" if calibrated else "vote",
+            probability=0.93,
+            rule="calibrated",
             score=0.0,
-            reason="",
+            reason="what it rests on",
+            estimate=0.05,
+            interval=(0.01, 0.09),
             trust="told",
             features={},
             estimates=[known],
@@ -266,7 +268,7 @@ def comparison_of(verdicts, ranking, calibration=NOT_CALIBRATED):
         ranking=ranking,
         best=Best(ranking[0], "", []),
         pseudo_queries={name: PseudoQueryFigures(0) for name in ("held-out crops", "generated queries")},
-        calibration=calibration,
+        calibration=calibrated_by_crops(),
         seed=43,
         pairs=pairs,
         dataset="d",
@@ -314,25 +316,23 @@ def test_only_what_pays_is_recommended(better, chosen):
 def test_a_calibration_is_told_in_words():
     asked = [("base", label) for label in LABELS if label != "base"]
     asked += [(f"base{mode}", f"base + COCO{mode}") for mode in USES.values() if mode]
-    calibration = Calibration({}, 0.8, [], [], {}, "2026-01-01")
-    report = comparison_of(dict.fromkeys(asked, "better"), LABELS, calibration)
+    report = comparison_of(dict.fromkeys(asked, "better"), LABELS)
     found = recommend_label_free(report, {label: label for label in LABELS})
     assert (found.calibrated, found.trust, found.model) == (True, ["told"], "bm25")
     told = next(reason for reason in found.reasons if reason.startswith("base + COCO against base: better"))
-    assert "put at 0.93, and it takes 0.80 to call it better, 0.20 to call it worse" in told
+    assert "what it rests on" in told
+    [told] = [reason for reason in found.reasons if reason.startswith("Use bm25")]
+    assert "+0.050 nDCG@10, 90% +0.010 to +0.090" in told
     [told] = {reason for reason in found.reasons if "held-out crops: " in reason}
     assert told.endswith("crops: 0.500 to 0.600 (+0.100, 95% +0.050 to +0.150), speaks for it.")
 
 
 def test_the_statement_of_a_calibration_is_printed(distinct, clean, damaged, tmp_path, monkeypatch, capsys):
-    trust = {"models of one kind": {"right": 8, "wrong": 1, "cannot tell": 2, "claimed": 1, "silent": 3}}
-    calibration = Calibration({"held-out crops": 9.0}, 0.8, ["c1", "c2", "c3"], [], trust, "2026-01-01")
-    monkeypatch.setattr(label_free, "load_calibration", lambda: calibration)
     corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
     report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
     assert report["recommendation"]["verdicts"] == {"base + COCO": "worse"}
     print_adaptation(AdaptationRecord.from_json(report, "adapt.json"), as_json=False)
     printed = capsys.readouterr().out
-    assert "right in 8 of 9 pairs" in printed
+    assert "right in 6 of 7 decided pairs" in printed
     assert "estimates without labels" in printed
     assert "Did training make the encoder better? worse." in printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +27,47 @@ _LARGEST_EFFECT = 2.0
 
 
 def kind(model: str) -> str:
-    """How a model ranks: "bm25", "hybrid" (also ``rrf:`` and ``rm3:``), "feedback" or "dense"."""
+    """How a model ranks: "bm25", "hybrid" (also ``rrf:``, ``rm3:`` and a hybrid encoder), "feedback" or "dense"."""
     found = ModelSpec.parse(model).kind
+    modules = Path(model) / "modules.json"
+    if found == "dense" and modules.is_file() and _HYBRID_HEAD in modules.read_bytes():
+        return "hybrid"
     return "hybrid" if found in ("rrf", "rm3") else found
+
+
+# As in models/hybrid_encoder.py, which imports torch.
+_HYBRID_HEAD = b"models.hybrid_encoder.HybridHead"
+
+
+#: Kinds of models whose usual advantage over a dense encoder a calibration learns.
+KINDS = ("bm25", "hybrid", "feedback")
+
+LEXICAL, MIDDLE = WITH_BM25, "between BM25 and none of it"
+
+
+def features(evidence: Evidence, a: str, b: str) -> dict[str, float]:
+    """What the difference of two models is estimated from; exchanging a and b changes every sign.
+
+    The leads on held-out crops and generated queries (0 where they are no evidence, see :func:`estimate_pair`); the
+    difference of s and of 4 s (1 − s), s a model's agreement with BM25, as crops and generated queries share words with
+    their documents and flatter what matches words; and of each kind 1 if b is of it, −1 if a is.
+    """
+    spans, queries = _rehearsals(evidence, a, b)
+    shares = [overlap(evidence.lists[m], evidence.lists[BM25]) for m in (a, b)]
+    agreement = [float(found.mean()) if len(found) else 0.0 for found in shares]
+    middle = [4 * share * (1 - share) for share in agreement]
+    found = {
+        CROPS: _lead(evidence.crops, a, b, spans),
+        GENERATED: _lead(evidence.generated, a, b, queries),
+        LEXICAL: agreement[1] - agreement[0],
+        MIDDLE: middle[1] - middle[0],
+    }
+    return found | {f"is {name}": float(kind(b) == name) - float(kind(a) == name) for name in KINDS}
+
+
+def _lead(scores: Mapping[str, npt.NDArray[np.float64]], a: str, b: str, remark: str) -> float:
+    enough = not remark and len(scores[a]) >= FEWEST_QUERIES
+    return float((scores[b] - scores[a]).mean()) if enough else 0.0
 
 
 def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
@@ -43,16 +82,22 @@ def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
     reference = reciprocal_rank_fusion([lists[name] for name in sorted({a, b, BM25})])
     alike = kind(a) == kind(b)
     bm25 = "" if alike else "one of the two is made of BM25, or they are made of it in different ways"
-    spans = _rehearsed(evidence.crops, evidence.contamination.spans, "to find documents of this corpus by spans", a, b)
-    queries = _rehearsed(
-        evidence.generated, evidence.contamination.generated, "on queries generated from this corpus", a, b
-    )
+    spans, queries = _rehearsals(evidence, a, b)
     return [
         _estimate(CROPS, evidence.crops[a], evidence.crops[b], spans),
         _estimate(GENERATED, evidence.generated[a], evidence.generated[b], queries),
         _estimate(WITH_BM25, overlap(lists[a], lists[BM25]), overlap(lists[b], lists[BM25]), bm25),
         _estimate(WITH_FUSION, overlap(lists[a], reference), overlap(lists[b], reference)),
     ]
+
+
+def _rehearsals(evidence: Evidence, a: str, b: str) -> tuple[str, str]:
+    """Why leads on held-out crops, and on generated queries, are no evidence; "" where they are."""
+    known = evidence.contamination
+    return (
+        _rehearsed(evidence.crops, known.spans, "to find documents of this corpus by spans", a, b),
+        _rehearsed(evidence.generated, known.generated, "on queries generated from this corpus", a, b),
+    )
 
 
 def _rehearsed(

@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
+
+from scipy import special
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import spaced
-from beir_cocodr.evaluation.label_free.estimates import CROPS, WITH_FUSION, estimate_pair, kind
-from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, gather_evidence
+from beir_cocodr.evaluation.label_free.estimates import FEWEST_QUERIES, estimate_pair, features, kind
+from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, gather_evidence, rank_distance
+from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
+from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
 from beir_cocodr.evaluation.recommendation import (
     BASE,
     LABELS_FILE,
@@ -34,6 +36,7 @@ from beir_cocodr.evaluation.records import (
     ComparisonRecord,
     Estimate,
     Findings,
+    Likeness,
     PairVerdict,
     Recommendation,
     indistinguishable,
@@ -50,87 +53,83 @@ CALIBRATION_FILE = Path(__file__).with_name("calibration.json")
 #: Counts that a calibration carries for pairs of one kind and of different kinds of models.
 SAME_KIND, DIFFERENT_KINDS = "models of one kind", "models of different kinds"
 
+#: The models of a calibration: for collections with queries, and for those without.
+GIVEN_QUERIES, CORPUS_ALONE = "given queries", "corpus alone"
 
-NOT_CALIBRATED = (
-    "The rule has not been calibrated on labelled collections, so nothing is known of how often it is right: "
-    "estimators vote, and a verdict needs two votes and none against it."
-)
+NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 
 
-def load_calibration(path: Path = CALIBRATION_FILE) -> Calibration | None:
-    """The calibration in a file, None where it has none yet; ``InputError`` if it is missing or not one of ours."""
+def load_calibration(path: Path = CALIBRATION_FILE) -> Calibration:
+    """The calibration in a file; ``InputError`` if it is missing or not one of ours."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
-        if isinstance(content, dict) and not content.get("calibrated", True):
-            return None
-        return Calibration.from_json(content, path)
+        calibration = Calibration.from_json(parse_json(path.read_text(encoding="utf-8")), path)
+        if not {GIVEN_QUERIES, CORPUS_ALONE} <= calibration.models.keys():
+            raise InputError("it has no models of the difference")
+        return calibration
     except (OSError, ValueError, InputError) as error:
         raise InputError(f"{path} is no calibration ({error}); make it with benchmarks/verdict.py") from error
 
 
-#: Kinds of models whose usual advantage over a dense encoder a calibration learns.
-KINDS = ("bm25", "hybrid", "feedback")
-
-_VOTES_NEEDED = 2
-
-#: What may vote between models of different kinds: the rest favours those that match words.
-_FAIR = (CROPS, WITH_FUSION)
-
-
-def features(estimates: Sequence[Estimate], a: str, b: str) -> dict[str, float]:
-    """What a calibrated rule looks at; exchanging a and b changes every sign.
-
-    The effect of each estimator, and for each kind of model 1 if b is of it, −1 if a is, 0 if both are or neither.
-    """
-    found = {estimate.estimator: estimate.effect for estimate in estimates}
-    return found | {f"is {name}": float((kind(b) == name) - (kind(a) == name)) for name in KINDS}
-
-
-def probability(values: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    """P(b is better than a): logistic in the weighted sum of features, without a constant."""
-    score = sum(weight * values.get(name, 0.0) for name, weight in weights.items())
-    return 1 / (1 + math.exp(-score)) if score > -700 else 0.0
+_ALIKE = Likeness({}, [])
 
 
 def decide(
-    estimates: Sequence[Estimate], a: str, b: str, calibration: Calibration | None, corpus_sha256: str | None = None
+    evidence: Evidence,
+    a: str,
+    b: str,
+    calibration: Calibration,
+    likeness: Likeness = _ALIKE,
+    corpus_sha256: str | None = None,
 ) -> PairVerdict:
-    """The verdict on b against a.
+    """The verdict on b against a, from an estimate of the difference in nDCG@10 and its 90% interval.
 
-    With a calibration: "better" from P(b is better) ≥ threshold, "worse" from P ≤ 1 − threshold, else "cannot tell".
-    Without one each estimator votes for the model that its interval is in favour of; two votes and none against them
-    decide. Between models of different kinds only held-out crops and agreement with the fusion vote. The statement on
-    how far to trust a verdict depends on whether the corpus was one of the calibration.
+    "better" or "worse" where the interval excludes 0, "no difference" where it lies within the calibration's margin,
+    else "cannot tell". Where the collection is unlike those of the calibration nothing is decided, except between two
+    that rank alike. The statement on how far to trust a verdict depends on whether the corpus was one of the
+    calibration's.
     """
-    alike, values = kind(a) == kind(b), features(estimates, a, b)
-    family = SAME_KIND if alike else DIFFERENT_KINDS
-    pair = partial(PairVerdict, a=a, b=b, family=family, features=values, estimates=list(estimates))
-    if calibration is not None:
-        p, threshold = probability(values, calibration.weights), calibration.threshold
-        return pair(
-            verdict="better" if p >= threshold else "worse" if p <= 1 - threshold else "cannot tell",
-            probability=p,
-            rule="calibrated",
-            score=2 * p - 1,
-            reason=f"P(b is better) = {p:.2f}; {threshold:.2f} is needed for a verdict",
-            trust=calibration.statement(family, corpus_sha256),
-        )
-    signs = [found.sign for found in estimates if alike or found.estimator in _FAIR]
-    for_b, for_a = signs.count(1), signs.count(-1)
-    decided = max(for_a, for_b) >= _VOTES_NEEDED and min(for_a, for_b) == 0
-    return pair(
-        verdict="cannot tell" if not decided else "better" if for_b else "worse",
-        probability=None,
-        rule="vote",
-        score=(for_b - for_a) / max(1, len(signs)),
-        reason=f"{for_b} of {len(signs)} estimators speak for b, {for_a} for a; {_VOTES_NEEDED} and none against "
-        "are needed",
-        trust=NOT_CALIBRATED,
+    estimates, lists = estimate_pair(evidence, a, b), evidence.lists
+    values, distances = features(evidence, a, b), rank_distance(lists[a], lists[b])
+    distance = float(distances.mean()) if len(distances) else 0.0
+    model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
+    same = bool((lists[a][:, :DEPTH] == lists[b][:, :DEPTH]).all()) and len(evidence.queries) >= FEWEST_QUERIES
+    mean, deviation = (0.0, 0.0) if same else model.predict(values, distance)
+    low, high = interval = (mean - model.quantile * deviation, mean + model.quantile * deviation)
+    margin, shown = calibration.margin, "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval)
+    if not any(found.applies for found in estimates):
+        verdict, reason = CANNOT_TELL, "no estimator applies"
+    elif same:
+        verdict, reason = NO_DIFFERENCE, "both rank the same documents at the same ranks"
+    elif likeness.remarks:
+        verdict, reason = CANNOT_TELL, f"{shown}, but the collection is unlike those of the calibration"
+    elif low > 0 or high < 0:
+        verdict, reason = ("better" if low > 0 else "worse"), f"{shown}, which excludes 0"
+    elif max(-low, high) <= margin:
+        verdict, reason = NO_DIFFERENCE, f"{shown}, which lies within {margin:g}"
+    else:
+        verdict, reason = CANNOT_TELL, f"{shown}, which holds 0 and more than {margin:g}"
+    chance = float(special.ndtr(mean / deviation)) if deviation else 0.5
+    family = SAME_KIND if kind(a) == kind(b) else DIFFERENT_KINDS
+    return PairVerdict(
+        a=a,
+        b=b,
+        family=family,
+        verdict=verdict,
+        probability=chance,
+        rule="unlike" if likeness.remarks else "calibrated",
+        score=2 * chance - 1,
+        reason=reason,
+        trust=calibration.statement(family, corpus_sha256),
+        features=values,
+        estimates=estimates,
+        distance=distance,
+        estimate=mean,
+        interval=interval,
     )
 
 
 def choose(models: Sequence[str], scores: Mapping[tuple[str, str], float]) -> list[str]:
-    """Models, best first, by their mean score; ``scores`` has of each pair (a, b) how far the verdict speaks for b."""
+    """Models, best first, by their mean lead; ``scores`` has of each pair (a, b) the lead of b."""
     total = dict.fromkeys(models, 0.0)
     for (a, b), score in scores.items():
         total[b] += score
@@ -184,32 +183,31 @@ def compare_label_free(
             collection.documents, asked, models, Path(place), samples, seed, drop_identical_ids, search
         )
     corpus = collection.documents.content_hash
-    pairs = [
-        decide(estimate_pair(evidence, a, b), a, b, calibration, corpus) for a, b in itertools.combinations(models, 2)
-    ]
-    ranking = choose(models, {(pair.a, pair.b): pair.score for pair in pairs})
+    alike = compare_figures(collection_figures(collection.documents, evidence), calibration.ranges)
+    pairs = [decide(evidence, a, b, calibration, alike, corpus) for a, b in itertools.combinations(models, 2)]
+    ranking = choose(models, {(pair.a, pair.b): pair.estimate or 0.0 for pair in pairs})
     results: dict[str, Results] = {}
     for name, file_name in file_names(models).items() if evidence.real else ():
         results[name] = evidence.rankings[name].results(collection.documents, drop_identical_ids, LIST_DEPTH)
         write_run(folder / f"{file_name}.run", results[name], file_name)
     findings = Findings(
         ranking=ranking,
-        best=_best(ranking[0], pairs, calibration),
+        best=_best(ranking[0], pairs),
         samples=samples,
         seed=seed,
         pseudo_queries=evidence.describe(),
-        calibration=calibration or NOT_CALIBRATED,
+        calibration=calibration,
+        likeness=alike,
         retrieval={name: evidence.retrieval[name] for name in models},
         pairs=pairs,
     )
     return findings, results
 
 
-def _best(best: str, pairs: list[PairVerdict], calibration: Calibration | None) -> Best:
+def _best(best: str, pairs: list[PairVerdict]) -> Best:
     open_pairs = indistinguishable(best, pairs)
     but = f", but cannot be told from {', '.join(open_pairs)}" if open_pairs else ""
-    rule = "" if calibration else " The rule has not been calibrated."
-    return Best(best, f"{best} has the best estimates{but}.{rule}", open_pairs)
+    return Best(best, f"{best} has the best estimates{but}.", open_pairs)
 
 
 _USES = dict(zip(MODES, ("alone", "with feedback", "fused", "with RM3"), strict=True))
@@ -250,7 +248,7 @@ def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, 
         reasons=[
             "The target has no labels, so these are estimates: from held-out crops, from generated queries, "
             "and from how far the lists of models agree.",
-            *_describe_verdicts(comparison, pairs, by_use),
+            *_describe_verdicts(pairs, by_use),
             _choice(chosen, pairs),
             f"{len(pairs)} pairs were judged, each for itself: with many, one may be wrong by chance alone.",
             _describe_samples(comparison),
@@ -276,27 +274,14 @@ def training_pairs(candidates: Iterable[str]) -> list[tuple[str, str]]:
     return [(a, b) for a, b in ablation_families(encoders)[TRAINING] if a in labels and b in labels]
 
 
-def _describe_verdicts(
-    comparison: ComparisonRecord, pairs: LabelPairs, by_use: Mapping[str, Mapping[str, str]]
-) -> Iterator[str]:
+def _describe_verdicts(pairs: LabelPairs, by_use: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     for label, uses in by_use.items():
         pair = pairs[BASE, label]
-        yield f"{label} against {BASE}: {uses['alone']}; {_describe_rule(pair, comparison.calibration)}."
+        yield f"{label} against {BASE}: {uses['alone']}; {pair.reason}."
         for estimate in pair.estimates:
             yield f"{label} against {BASE}, {estimate.estimator}: {_describe_estimate(estimate)}."
         others = ", ".join(f"{use} {found}" for use, found in uses.items() if use != "alone")
         yield f"{label} against {BASE} used in the same way: {others}."
-
-
-def _describe_rule(pair: PairVerdict, calibration: Calibration | str | None) -> str:
-    """What the verdict on a pair of models of one kind rests on."""
-    if isinstance(calibration, Calibration):
-        better, worse = calibration.threshold, 1 - calibration.threshold
-        chance = f"the chance that it is better is put at {pair.probability:.2f}"
-        return f"{chance}, and it takes {better:.2f} to call it better, {worse:.2f} to call it worse"
-    signs = [found.sign for found in pair.estimates]
-    votes = f"{signs.count(1)} of {len(signs)} estimates speak for it and {signs.count(-1)} against it"
-    return f"{votes}, and it takes two and none on the other side"
 
 
 def _describe_estimate(estimate: Estimate) -> str:
@@ -311,8 +296,10 @@ def _describe_estimate(estimate: Estimate) -> str:
 def _choice(chosen: str, pairs: LabelPairs) -> str:
     if chosen == BASE:
         return f"Of what may be chosen the rule finds nothing better than {BASE} alone, so keep it."
-    p = pairs[BASE, chosen].probability
-    chance = "" if p is None else f" (the chance is put at {p:.2f})"
+    found = pairs[BASE, chosen]
+    chance = ""
+    if found.estimate is not None and found.interval is not None:
+        chance = " ({:+.3f} nDCG@10, 90% {:+.3f} to {:+.3f})".format(found.estimate, *found.interval)
     same = ", and than the base used in the same way" if chosen.startswith(f"{BASE} + ") else ""
     return f"Use {chosen}: the best by estimates of what the rule finds better than {BASE} alone{chance}{same}."
 

@@ -27,7 +27,15 @@ from beir_cocodr.evaluation.records import (
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.report.html.outputs import CurvePoint, LabelledEvaluation, Trained
-from beir_cocodr.report.text import capitalized, describe_pseudo_queries, format_number, p_value, signed, span
+from beir_cocodr.report.text import (
+    capitalized,
+    describe_likeness,
+    describe_pseudo_queries,
+    format_number,
+    p_value,
+    signed,
+    span,
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ def _difference_cell(value: float, below: str, verdict: str) -> Cell:
 
 
 def _mark(verdict: str) -> str:
-    return "" if verdict == "cannot tell" else verdict
+    return verdict if verdict in ("better", "worse") else ""
 
 
 def _queries(test: PairedTest) -> Cell:
@@ -178,7 +186,7 @@ def _notes(results: EvaluationRecord, names: Mapping[str, str]) -> Iterator[str]
             yield f"{names[label]}: {result.queries_without_results:,} queries without results, scored 0."
 
 
-_VERDICTS = {"better": 1, "cannot tell": 0, "worse": -1}
+_VERDICTS = {"better": 1, "no difference": 0.25, "cannot tell": 0, "worse": -1}
 
 
 def verdict_table(
@@ -190,6 +198,7 @@ def verdict_table(
     columns = [
         *text_columns("b", "against a"),
         Column("Verdict", meaning="on b against a, by the rule; sorted from better to worse"),
+        *([Column("nDCG@10", meaning="estimate of b − a, with its 90% interval")] if calibrated else []),
         *([Column("P", meaning="P(b is better), by the calibrated rule")] if calibrated else []),
         *(Column(capitalized(name), meaning="b − a, with its 95% interval") for name in estimators),
     ]
@@ -200,7 +209,7 @@ def verdict_table(
             [
                 *(text_cell(names[pair.b]), text_cell(names[pair.a])),
                 Cell(pair.verdict, _VERDICTS.get(pair.verdict), mark=_mark(pair.verdict)),
-                *([number_cell(pair.probability)] if calibrated else []),
+                *([_expected(pair), number_cell(pair.probability)] if calibrated else []),
                 *(_estimate(estimates.get(name)) for name in estimators),
             ]
         )
@@ -212,6 +221,7 @@ def verdict_table(
         if found.remark
     )
     notes += dict.fromkeys(pair.trust for pair in pairs)
+    notes += describe_likeness(comparison.likeness)
     notes += [f"{capitalized(text)}." for text in describe_pseudo_queries(comparison.pseudo_queries)]
     return HtmlTable(caption, columns, rows, notes=notes)
 
@@ -242,6 +252,12 @@ def annotation_table(wanted: AnnotationCandidates, names: Mapping[str, str]) -> 
         for pair in wanted.pairs
     ]
     return HtmlTable(f"Labels that would tell most between a = {a} and b = {b}", columns, rows)
+
+
+def _expected(pair: PairVerdict) -> Cell:
+    if pair.estimate is None:
+        return Cell("–")
+    return _difference_cell(pair.estimate, span(pair.interval, none=""), _mark(pair.verdict))
 
 
 def _estimate(estimate: Estimate | None) -> Cell:

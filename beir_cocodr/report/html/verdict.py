@@ -10,7 +10,7 @@ from beir_cocodr.evaluation.records import ComparisonRecord, PairedTest, PairVer
 from beir_cocodr.report.html.outputs import Found, LabelledEvaluation
 from beir_cocodr.report.text import capitalized, collection_name, p_value, signed, span
 
-CANNOT_TELL, NOT_JUDGED = "cannot tell", "not judged"
+CANNOT_TELL, NO_DIFFERENCE, NOT_JUDGED = "cannot tell", "no difference", "not judged"
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Headline:
     """What stands at the top of the page.
 
     Attributes:
-        verdict: "better", "worse", "cannot tell" or "not judged".
+        verdict: "better", "worse", "no difference", "cannot tell" or "not judged".
         sentence, facts: the whole of it, and the same as terms and values.
         notes, reasons: what has to be known beside it, and what a recommendation rests on.
         pair: (a, b), the labels it is about.
@@ -145,7 +145,11 @@ def label_free_headline(
     verdict = f"By estimates without labels, {b} is {pair.verdict} than {a} on {where}"
     if pair.verdict == CANNOT_TELL:
         verdict = f"Without labels it cannot be told whether {b} is better or worse than {a} on {where}"
+    elif pair.verdict == NO_DIFFERENCE:
+        verdict = f"By estimates without labels, {b} is as good as {a} on {where}, as near as matters"
     facts = [("P(better)", f"{pair.probability:.2f}")] if pair.probability is not None else []
+    if pair.estimate is not None:
+        facts.insert(0, ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)})"))
     for estimate in pair.estimates:
         if estimate.difference is not None:
             within = "" if estimate.interval is None else f" ({span(estimate.interval)})"
@@ -190,6 +194,8 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
 
 def _reason(pair: PairVerdict, a: str, b: str) -> str:
     """What the rule saw, of b against a."""
+    if pair.estimate is not None:
+        return f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
     if pair.probability is not None:
         return f"the chance that {b} is better is put at {pair.probability:.2f}"
     signs = [estimate.sign for estimate in pair.estimates]

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from label_free_fitting import LabelledPair, count_trust, fit_threshold, fit_weights, leave_one_out
+from label_free_fitting import LabelledPairs, count_trust, fit, leave_parents_out, predict, reliability
+from scipy import stats
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.estimates import CROPS, ESTIMATORS, GENERATED, WITH_BM25, estimate_pair, kind
-from beir_cocodr.evaluation.label_free.evidence import Evidence
+from beir_cocodr.evaluation.label_free.estimates import CROPS, LEXICAL, MIDDLE, WITH_BM25, estimate_pair, features, kind
+from beir_cocodr.evaluation.label_free.evidence import Contamination, Evidence, rank_distance
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.evaluation.label_free.verdict import (
-    DIFFERENT_KINDS,
+    CORPUS_ALONE,
+    GIVEN_QUERIES,
     SAME_KIND,
     choose,
     decide,
-    features,
     load_calibration,
-    probability,
 )
-from beir_cocodr.evaluation.records import Calibration
+from beir_cocodr.evaluation.records import Calibration, DifferenceModel, Likeness
 
 NOTHING = PseudoQueries([], np.zeros(0, np.int64), None, {})
-OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell"}
+QUERIES = {str(i): "words" for i in range(40)}
+OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell", "no difference": "no difference"}
 
 
 def evidence(models, size=40, seed=0):
@@ -35,58 +35,99 @@ def evidence(models, size=40, seed=0):
     quality = {name: rng.random() for name in models}
     scores = [{name: (rng.random(size) < quality[name]) * rng.random(size) for name in models} for _ in "ab"]
     lists = {name: np.stack([rng.permutation(60)[:20] for _ in range(size)]) for name in models}
-    return Evidence(scores[0], scores[1], lists, {}, {}, True, NOTHING, NOTHING, {})
+    return Evidence(scores[0], scores[1], lists, {}, QUERIES, True, NOTHING, NOTHING, {})
 
 
-def calibrated(weights, threshold=0.7):
-    return Calibration(weights, threshold, ["c"], [], {}, "2026-01-01")
+def calibrated(weights, within=0.0, floor=0.01, quantile=1.645):
+    model = DifferenceModel(weights, np.zeros((len(weights),) * 2).tolist(), within, floor, quantile)
+    return Calibration(["c"], [], {}, "2026-01-01", {GIVEN_QUERIES: model, CORPUS_ALONE: model})
 
 
-WEIGHTS = dict.fromkeys(ESTIMATORS, 3.0) | {"is bm25": -1.0, "is hybrid": 2.0, "is feedback": 1.0}
+WEIGHTS = {CROPS: 0.3, LEXICAL: 0.2, MIDDLE: 0.1, "is bm25": -0.1, "is hybrid": 0.05}
 
 
 @settings(max_examples=12, deadline=None)
-@given(
-    st.integers(0, 1000),
-    st.sampled_from([("x", "y"), ("x", "bm25"), ("hybrid:x", "y")]),
-    st.sampled_from([None, calibrated(WEIGHTS)]),
-)
-def test_exchanging_the_models_turns_the_verdict_round(seed, pair, calibration):
+@given(st.integers(0, 1000), st.sampled_from([("x", "y"), ("x", "bm25"), ("hybrid:x", "y")]))
+def test_exchanging_the_models_turns_the_verdict_round(seed, pair):
     a, b = pair
     seen = evidence(dict.fromkeys([a, b, "bm25"]), seed=seed)
-    forth, back = estimate_pair(seen, a, b), estimate_pair(seen, b, a)
-    for one, other in zip(forth, back, strict=True):
+    first, second = (decide(seen, *names, calibrated(WEIGHTS)) for names in ((a, b), (b, a)))
+    for one, other in zip(first.estimates, second.estimates, strict=True):
         assert (one.wins, one.ties, one.losses) == (other.losses, other.ties, other.wins)
         assert one.effect == pytest.approx(-other.effect)
-        assert one.interval == pytest.approx((-other.interval[1], -other.interval[0]))
         assert one.sign == -other.sign
-    first, second = decide(forth, a, b, calibration), decide(back, b, a, calibration)
     assert first.verdict == OPPOSITE[second.verdict]
     assert first.turned().verdict == second.verdict
-    assert first.score == pytest.approx(-second.score)
+    assert first.estimate == pytest.approx(-second.estimate, abs=1e-12)
+    assert first.turned().interval == pytest.approx(second.interval)
+    assert first.distance == pytest.approx(second.distance)
+    assert first.probability == pytest.approx(1 - second.probability)
 
 
-@pytest.mark.parametrize("calibration", [None, calibrated(WEIGHTS, 0.55)])
-def test_models_that_are_the_same_cannot_be_told_apart(calibration):
+@pytest.mark.parametrize(
+    ("lead", "deviation", "remarks", "verdict"),
+    [
+        (0.5, 0.1, [], "better"),
+        (-0.5, 0.1, [], "worse"),
+        (0.1, 0.1, [], "cannot tell"),
+        (0.004, 0.003, [], "no difference"),
+        (0.5, 0.1, ["words a document"], "cannot tell"),
+    ],
+)
+def test_the_interval_decides_and_not_where_the_collection_is_unlike(lead, deviation, remarks, verdict):
+    seen = evidence(["x", "y", "bm25"])
+    crops = {"x": np.zeros(40), "y": np.full(40, lead), "bm25": np.zeros(40)}
+    found = decide(replace(seen, crops=crops), "x", "y", calibrated({CROPS: 1.0}, 0, deviation), Likeness({}, remarks))
+    assert found.verdict == verdict
+    assert found.estimate == pytest.approx(lead)
+    assert found.interval == pytest.approx((lead - 1.645 * deviation, lead + 1.645 * deviation))
+    assert found.probability == pytest.approx(stats.norm.cdf(lead / deviation))
+
+
+def test_two_that_rank_alike_do_not_differ_even_where_nothing_is_known_of_the_collection():
     seen = evidence(["x", "bm25"])
-    seen = replace(
-        seen,
-        crops=seen.crops | {"y": seen.crops["x"]},
-        generated=seen.generated | {"y": seen.generated["x"]},
-        lists=seen.lists | {"y": seen.lists["x"]},
-    )
-    estimates = estimate_pair(seen, "x", "y")
-    assert all(found.ties == found.queries and found.effect == 0 for found in estimates)
-    found = decide(estimates, "x", "y", calibration)
-    assert found.verdict == "cannot tell"
-    assert found.score == 0
+    for part in (seen.crops, seen.generated, seen.lists):
+        part["y"] = part["x"]
+    found = decide(seen, "x", "y", calibrated(WEIGHTS), Likeness({}, ["documents"]))
+    assert (found.verdict, found.estimate, found.interval, found.distance) == ("no difference", 0, (0, 0), 0)
+    few = replace(seen, crops=dict.fromkeys(seen.crops, np.zeros(3)), generated=dict.fromkeys(seen.crops, np.zeros(3)))
+    lists = {name: rows[:3] for name, rows in few.lists.items()}
+    few = replace(few, lists=lists, queries={"1": "a"})
+    assert decide(few, "x", "y", calibrated(WEIGHTS)).verdict == "cannot tell"
+
+
+def test_a_prediction_is_that_of_a_linear_model_with_random_coefficients():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(2, 2))
+    model = DifferenceModel({"f": 0.4, "g": -1.0}, (root @ root.T).tolist(), 0.2, 0.1, 1.645)
+    mean, deviation = model.predict({"g": 0.5, "f": 2.0, "other": 9.0}, 0.25)
+    drawn = (np.array([0.4, -1.0]) + rng.normal(size=(400_000, 2)) @ root.T) @ [2.0, 0.5]
+    drawn += rng.normal(size=400_000) * np.sqrt(0.2**2 * 0.25 + 0.1**2)
+    assert (mean, deviation) == pytest.approx((drawn.mean(), drawn.std()), rel=0.02)
+
+
+def test_a_lead_that_was_rehearsed_is_no_evidence():
+    seen = evidence(["x", "y", "bm25"])
+    behind, ahead = sorted(("x", "y"), key=lambda name: seen.crops[name].mean())
+    assert features(seen, behind, ahead)[CROPS] > 0
+    trained = replace(seen, contamination=Contamination(spans=frozenset([ahead])))
+    assert features(trained, behind, ahead)[CROPS] == 0
+    trained = replace(seen, contamination=Contamination(spans=frozenset([behind])))
+    assert features(trained, behind, ahead)[CROPS] > 0
+
+
+def test_rank_distance_by_hand():
+    ranked = np.array([[4, 7, 1], [4, 7, 1], [4, 7, -1]])
+    other = np.array([[4, 7, 1], [5, 6, 2], [4, -1, -1]])
+    assert rank_distance(ranked, other) == pytest.approx([0, 1, (1 / np.log2(3)) / (1 + 1 / np.log2(3))])
+    assert rank_distance(ranked[:, :0], other[:, :0]).tolist() == [0, 0, 0]
 
 
 def with_scores(crops, generated):
     """Estimates of y against x, which lists say nothing about."""
     lists = {name: np.tile(np.arange(20), (len(crops[0]), 1)) for name in ("x", "y", "bm25")}
     models = dict(zip("xy", crops, strict=True)), dict(zip("xy", generated, strict=True))
-    return estimate_pair(Evidence(*models, lists, {}, {}, True, NOTHING, NOTHING, {}), "x", "y")
+    return estimate_pair(Evidence(*models, lists, {}, QUERIES, True, NOTHING, NOTHING, {}), "x", "y")
 
 
 def test_estimates_by_hand():
@@ -110,18 +151,6 @@ def test_a_constant_difference_has_the_largest_effect_and_few_queries_none():
     assert (none.a, none.difference, none.queries) == (None, None, 0)
 
 
-def test_votes_need_two_and_none_against():
-    zeros, ones = np.zeros(12), np.ones(12)
-
-    def vote(crops, generated):
-        return decide(with_scores((zeros, crops), (zeros, generated)), "x", "y", None).verdict
-
-    assert vote(ones, ones) == "better"
-    assert vote(-ones, -ones) == "worse"
-    assert vote(ones, zeros) == "cannot tell"
-    assert vote(ones, -ones) == "cannot tell"
-
-
 def test_agreement_with_bm25_is_no_evidence_between_kinds():
     seen = evidence(["x", "bm25", "hybrid:x", "y"])
     mixed = {found.estimator: found for found in estimate_pair(seen, "x", "hybrid:x")}
@@ -135,17 +164,20 @@ def test_agreement_with_bm25_is_no_evidence_between_kinds():
     ]  # fmt: skip
 
 
+def test_a_hybrid_encoder_is_a_fusion_to_the_rule(tmp_path):
+    from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS
+
+    (tmp_path / "modules.json").write_text(f'[{{"type": "{HYBRID_CLASS}"}}]')
+    assert kind(str(tmp_path)) == "hybrid"
+    (tmp_path / "modules.json").write_text("[]")
+    assert kind(str(tmp_path)) == "dense"
+
+
 def test_kinds_are_features_that_turn_round():
-    estimates = estimate_pair(evidence(["x", "bm25"]), "x", "bm25")
-    assert features(estimates, "x", "bm25")["is bm25"] == 1
-    assert features(estimates, "bm25", "x")["is bm25"] == -1
-    assert features(estimates, "x", "y")["is bm25"] == 0
-
-
-def test_probability_is_logistic_and_does_not_overflow():
-    assert probability({"f": 1.0}, {"f": 2.0, "absent": 9.0}) == pytest.approx(1 / (1 + np.exp(-2)))
-    assert probability({"f": -1.0}, {"f": 1e6}) == 0
-    assert probability({"f": 1.0}, {"f": 1e6}) == 1
+    seen = evidence(["x", "y", "bm25"])
+    assert features(seen, "x", "bm25")["is bm25"] == 1
+    assert features(seen, "bm25", "x")["is bm25"] == -1
+    assert features(seen, "x", "y")["is bm25"] == 0
 
 
 def test_choose_sorts_by_wins_and_keeps_the_order_of_ties():
@@ -156,123 +188,85 @@ def test_choose_sorts_by_wins_and_keeps_the_order_of_ties():
     assert choose("xyz", pairs(0, 0, 0)) == ["x", "y", "z"]
 
 
-def planted(collections=5, pairs=30, noise=0.0, seed=0):
-    """Pairs whose truth is the sign of crops alone, but for some that are turned round."""
+def planted(parents=4, each=2, models=7, between=0.0, noise=0.02, seed=0):
+    """Collections whose coefficient of the first feature is 0.5 or about that, and of the second 0."""
     rng = np.random.default_rng(seed)
     made = []
-    for name in range(collections):
-        for number in range(pairs):
-            values = {CROPS: rng.normal(), GENERATED: rng.normal(), "is bm25": 0.0}
-            truth = "better" if (values[CROPS] > 0) != (rng.random() < noise) else "worse"
-            difference = 0.1 if truth == "better" else -0.1
-            made.append(LabelledPair(f"c{name}", f"m{number}", "n", values, difference, truth))
+    for parent in range(parents):
+        slope = 0.5 + between * rng.normal()
+        for number in range(each):
+            values, wrong = rng.normal(size=(models, 2)), noise * rng.normal(size=models)
+            places = [(i, j) for i in range(models) for j in range(i + 1, models)]
+            x = np.array([values[j] - values[i] for i, j in places])
+            true = slope * x[:, 0] + np.array([wrong[j] - wrong[i] for i, j in places])
+            names = [(f"m{i}", f"m{j}") for i, j in places]
+            errors, distances = np.full(len(x), 1e-3), np.ones(len(x))
+            made.append(
+                LabelledPairs(f"c{parent}.{number}", f"c{parent}", names, ["f", "g"], x, distances, true, errors, 300)
+            )
     return made
 
 
-def turned_round(pair):
-    return replace(pair, truth=OPPOSITE[pair.truth], difference=-pair.difference)
+def test_the_fit_finds_what_was_planted():
+    model = fit(planted())
+    assert model.weights == pytest.approx({"f": 0.5, "g": 0.0}, abs=0.02)
+    assert np.hypot(model.within, model.floor) == pytest.approx(0.02 * np.sqrt(2), rel=0.25)
+    assert np.sqrt(model.covariance[0][0]) < 0.02
+    vary = fit(planted(parents=16, each=1, between=0.2))
+    assert np.sqrt(vary.covariance[0][0]) == pytest.approx(0.2, rel=0.4)
 
 
-def test_the_fit_is_that_of_scikit_learn_where_no_weight_is_held_at_zero():
-    from sklearn.linear_model import LogisticRegression
-
-    pairs = [
-        replace(p, features={CROPS: p.features[CROPS], "is bm25": p.features[GENERATED]}) for p in planted(noise=0.2)
-    ]
-    x = np.array([list(p.features.values()) for p in pairs])
-    scale = np.sqrt((x**2).mean(axis=0))
-    host = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-8, max_iter=10_000)
-    host.fit(x / scale, [p.truth == "better" for p in pairs])
-    assert list(fit_weights(pairs).values()) == pytest.approx(host.coef_[0] / scale, abs=1e-3)
+def test_intervals_cover_collections_that_were_left_out_as_often_as_they_claim():
+    counts = count_trust(leave_parents_out(planted(parents=8, each=1, between=0.1, seed=3))[0])
+    assert 0.8 <= counts["covered"] / counts["pairs"] <= 0.99
+    assert counts["right"] >= 0.97 * counts["decided"] > 0
+    assert counts["large_decided"] > counts["large"] / 2
 
 
-def test_no_estimator_counts_against_the_model_that_it_favours():
-    backwards = [replace(p, features={k: -v for k, v in p.features.items()}) for p in planted()]
-    assert fit_weights(backwards)[CROPS] == 0
-    assert fit_weights(planted())[CROPS] > 0
+def test_no_label_of_a_parent_has_a_part_in_its_own_predictions():
+    collections = planted()
+    turned = [replace(c, differences=-c.differences) if c.parent == "c0" else c for c in collections]
+    pairs = list(zip(leave_parents_out(collections)[0], leave_parents_out(turned)[0], strict=True))
+    for one, other in pairs:
+        if one.pairs.parent == "c0":
+            assert np.array_equal(one.expected, other.expected)
+            assert np.array_equal(one.deviations, other.deviations)
+    assert any(not np.array_equal(one.expected, other.expected) for one, other in pairs)
 
 
-def test_models_that_are_about_as_good_keep_the_rule_from_deciding():
-    """Their measured difference is a coin, and the estimates are as large as those of other pairs."""
-    rng = np.random.default_rng(4)
-    sure = planted()
-    equal = [replace(p, difference=float(rng.choice([-0.01, 0.01])), truth="cannot tell") for p in planted(seed=9)]
-    assert fit_threshold(sure + equal) > fit_threshold(sure)
-
-
-def test_the_fit_finds_what_matters_and_is_right_about_collections_that_it_has_not_seen():
-    weights = fit_weights(planted())
-    assert weights[CROPS] > 2
-    assert abs(weights[GENERATED]) < weights[CROPS] / 4
-    assert weights["is bm25"] == 0
-    counts = count_trust(leave_one_out(planted()))[SAME_KIND]
-    assert counts["right"] > 10 * max(1, counts["wrong"])
-    assert sum(counts.values()) == 150
-
-
-def test_where_nothing_can_be_known_the_rule_keeps_quiet():
-    counts = count_trust(leave_one_out(planted(noise=0.5)))[SAME_KIND]
-    assert counts["cannot tell"] > 75
-    assert fit_threshold(planted(noise=0.5)) > fit_threshold(planted())
-
-
-def test_no_truth_of_a_collection_has_a_part_in_its_own_verdicts():
-    pairs = planted()
-    turned = [turned_round(p) if p.collection == "c0" else p for p in pairs]
-    before, after = leave_one_out(pairs), leave_one_out(turned)
-    own = [(one, other) for one, other in zip(before, after, strict=True) if one["collection"] == "c0"]
-    assert own
-    for one, other in own:
-        assert (one["probability"], one["threshold"]) == (other["probability"], other["threshold"])
-    wrong = count_trust([other for _, other in own])[SAME_KIND]
-    right = count_trust([one for one, _ in own])[SAME_KIND]
-    assert wrong["wrong"] == right["right"] > 0
-
-
-def test_direction_of_a_pair_does_not_matter_to_the_fit():
-    pairs = planted()
-    turned = [replace(turned_round(p), features={k: -v for k, v in p.features.items()}) for p in pairs]
-    assert fit_weights(turned) == pytest.approx(fit_weights(pairs), abs=1e-6)
-
-
-def test_trust_by_hand():
-    rows = [
-        {"family": SAME_KIND, "verdict": verdict, "truth": truth}
-        for verdict, truth in [
-            ("better", "better"),
-            ("worse", "better"),
-            ("cannot tell", "better"),
-            ("worse", "cannot tell"),
-            ("cannot tell", "cannot tell"),
-            ("cannot tell", "cannot tell"),
-        ]
-    ]
-    trust = count_trust(rows)
-    assert trust[SAME_KIND] == {"right": 1, "wrong": 1, "cannot tell": 1, "claimed": 1, "silent": 2}
-    assert set(trust[DIFFERENT_KINDS].values()) == {0}
-    told = Calibration({}, 0.8, ["c1", "c2"], ["abc"], trust, "2026-01-01").statement(SAME_KIND, "abc")
-    assert "right in 1 of 2 pairs" in told
-    assert "left 1 such pairs open" in told
-    assert "of 3 pairs that labels cannot tell apart it decided 1" in told
-    assert "no independent test" in told
+def test_counts_and_reliability_by_hand():
+    model = DifferenceModel({"f": 1.0}, [[0.0]], 0.0, 0.01, 1.645)
+    given = np.array([0.1, -0.1, 0.05, 0.0, 0.1, 0.001])
+    true = np.array([0.1, 0.1, 0.005, 0.009, 0.02, 0.2])
+    pairs = LabelledPairs(
+        "c", "c", [("x", str(i)) for i in range(6)], ["f"], given[:, None], np.ones(6), true, np.full(6, 1e-6), 300
+    )
+    counts = count_trust([predict(model, pairs)])
+    wanted = {"pairs": 6, "covered": 2, "decided": 4, "right": 3, "large": 3, "large_decided": 2, "equal": 2}
+    assert {name: counts[name] for name in wanted} == wanted
+    assert (counts["equal_decided"], counts["no_difference"]) == (1, 0)
+    few = count_trust([predict(model, replace(pairs, queries=299))])
+    assert few["equal"] == 0
+    rows = reliability([predict(model, pairs)])
+    assert sum(row["pairs"] for row in rows) == pytest.approx(6, abs=1)
+    told = Calibration(["c1", "c2"], ["abc"], {SAME_KIND: counts}, "2026-01-01").statement(SAME_KIND, "abc")
+    for part in ("in 2 of 6 pairs", "right in 3 of 4 decided", "it decided 2", "no independent test"):
+        assert part in told
 
 
 def test_too_little_to_calibrate_on():
-    with pytest.raises(InputError, match=r"three .*not 2"):
-        leave_one_out(planted(collections=2))
-    with pytest.raises(InputError, match="calibrate"):
-        fit_weights([replace(p, truth="cannot tell") for p in planted()])
+    with pytest.raises(InputError, match="three"):
+        fit(planted(parents=2))
 
 
 def test_calibration_files(tmp_path):
-    load_calibration()  # the packaged one can be read, whatever it says
+    found = load_calibration()  # the packaged one, which knows collections with queries and without
+    assert {GIVEN_QUERIES, CORPUS_ALONE} <= found.models.keys()
+    assert len(found.corpora) == len(found.collections)
     file = tmp_path / "calibration.json"
-    file.write_text('{"calibrated": false}')
-    assert load_calibration(file) is None
-    content = {"weights": {"f": 1.0}, "threshold": 0.8, "collections": [], "corpora": [], "trust": {}}
-    file.write_text(json.dumps(content | {"calibrated": True, "date": "2026-01-01"}))
-    assert load_calibration(file).threshold == 0.8
-    for broken in ("{", "[]", json.dumps(content | {"calibrated": True})):
+    found.write(file)
+    assert load_calibration(file) == found
+    for broken in ("{", "[]", '{"weights": {}, "threshold": 0.8, "collections": [], "corpora": [], "trust": {}}'):
         file.write_text(broken)
         with pytest.raises(InputError, match="no calibration"):
             load_calibration(file)
