@@ -141,7 +141,7 @@ def test_a_record_is_the_same_after_its_file_and_counts_stand_among_its_keys(eva
     record = TrainingRecord(
         "finetune", "a", steps=4, options={"seed": 7}, details={"pairs": 24, "mining": None}, parent=parent
     )
-    write_record(tmp_path, record)
+    record = write_record(tmp_path, record)
     content = json.loads((tmp_path / RECORD_FILE).read_text())
     assert (content["pairs"], content["mining"], content["parent"]["documents_with_text"]) == (24, None, 3)
     assert content["parent"]["seen"][0]["queries_sha256"] == given.queries_sha256
