@@ -120,6 +120,7 @@ SCENARIOS: dict[str, Scenario] = {
         f"--set held_out=0.2 {_SHORT}",
         3,
     ),
+    "fuse": Scenario("fuse --dataset in/beir --model in/model --output out", 3),
     "distill-cross": Scenario(
         f"distill --dataset in/beir --model in/model --teacher in/cross --set m_bm25=2 --set m_hard=2 {_SHORT}", 3
     ),

@@ -22,7 +22,7 @@ from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.store_run import search
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.models.spec import BM25_WEIGHT, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.retrieval.store.encode import encode
@@ -223,7 +223,7 @@ def test_fusions_take_lucene(folder, tiny_bert, tmp_path):
     for row, (query, text) in enumerate(queries.items()):
         parts = [products[row], lucene.scores(text).astype(np.float64)]
         normal = [(scores - scores.mean()) / scores.std() for scores in parts]
-        expected = np.sort((normal[0] + normal[1]) / 2)[::-1][:TOP]
+        expected = np.sort((normal[0] + BM25_WEIGHT * normal[1]) / (1 + BM25_WEIGHT))[::-1][:TOP]
         np.testing.assert_allclose([score for _, score in found[query]], expected, atol=1e-4)
     assert hybrid.describe()["bm25"]["model"] == "BM25 (Lucene)"
     for name in (f"lucene-rrf:{tiny_bert}", f"lucene-feedback:{tiny_bert}"):

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,11 +28,13 @@ import torch.nn.functional as F
 from beir_cocodr import checksums
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError, first_line
-from beir_cocodr.models.hybrid_encoder import Balance
 from beir_cocodr.models.kl import Folding
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
 from beir_cocodr.retrieval.store.shard import ENCODE_AGAIN, Arrays, OutOfRange, Shard, pack, unpack
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.hybrid_encoder import Balance
 
 Rows = npt.NDArray[np.int64]
 
@@ -436,6 +439,8 @@ class EmbeddingStore(Embeddings):
             return None
         if self.verify:
             checksums.verify(path, "smooth the store that it was made of again")
+        from beir_cocodr.models.hybrid_encoder import Balance  # imports the encoder library
+
         return Balance.load(path)
 
     def lacks_folding(self) -> bool:
