@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,10 @@ class FileSource:
         if not self.corpus.is_file():
             message = "no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
             report(error("missing file", str(self.corpus), message))
+        if self.folder is not None and labels != "none":
+            for name in ("queries.jsonl", f"qrels/{self.wanted_split}.tsv"):
+                if os.path.lexists(path := self.folder / name) and not path.is_file():
+                    report(error("missing file", str(path), "this is no file; remove it, or put the file there"))
         if labels != "required":
             return
         if self.folder is None:

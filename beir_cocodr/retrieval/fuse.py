@@ -159,7 +159,7 @@ def fuse(
     before = read_record(output) if resume else None
     if before is None:
         check_output_free(output)
-    collection = load_collection(dataset, labels="none")
+    collection, queries = load_collection(dataset, labels="none"), collection_queries(dataset)
     dense = load_encoder(model, encoder)
     if isinstance(dense, MRL | HybridEncoder):
         raise InputError(f"model {model!r} is a {type(dense).__name__}; fuse takes a plain dense encoder")
@@ -175,7 +175,7 @@ def fuse(
             f"bytes_per_document {options.bytes_per_document} leaves no room for BM25 beside {width} numbers of 2 bytes"
         )
     fit = Fit(dense, collection.documents, options, stores)
-    found = fit.candidates(most, collection_queries(dataset))
+    found = fit.candidates(most, queries)
     chosen = _smallest_as_good(found)
     head = fit.head(chosen)
     hybrid = HybridEncoder(model_source(model), head=head, **encoder.overrides())

@@ -96,6 +96,10 @@ def test_labels_optional_and_none(folder: Path) -> None:
     dropped = load_collection(folder, labels="optional")
     assert (dropped.queries, dropped.qrels) == ({}, {})
     assert dropped.counts["qrels for unknown queries"] == 3
+    (folder / "queries.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"queries\.jsonl.* no file"):
+        load_collection(folder, labels="optional")
+    assert not load_collection(folder, labels="none").queries
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -202,3 +204,16 @@ def test_what_cannot_be_fused_is_named(beir_folder, whole, tiny_cosine, tmp_path
     with pytest.raises(InputError, match="no document has a term"):
         fuse(str(corpus), str(tiny_cosine), tmp_path / "empty")
     assert not (tmp_path / "empty").exists()
+
+
+def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(beir_folder, tiny_cosine, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(beir_folder, data)
+    (data / "queries.jsonl").write_bytes(gzip.compress(b"{}"))
+    with pytest.raises(InputError, match=r"queries\.jsonl"):
+        fuse(str(data), str(tiny_cosine), tmp_path / "o")
+    (data / "queries.jsonl").unlink()
+    (data / "queries.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"queries\.jsonl.* no file"):
+        fuse(str(data), str(tiny_cosine), tmp_path / "o")
+    assert not (tmp_path / "o").exists()

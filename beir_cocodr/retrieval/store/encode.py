@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from beir_cocodr.checksums import add_checksums, checked_path, has_checksums
 from beir_cocodr.data.collection import load_collection, resolve_source
-from beir_cocodr.data.defects import ignore
+from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError
@@ -321,6 +321,10 @@ def _bar(expected: Estimate | None, progress: bool) -> Any:
 
 
 def collection_queries(dataset: str) -> list[str]:
-    """The first queries of a collection, whatever their split; none where it has none."""
+    """The first queries of a collection, whatever their split; none where it has none; ``InputError`` where they cannot
+    be read.
+    """
     source = resolve_source(dataset, "test")
-    return [text for _, _, text in islice(source.queries(ignore), _QUERIES)]
+    report = StrictReport(source.name)
+    source.missing(report, "optional")
+    return [text for _, _, text in islice(source.queries(report), _QUERIES)]
