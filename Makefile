@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test lint bench clean
+.PHONY: quickstart test faults lint bench clean
 
 # The stamp is newer than the files that say what to install, so that a second run costs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -16,6 +16,10 @@ quickstart: $(VENV)/.installed
 # Tiny models gain nothing from a second thread; files of tests on both cores do.
 test: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+
+# Some of each kind of case of the campaign of broken inputs, kills, full disks and races: two minutes of one core.
+faults: $(VENV)/.installed
+	$(BIN)/python benchmarks/faults.py --sample $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -220,13 +220,15 @@ class Rounds(TrainerCallback):
 
         Returns:
             ``held_out_mrr`` of every round and, unless training stopped at the last one, of the end; and the counts of
-            ``lists``.
+            ``lists``; ``teacher_texts_cut`` of a cross-encoder, of what this process asked it for.
         """
         # From the disk: a run that goes on from behind the last round has not come through any.
         self._recall(sum(1 for _ in self.folder.glob("*/round.json")))
         if self.held_out:
             self._keep_best_round()
-        return {"held_out_mrr": self.measured, "lists": self.counted}
+        texts_cut = getattr(self.teacher.teacher, "texts_cut", None)
+        counts: Json = {} if texts_cut is None else {"teacher_texts_cut": texts_cut}
+        return {"held_out_mrr": self.measured, "lists": self.counted} | counts
 
     def _keep_best_round(self) -> None:
         rounds = len(self.measured)

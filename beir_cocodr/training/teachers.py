@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,8 @@ from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import FusedFeedback, Hybrid, weighted_mean, z_normalize
 from beir_cocodr.training.objectives import TEACHERS
+
+log = logging.getLogger(__name__)
 
 _ROUNDING = 1e-6
 
@@ -75,6 +78,9 @@ class CrossEncoderTeacher:
         name: hub name or folder of a sentence-transformers cross-encoder.
         batch_size: pairs scored at a time.
 
+    Attributes:
+        texts_cut: scored queries and documents of which words may be lost, as they were cut before they were tokenised.
+
     Raises:
         InputError: it cannot be loaded whole, has no trained classifier, or more than one score.
     """
@@ -84,6 +90,7 @@ class CrossEncoderTeacher:
     ) -> None:
         self.model, self._literally = load_cross_encoder(name, device)
         self.documents, self.text_format, self.batch_size = documents, text_format, batch_size
+        self.texts_cut = 0
 
     @classmethod
     def of(cls, setting: TeacherSetting) -> Self:
@@ -91,8 +98,14 @@ class CrossEncoderTeacher:
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         found = [self.text_format.document(document) for document in self.documents.take(rows)]
-        query = self._literally(cut_text(query)[0])
-        pairs = [(query, self._literally(cut_text(text)[0])) for text in found]
+        cut = [cut_text(text) for text in [query, *found]]
+        lost = [text for text, loses in cut if loses]
+        if lost and not self.texts_cut:
+            log.warning("the teacher reads only the first %d characters of %.60r; further texts are counted",
+                        len(lost[0]), lost[0])  # fmt: skip
+        self.texts_cut += len(lost)
+        query, *texts = (self._literally(text) for text, _ in cut)
+        pairs = [(query, text) for text in texts]
         raw: Any = self.model.predict(
             pairs, batch_size=self.batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
         )

@@ -126,3 +126,14 @@ def test_quickstart_on_a_full_disk(capsys, tmp_path, minilm, monkeypatch):
     assert str(tmp_path / "cache" / "apidocs") in line
     assert "BEIR_COCODR_CACHE" in line
     assert not (tmp_path / "out").exists()
+
+
+def test_quickstart_whose_models_do_not_fit(capsys, tmp_path, fast_minilm):
+    """What is read and what is planned fits, the first trained model does not; nothing of it is left."""
+    with pytest.raises(SystemExit) as status, limited_files(20_000_000):
+        main(["quickstart", "--fast", "--output", str(tmp_path / "out")])
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert status.value.code == 2
+    for words in (str(tmp_path / "out"), "complete models: none", "run the command again"):
+        assert words in line
+    assert not list(tmp_path.rglob("*.safetensors"))

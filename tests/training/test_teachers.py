@@ -110,10 +110,27 @@ def test_an_encoder_of_the_hub_is_no_cross_encoder_either(kind, request, beir_fo
     assert not list((tmp_path / "m").rglob("*.*"))
 
 
+def test_texts_that_a_cross_encoder_cannot_read_whole_are_counted(collection, tiny_bert, tmp_path, caplog):
+    """Cut before they are tokenised, which takes minutes for such texts; what loses no word is not counted."""
+    teacher = CrossEncoderTeacher(
+        save_cross_encoder(tmp_path / "one", tiny_bert, 1), collection.documents, TextFormat()
+    )
+    rows = np.array([0, 1])
+    teacher.score("q", "wing", rows)
+    assert teacher.texts_cut == 0
+    endless = "w" * 600_000  # a word without end
+    found = teacher.score("q", endless, rows)
+    assert teacher.texts_cut == 1
+    assert "teacher reads only" in caplog.text
+    np.testing.assert_allclose(found, teacher.score("q", endless + "w", rows))
+    assert teacher.texts_cut == 2
+
+
 def test_distillation_from_a_cross_encoder(beir_folder, tiny_mlm, tiny_bert, tmp_path):
     folder = save_cross_encoder(tmp_path / "one", tiny_bert, 1)
     record = distill(str(beir_folder), str(tiny_mlm), folder, tmp_path / "m", OPTIONS)
     assert record.teacher == folder
+    assert record.details["teacher_texts_cut"] == 0
     assert record.details["lists"] == {"drawn": 4, "of_one_document": 0, "all_tied": 0}
 
 
