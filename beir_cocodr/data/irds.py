@@ -76,6 +76,10 @@ class IrdsSource:
                     return "ir_datasets", identifier, str(_host().__version__)
         return _file_state(handler)
 
+    def splits(self) -> list[str]:
+        own = [str(self.split)] if self._has_qrels else []
+        return own or available_splits(self.dataset_id) or ([str(self._own_split)] if self._dataset.has_qrels() else [])
+
     def missing(self, report: Report, labels: Labels) -> None:
         if not self._dataset.has_docs():
             report(error("missing file", self.documents_file, "has no documents; choose an id that has them"))
@@ -155,7 +159,7 @@ class IrdsSource:
             reason = " ".join(f"{type(cause).__name__}: {cause}".split())
             message = (
                 f"ir_datasets cannot read its {part} after record {number} ({reason}); check the network "
-                "and IR_DATASETS_HOME, or give a local BEIR folder"
+                "and IR_DATASETS_HOME, or take what is here: a local folder, or apidocs/numpy, which needs no network"
             )
             checker.error("unreadable file", message, number or None)
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from beir_cocodr.data.defects import LineTally, Report, error, warning
+from beir_cocodr.data.defects import LineTally, Report, error, raise_errors, warning
+from beir_cocodr.errors import InputError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -285,6 +286,41 @@ def read_queries(path: Path, report: Report) -> Iterator[Query]:
         if query is not None:
             yield query
     checker.finish()
+
+
+def read_query_file(path: Path) -> dict[str, str]:
+    """Query ids and texts of a file that a person wrote: JSON lines (``.jsonl``), ``id<TAB>text`` (``.tsv``), or any
+    other text file with a query a line, whose ids are the numbers of the lines.
+
+    Raises:
+        InputError: it cannot be read, an id stands twice, or there is no query; names file and line.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file of queries")
+    found: dict[str, str] = {}
+    for line, id, text in _queries_of(path):
+        if id in found or not text.strip():
+            fault = f"query {id!r} stands there a second time" if id in found else f"query {id!r} has no text"
+            raise InputError(f"{path}:{line}: {fault}; correct the line")
+        found[id] = text
+    if not found:
+        raise InputError(f"{path} has no queries; write one a line")
+    return found
+
+
+def _queries_of(path: Path) -> Iterator[Query]:
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        yield from read_queries(path, raise_errors)
+        return
+    checker = RecordChecker(str(path), raise_errors)
+    for line, text in numbered_lines(path, raise_errors):
+        id, tab, own = text.partition("\t")
+        if not path.name.endswith((".tsv", ".tsv.gz")):
+            yield line, str(line), text
+        elif not tab:
+            raise InputError(f"{path}:{line}: no tab; write id<TAB>text")
+        elif (query := checker.query(line, id, own)) is not None:
+            yield query
 
 
 _GRADE_HEADERS = {"score", "relevance", "rel", "label", "grade"}

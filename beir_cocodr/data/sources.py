@@ -12,6 +12,9 @@ from beir_cocodr.data.defects import Report, error
 from beir_cocodr.data.readers import Document, Judgement, Query, read_documents, read_judgements, read_queries
 from beir_cocodr.io import file_state
 
+#: What a corpus alone is good for.
+WITHOUT_LABELS = "do what needs no labels: search, compare, adapt, fuse, pretrain"
+
 Labels = Literal["required", "optional", "none"]
 
 
@@ -40,6 +43,9 @@ class Source(Protocol):
 
         None where nothing outside the documents shows whether they have changed.
         """
+
+    def splits(self) -> list[str]:
+        """The splits that there are judgements of, sorted."""
 
     def missing(self, report: Report, labels: Labels) -> None:
         """Report the errors "missing file" and "missing split" for parts that must be there and are not."""
@@ -106,11 +112,14 @@ class FileSource:
         if labels != "required":
             return
         if self.folder is None:
-            message = "a lone corpus file has no queries or qrels; give a BEIR folder or an irds: id"
+            message = (
+                f"a lone corpus file has no queries or qrels; give a BEIR folder or an irds: id, or {WITHOUT_LABELS}"
+            )
             report(error("missing file", str(self.corpus), message))
             return
         if self.queries_file is None:
             message = "no such file; a BEIR folder with labels holds queries.jsonl or queries.jsonl.gz"
+            message += "" if self.splits() else f"; or {WITHOUT_LABELS}"
             report(error("missing file", str(self.folder / "queries.jsonl"), message))
         if self.judgements_file is None:
             message = f"no split {self.wanted_split!r} ({describe_splits(self.splits())})"

@@ -7,7 +7,7 @@ there is none. Masking for masked language modelling takes whole words.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -90,6 +90,16 @@ _IS_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
 _UNIT = regex.compile(rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|[^\s]", regex.VERSION1)
 
 
+def word_ranges(text: str) -> Iterator[tuple[int, int]]:
+    """Where the words of a text stand, as :func:`words` finds them: first character, and the one after the last."""
+    for run in _RUN.finditer(text):
+        start, end = run.span()
+        if end - start > 2 and _IS_UNSPACED.match(run.group()):
+            yield from ((i, i + 2) for i in range(start, end - 1))
+        else:
+            yield start, end
+
+
 def words(text: str) -> list[str]:
     """The words of a text, lowercased, in order, as often as they stand there.
 
@@ -103,39 +113,6 @@ def words(text: str) -> list[str]:
         else:
             found.append(run)
     return found
-
-
-class Analyzer:
-    """How BM25 reads a text: its terms, in order, as often as they stand there.
-
-    Args:
-        name: "english" takes out English stop words and stems by Porter's second algorithm (PyStemmer), "none" does
-            neither; words, stop words and stems are those of bm25s.
-
-    Attributes:
-        stop_words: what is left out.
-
-    Example:
-        >>> from beir_cocodr.data.text import Analyzer
-        >>> Analyzer("english")("Return the sorted arrays.")
-        ['return', 'sort', 'array']
-    """
-
-    def __init__(self, name: str) -> None:
-        import Stemmer  # not needed to read a collection, and neither is bm25s
-        from bm25s.tokenization import Tokenizer
-
-        english = name == "english"
-        host = Tokenizer(stopwords="english" if english else [], stemmer=None)
-        self.name, self.stop_words, self._split = name, frozenset(host.stopwords), host.splitter
-        self._stemmer = Stemmer.Stemmer("english") if english else None
-
-    def __call__(self, text: str) -> list[str]:
-        words = [word for word in self._split(text.lower()) if word not in self.stop_words]
-        return words if self._stemmer is None else list(self._stemmer.stemWords(words))
-
-    def __reduce__(self) -> tuple[type[Analyzer], tuple[str]]:
-        return Analyzer, (self.name,)
 
 
 def count_units(text: str) -> int:

@@ -19,7 +19,7 @@ from beir_cocodr.data.sources import Labels, Source
 __all__ = ["Defect", "summarize", "validate"]
 
 
-def validate(dataset: str | Path, split: str = "test", *, labels: Labels | None = None) -> list[Defect]:
+def validate(dataset: str | Path, split: str | None = None, *, labels: Labels | None = None) -> list[Defect]:
     """Report every defect of a collection, with file, line and id.
 
     Errors are exactly what stops `load_collection` with the same arguments: both read through the same readers.
@@ -28,8 +28,9 @@ def validate(dataset: str | Path, split: str = "test", *, labels: Labels | None 
 
     Args:
         dataset: as for `load_collection`.
-        split: the split whose judgements are read; without "required" labels it may be absent.
-        labels: as for `load_collection`; the default is "required", and "none" for a lone corpus file.
+        split: the split whose judgements are read; "test" where none is named.
+        labels: as for `load_collection`; the default is "required" where a split is named or there are judgements, and
+            "optional" for the rest: no labels are no defect.
 
     Raises:
         InputError: if there is no such collection at all.
@@ -39,8 +40,9 @@ def validate(dataset: str | Path, split: str = "test", *, labels: Labels | None 
         >>> validate("apidocs/numpy")
         []
     """
-    source = resolve_source(dataset, split)
-    labels = labels or ("none" if Path(dataset).is_file() else "required")
+    source = resolve_source(dataset, split or "test")
+    if labels is None:
+        labels = "optional" if split is None and not source.splits() else "required"
     defects: list[Defect] = []
     source.missing(defects.append, labels)
     corpus = _CorpusHashes(source, defects.append)

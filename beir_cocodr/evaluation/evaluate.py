@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.collection import Collection, check_labelled, load_collection
 from beir_cocodr.errors import InputError, check_count, check_names
 from beir_cocodr.evaluation.measures import (
     DEFAULT_MEASURES,
@@ -88,6 +88,7 @@ def evaluate(
     if top_k < needed:
         log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
     policy = identical_ids(dataset, policy)
+    check_labelled(dataset, split)
     collection = load_collection(dataset, split)
     judged = {query: collection.qrels[query] for query in spaced(collection.qrels, queries)}
     names = file_names(labels)

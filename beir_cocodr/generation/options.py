@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
 from beir_cocodr.data.text import WORDS, TextFormat
 from beir_cocodr.errors import SEED_MAX, InputError
-from beir_cocodr.models.spec import ANALYZERS, BM25_WEIGHT, FUSIONS, ModelSpec, check_options, option
+from beir_cocodr.models.spec import BM25_WEIGHT, FUSIONS, ModelSpec, check_options, option
 from beir_cocodr.records import Json
 
 #: What decides which of the generated queries stay; everything else decides what is generated.
@@ -72,9 +73,7 @@ class GenerationOptions:
         None, "Keep a query only if this model finds its document; named as for evaluate."
     )
     filter_top: int = option(1, "... among so many first documents.", min=1)
-    analyzer: str = option(
-        "english", "english (stop words out, stemmed) or none (neither).", "--bm25-analyzer", choices=ANALYZERS
-    )
+    analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(BM25_WEIGHT, "Of BM25, if that retriever is a fusion.", min=0, max=1000)
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from sentence_transformers.util import load_file_path
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.models.integrity import check_loaded, loading, local_folder, positions
+from beir_cocodr.models.spec import suggestion
 
 #: Where the hub's files lie: arguments of the host's functions that load them.
 PLACES = ("token", "cache_folder", "revision", "local_files_only")
@@ -233,7 +234,7 @@ def _reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
         HfApi(token=kwargs.get("token")).model_info(name, revision=kwargs.get("revision"), timeout=10)
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
-        raise InputError(f"model {name!r} is neither a folder here nor a model on the hub") from error
+        raise InputError(f"model {name!r} is neither a folder here nor a model on the hub{suggestion(name)}") from error
     except HfHubHTTPError:
         return kwargs  # the hub answers, if only with an error, which the hosts describe better
     except Exception:  # no network; which exception it is depends on the hub's HTTP library
@@ -266,7 +267,7 @@ def _bare_encoder(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(
             f"model {name!r} is neither a folder with a transformer nor a hub name that can be loaded now "
-            f"({first_line(error)})"
+            f"({first_line(error)}){suggestion(name) or '; give a folder, or minilm, which needs no hub'}"
         ) from error
     pooling = Pooling(transformer.get_embedding_dimension(), "cls")
     similarity = kwargs.pop("similarity_fn_name", None) or "dot"

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.util import load_file_path
 from torch import Tensor
 
-from beir_cocodr.data.text import Analyzer
+from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule

@@ -28,6 +28,7 @@ from beir_cocodr.data.text import check_vocabulary
 from beir_cocodr.disk import no_room
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import parse_json
+from beir_cocodr.models.spec import suggestion
 from beir_cocodr.provenance import RECORD_FILE, modules_of
 
 log = logging.getLogger(__name__)
@@ -288,7 +289,8 @@ def loading(
         except Exception as error:  # the hosts raise of everything, from AttributeError to pickle's
             if no_room(error) is not None:  # a download that does not fit is no fault of the model
                 raise
-            raise InputError(f"{noun} {name!r} cannot be loaded: {_reason(name, error)}; {task.way_out}") from error
+            hint = (suggestion(name) if task is ENCODER else "") or f"; {task.way_out}"
+            raise InputError(f"{noun} {name!r} cannot be loaded: {_reason(name, error)}{hint}") from error
         finally:
             reports.removeFilter(_no_table)
             PreTrainedModel.from_pretrained = original

@@ -5,6 +5,7 @@ Nothing here imports torch or the models, so that names are checked and the comm
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
 from beir_cocodr.errors import SEED_MAX, InputError, Limits, check_name
 
 if TYPE_CHECKING:
@@ -119,9 +121,6 @@ def check_device(device: str | None, models: Iterable[str] = ("",)) -> None:
         raise InputError(f"device {device!r} is not here; there are {', '.join(devices())}")
 
 
-#: How BM25 reads texts: without stop words and stemmed, or as they are.
-ANALYZERS = ("english", "none")
-
 #: Names that stand for weights that come in a package.
 ALIASES = ("minilm",)
 
@@ -216,6 +215,14 @@ class ModelSpec:
             raise InputError(f"{self.name!r}: {self.kind} needs our own BM25; name {self.kind}:{self.encoder}")
 
 
+def suggestion(name: str) -> str:
+    """The end of a message about a model that cannot be found: the name that is nearest to it, if one is near."""
+    encoder = name.partition(":")[2]
+    known = [*ALIASES, BM25, _LUCENE + BM25, *RETRIEVERS, *(f"{kind}:{encoder}" for kind in FUSIONS if encoder)]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close and close[0] != name else ""
+
+
 @dataclass(frozen=True)
 class EncoderOptions:
     """How a dense encoder is loaded; None leaves what the model says itself.
@@ -273,9 +280,7 @@ class SearchOptions:
     """
 
     encoder: EncoderOptions = EncoderOptions()
-    analyzer: str = option(
-        "english", "english (stop words out, stemmed) or none (neither).", "--bm25-analyzer", choices=ANALYZERS
-    )
+    analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(
         BM25_WEIGHT, "Of BM25 in hybrid:M and what rests on it, against 1 of M; 0 leaves BM25 out.", min=0, max=1000
     )
@@ -310,7 +315,7 @@ class FuseOptions:
             :data:`~beir_cocodr.models.hybrid_encoder.BY_LENGTH`.
         bytes_per_document: of the whole vector in fp16, 2 a number; None is the dense part and 1,024 numbers.
         lexical: of :data:`LEXICAL`; auto takes what agrees best with the exact fusion, on crops and given queries.
-        analyzer: of BM25, see :class:`~beir_cocodr.data.text.Analyzer`.
+        analyzer: of BM25, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
         sample: documents that the projection, the covariances and the agreement are taken from; frequencies and mean
             length are the whole corpus's.
         max_terms: of the vocabulary, the most frequent ones; the projection has as many rows.
@@ -330,9 +335,7 @@ class FuseOptions:
     lexical: str = option(
         "auto", "How BM25 is made dense: svd, hash, svd+hash, or what agrees best with the fusion.", choices=LEXICAL
     )
-    analyzer: str = option(
-        "english", "english (stop words out, stemmed) or none (neither).", "--bm25-analyzer", choices=ANALYZERS
-    )
+    analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     sample: int = option(50_000, "Documents that are looked at beside counting terms.", min=2)
     max_terms: int = option(131_072, "Terms of the vocabulary; rarer ones are left out, and counted.", min=1)
     probes: int = option(200, min=1)

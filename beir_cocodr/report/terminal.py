@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.markup import escape
 from rich.table import Table
 
+from beir_cocodr.data.analyzers import Snippet, one_line
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import Record
 
 if TYPE_CHECKING:
     from beir_cocodr.doctor import Surroundings
+    from beir_cocodr.retrieval.searcher import Hit
 
 R = TypeVar("R", bound=Record)
 
@@ -72,6 +75,20 @@ def print_training(record: TrainingRecord) -> None:
 
     if rank() == 0:
         print_json(record.to_json())
+
+
+def print_hits(hits: Iterable[Hit]) -> None:
+    """Print what was found, best first: rank, score, file or id and heading, and below it what matches.
+
+    Words that match are bold on a terminal, and stand between asterisks elsewhere.
+    """
+    marks = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("**", "**")
+    for hit in hits:
+        parts = "" if None in (hit.dense, hit.lexical) else f" (dense {hit.dense:.3f}, BM25 {hit.lexical:.3f})"
+        heading = "".join(f"  {one_line(part)}" for part in (hit.title, hit.section) if part)
+        print(f"{hit.rank:>3}  {hit.score:.3f}{parts}  {hit.place}{heading}")
+        print(f"     {Snippet(hit.snippet, hit.matches).marked(*marks)}")
+    sys.stdout.flush()
 
 
 _MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}

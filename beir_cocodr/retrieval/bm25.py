@@ -8,15 +8,13 @@ from typing import Any
 
 import bm25s
 import numpy as np
-import Stemmer
 from bm25s.tokenization import Tokenizer
 
+from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import ANALYZERS
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.ranking import Parts, Ranking
 
 
 class BM25:
@@ -25,8 +23,7 @@ class BM25:
     Args:
         documents: the corpus; its texts are streamed, its postings are held in memory.
         text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" takes out English stop words and stems by Porter's second algorithm (PyStemmer); "none" does
-            neither.
+        analyzer: how texts are read, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
         k1, b: as in Anserini's BEIR baselines, 0.9 and 0.4.
 
     Source: Robertson et al., 1994, in the variant of Lucene, as bm25s computes it.
@@ -51,12 +48,10 @@ class BM25:
         k1: float = 0.9,
         b: float = 0.4,
     ) -> None:
-        if analyzer not in ANALYZERS:
-            raise InputError(f"unknown BM25 analyzer {analyzer!r}; there are {' and '.join(ANALYZERS)}")
         self.documents, self.text_format = documents, text_format or TextFormat()
         self.analyzer, self.k1, self.b = analyzer, k1, b
-        english = {"stopwords": "english", "stemmer": Stemmer.Stemmer("english")}
-        self._tokenizer = Tokenizer(**english if analyzer == "english" else {"stopwords": [], "stemmer": None})
+        read = Analyzer(analyzer)
+        self._tokenizer = Tokenizer(splitter=read.split, stopwords=list(read.stop_words), stemmer=read.stemmer)
         self._empty: int | None = None
         self._index: Any = None
 
@@ -104,6 +99,10 @@ class BM25:
         found = map(self.scores, queries.values())
         matching = ((rows := np.flatnonzero(scores > 0), scores[rows]) for scores in found)
         return Ranking.of_best(queries, matching, self.documents.tie_ranks(), top_k)
+
+    def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
+        """All of a score is lexical."""
+        return Parts(lexical=scores)
 
     def describe(self) -> Json:
         return {

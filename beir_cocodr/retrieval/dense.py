@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.encode import encode_documents, identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
 from beir_cocodr.retrieval.store.store import SMOOTHING, Embeddings, EmbeddingStore, MemoryEmbeddings
@@ -201,6 +202,21 @@ class Dense:
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.search_embeddings(list(queries), self.encode_queries(list(queries.values())), top_k)
+
+    def parts(self, query: str, rows: np.ndarray, scores: np.ndarray, vectors: torch.Tensor | None = None) -> Parts:
+        """All of a score is dense, but for a hybrid encoder, whose vectors have BM25's part behind.
+
+        Args:
+            query: its text.
+            rows, scores: (k,) documents, and their scores for it.
+            vectors: (1, d) of the query, where it was moved.
+        """
+        head: Any = getattr(self.model, "head", None)
+        if not hasattr(head, "document_part"):
+            return Parts(dense=scores)
+        [vector], width = self.encode_queries([query]) if vectors is None else vectors, head.dimension
+        lexical = (self.embeddings.rows(rows)[:, width:] @ vector[width:]).numpy()
+        return Parts(scores - lexical, lexical)
 
     @cached_property
     def _truncated_documents(self) -> tuple[float, int]:

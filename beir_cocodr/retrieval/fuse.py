@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from sklearn.utils.extmath import randomized_svd
 
+from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text import Analyzer
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256
 from beir_cocodr.models.cocodr import COCODR

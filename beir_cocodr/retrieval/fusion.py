@@ -12,7 +12,7 @@ from beir_cocodr.models.spec import BM25_WEIGHT
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.ranking import Lexical, Ranking, best_rows, blocks
+from beir_cocodr.retrieval.ranking import Lexical, Parts, Ranking, best_rows, blocks
 from beir_cocodr.retrieval.store.store import Embeddings
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
@@ -68,8 +68,22 @@ class Hybrid(_Fusion):
 
     def fuse(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
         """(Q, N) float32 scores of queries, of which the encoder's are already there."""
-        lexical = z_normalize(np.stack([self.bm25.scores(text) for text in texts]))
+        lexical = z_normalize(self.lexical(texts, dense))
         return weighted_mean(z_normalize(dense), lexical, self.bm25_weight).astype(np.float32)
+
+    def lexical(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
+        """(Q, N) scores of BM25 for queries, of which the encoder's are already there."""
+        return np.stack([self.bm25.scores(text) for text in texts])
+
+    def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
+        """What the encoder and BM25 add to the weighted mean."""
+        dense, weight = self._dense_scores(self.dense.encode_queries([query])), self.bm25_weight
+        own, lexical = (z_normalize(part)[0, rows] for part in (dense, self.lexical([query], dense)))
+        return Parts(own / (1 + weight), weight * lexical / (1 + weight))
+
+    def _dense_scores(self, vectors: torch.Tensor) -> np.ndarray:
+        """(Q, N) scores of all documents for (Q, d) queries."""
+        return np.concatenate([(vectors @ chunk.T).numpy() for chunk in self.dense.embeddings.chunks()], axis=1)
 
     def rank(self, queries: dict[str, str], vectors: torch.Tensor, top_k: int) -> Ranking:
         """Rank for queries whose embeddings, (Q, d), are already there."""
@@ -78,7 +92,7 @@ class Hybrid(_Fusion):
         for ids, texts in blocks(queries, max(1, _BLOCK_ELEMENTS // size)):
             block = vectors[start : start + len(ids)]
             start += len(ids)
-            dense = np.concatenate([(block @ chunk.T).numpy() for chunk in self.dense.embeddings.chunks()], axis=1)
+            dense = self._dense_scores(block)
             if not np.isfinite(dense).all():
                 self.dense.search_embeddings(ids, block, 1)  # fails, naming the documents or queries
             fused = self.fuse(texts, dense)
@@ -121,14 +135,14 @@ class RM3(Hybrid):
         super().__init__(dense, bm25, bm25_weight)
         self.documents, self.terms, self.weight = documents, terms, weight
 
-    def fuse(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
-        first, ties = super().fuse(texts, dense), self.dense.documents.tie_ranks()
+    def lexical(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
+        scores = weighted_mean(z_normalize(dense), z_normalize(super().lexical(texts, dense)), self.bm25_weight)
+        first, ties = scores.astype(np.float32), self.dense.documents.tie_ranks()
         expanded = []
         for query, scores in zip(self.bm25.term_counts(texts), first, strict=True):
             rows = best_rows(scores, ties, self.documents)
             expanded.append(self.bm25.term_scores(self._expand(query, rows, scores[rows])))
-        lexical = z_normalize(np.stack(expanded))
-        return weighted_mean(z_normalize(dense), lexical, self.bm25_weight).astype(np.float32)
+        return np.stack(expanded)
 
     def _expand(self, query: Counter[int], rows: np.ndarray, scores: np.ndarray) -> dict[int, float]:
         """Weights of the terms of a query and of its best documents; nothing for a query of unknown terms."""
@@ -159,9 +173,18 @@ class ReciprocalRank(_Fusion):
     """
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        lists = [part.search(queries, _RRF_DEPTH).rows for part in (self.dense, self.bm25)]
+        lists = self._lists(queries)
         fused = (_reciprocal_ranks([row[row >= 0] for row in rows]) for rows in zip(*lists, strict=True))
         return Ranking.of_best(queries, fused, self.dense.documents.tie_ranks(), top_k)
+
+    def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
+        """What the place in each list adds; 0 where a document is not in it."""
+        found = [_reciprocal_ranks([part[0][part[0] >= 0]]) for part in self._lists({"": query})]
+        added = [dict(zip(part.tolist(), values.tolist(), strict=True)) for part, values in found]
+        return Parts(*(np.array([values.get(row, 0.0) for row in rows.tolist()]) for values in added))
+
+    def _lists(self, queries: dict[str, str]) -> list[np.ndarray]:
+        return [part.search(queries, _RRF_DEPTH).rows for part in (self.dense, self.bm25)]
 
     def describe(self) -> Json:
         sizes = {"constant": _RRF_CONSTANT, "depth": _RRF_DEPTH}
@@ -206,6 +229,10 @@ class Feedback(Hybrid):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.dense.search_embeddings(list(queries), self.move(queries), top_k)
 
+    def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
+        """All of a score is dense: BM25 moved the query, and adds nothing."""
+        return Parts(dense=scores)
+
     def describe(self) -> Json:
         sizes = {"weight": self.weight, "documents": self.documents, "bm25_weight": self.bm25_weight}
         return {"model": "hybrid feedback", **sizes, **_Fusion.describe(self)}
@@ -241,15 +268,22 @@ class HybridFeedback:
             self.bm25.prepare()
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        width, ids = self.model.head.dimension, list(queries)
+        return self.dense.search_embeddings(list(queries), self.move(queries), top_k)
+
+    def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
+        """Those of the moved query."""
+        return self.dense.parts(query, rows, scores, self.move({"": query}))
+
+    def move(self, queries: dict[str, str]) -> torch.Tensor:
+        """The moved queries, (Q, d), for the embeddings that are searched."""
+        width = self.model.head.dimension
         parts = self.model.encode_query_parts(list(queries.values()), self.dense.batch_size)
         best = self._best(queries, parts)  # (Q, documents), -1 where there are fewer
         found = self.dense.embeddings.rows(best.clip(min=0).ravel())[:, :width].reshape(*best.shape, width)
         there = torch.from_numpy(best >= 0)[..., None]
         mean = (found * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
         moved = torch.nn.functional.normalize(parts[:, :width] + self.weight * mean, dim=-1)
-        vectors = self.model.join(torch.cat([moved, parts[:, width:]], dim=-1))
-        return self.dense.search_embeddings(ids, self.dense.balanced(vectors), top_k)
+        return self.dense.balanced(self.model.join(torch.cat([moved, parts[:, width:]], dim=-1)))
 
     def _best(self, queries: dict[str, str], parts: torch.Tensor) -> np.ndarray:
         if self.bm25 is None:

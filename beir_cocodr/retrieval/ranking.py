@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -59,6 +59,16 @@ class Ranking:
             ][:depth]
             for query, scores, rows in zip(self.queries, self.scores, self.rows, strict=True)
         }
+
+
+class Parts(NamedTuple):
+    """What the scores of documents are the sums of: an encoder's part and BM25's, (k,) each; None where there is none.
+
+    A retriever that knows them has a method ``parts(query, rows, scores)``: of (k,) rows that it found for a query.
+    """
+
+    dense: np.ndarray | None = None
+    lexical: np.ndarray | None = None
 
 
 class Retriever(Protocol):

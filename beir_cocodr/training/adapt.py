@@ -399,7 +399,8 @@ def _check(
     """The target, once everything that can be checked before training is."""
     if "finetune" in stages and source is None:
         raise InputError(
-            "the stage finetune needs a labelled collection: name it with --source, or leave the stage out"
+            "the stage finetune needs a labelled collection: name it with --source (apidocs/numpy needs no network), "
+            "or leave the stage out"
         )
     check_count("samples", samples)
     parse_measures(measures)

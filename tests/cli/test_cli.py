@@ -165,6 +165,32 @@ def test_validate_lists_everything_and_says_2_only_for_errors(capsys, beir_folde
     assert {defect["severity"] for defect in json.loads(out)} == {"error", "warning"}
 
 
+def test_a_corpus_alone_is_no_defect_and_evaluate_points_to_compare(capsys, beir_folder, tmp_path):
+    (tmp_path / "corpus.jsonl").write_bytes((beir_folder / "corpus.jsonl").read_bytes())
+    for dataset in (str(tmp_path), str(tmp_path / "corpus.jsonl")):
+        status, out, _ = run(capsys, "validate", "--dataset", dataset)
+        assert (status, "0 errors" in out, "compare" in out) == (0, True, True)
+        status, out, _ = run(capsys, "validate", "--dataset", dataset, "--split", "test")
+        assert (status, "missing" in out) == (2, True)
+        for command in (["evaluate", "--model", "bm25"], ["finetune", "--model", "x"]):
+            status, _, err = run(capsys, *command, "--dataset", dataset, "--output", str(tmp_path / "o"))
+            assert (status, "compare" in err.splitlines()[-1]) == (2, True)
+    assert not (tmp_path / "o").exists()
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    status, out, _ = run(capsys, "validate", "--dataset", str(tmp_path))
+    assert (status, "choose one of: train" in out) == (2, True)  # labels that are there have to be whole
+    (tmp_path / "queries.jsonl").write_bytes((beir_folder / "queries.jsonl").read_bytes())
+    status, _, err = run(capsys, "evaluate", "--dataset", str(tmp_path), "--model", "bm25", "--output", str(tmp_path))
+    assert (status, "train" in err.splitlines()[-1]) == (2, True)
+
+
+def test_a_source_that_needs_no_network_is_named_where_there_is_none(capsys, tmp_path, beir_folder):
+    given = ["adapt", "--corpus", str(beir_folder), "--base", "minilm", "--output", str(tmp_path / "o")]
+    status, _, err = run(capsys, *given)
+    assert (status, "apidocs/" in err.splitlines()[-1]) == (2, True)
+
+
 @pytest.mark.parametrize("command", ["pretrain", "finetune", "adapt"])
 def test_show_config_prints_the_settings_in_force_and_trains_nothing(capsys, tmp_path, command):
     data = ["--corpus", "nowhere", "--base", "x"] if command == "adapt" else ["--dataset", "nowhere", "--model", "x"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import subprocess
@@ -68,6 +69,99 @@ def test_encode_and_search_from_the_command_line(capsys, caplog, beir_folder, ti
     status, out, _ = run(capsys, *arguments, "--split", "train", "--json", "--overwrite")
     report = json.loads(out)
     assert (report["split"], report["queries"], report["store"]["model"]["name"]) == ("train", 16, str(tiny_bert))
+
+
+def test_a_text_is_searched_for_without_store_or_output(capsys, beir_folder, tiny_cosine):
+    given = ["search", "--dataset", beir_folder, "--model", "bm25"]
+    status, out, _ = run(capsys, *given, "--top-k", 3, "supersonic", "wing")
+    assert status == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[::2]] == ["1", "2", "3"]
+    assert "**wing**" in lines[1]
+    status, out, _ = run(capsys, *given, "--top-k", 3, "supersonic wing", "--json")
+    found = json.loads(out)
+    assert [hit["id"] for hit in found["queries"][0]["hits"]] == [line.split()[2] for line in lines[::2]]
+    status, out, _ = run(capsys, *given, "qwertz")
+    assert (status, "nothing" in out) == (0, True)
+    fused = ["search", "--dataset", beir_folder, "--model", f"hybrid:{tiny_cosine}", "wing"]
+    status, out, _ = run(capsys, *fused)
+    assert (status, len(out.splitlines())) == (0, 20)
+    assert "BM25" in out
+
+
+def test_queries_come_from_a_file_or_the_standard_input(capsys, monkeypatch, beir_folder, tmp_path):
+    files = {
+        "a.txt": "wing\n\nlibrary index\n",
+        "a.tsv": "1\twing\n3\tlibrary index\n",
+        "a.jsonl": '{"_id": "1", "text": "wing"}\n{"_id": "3", "text": "library index"}\n',
+    }
+    given, shown = ["search", "--dataset", beir_folder, "--model", "bm25", "--json"], set()
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        status, out, _ = run(capsys, *given, "--queries", tmp_path / name)
+        assert status == 0
+        shown.add(out)
+    [same] = shown
+    assert [(found["id"], found["query"]) for found in json.loads(same)["queries"]] == [
+        ("1", "wing"),
+        ("3", "library index"),
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("wing\n\nlibrary index\n"))
+    status, out, _ = run(capsys, *given)
+    assert [found["hits"] for found in json.loads(out)["queries"]] == [
+        found["hits"] for found in json.loads(same)["queries"]
+    ]
+
+
+def test_a_store_says_which_model_searches_it_and_nothing_is_encoded(
+    capsys, monkeypatch, beir_folder, tiny_bert, tmp_path
+):
+    store = tmp_path / "store"
+    assert run(capsys, "encode", "--dataset", beir_folder, "--model", tiny_bert, "--output", store)[0] == 0
+    from beir_cocodr.retrieval.dense import Dense
+
+    monkeypatch.setattr(Dense, "encode_corpus", None)
+    status, out, _ = run(capsys, "search", "--dataset", beir_folder, "--store", store, "--json", "wing")
+    assert status == 0
+    assert json.loads(out)["model"] == str(tiny_bert)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--model", "bm25", " "], "empty"),
+        (["--model", "bm25", "--top-k", "0", "wing"], "top_k"),
+        (["--model", "bm25", "--split", "dev", "wing"], "--split"),
+        (["--model", "bm25", "--index", "flat", "--overwrite", "wing"], "--index, --overwrite"),
+        (["--model", "bm25", "--queries", "none.txt"], "none.txt"),
+        (["--model", "bm25", "--queries", "none.txt", "wing"], "one of them"),
+        (["--output", "r", "wing"], "--store"),
+        (["--output", "r", "--store", "s", "--bm25-analyzer", "none"], "BM25"),
+        (["--model", "minlm", "wing"], "did you mean minilm"),
+        (["--model", "bm25", "--bm25-analyzer", "klingon", "wing"], "klingon"),
+    ],
+)
+def test_bad_input_of_a_typed_query(capsys, monkeypatch, beir_folder, tmp_path, arguments, word):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, "search", "--dataset", beir_folder, *arguments)
+    assert (status, out) == (2, "")
+    assert word in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.tsv", "1 wing\n", "a.tsv:1"),
+        ("a.tsv", "1\twing\n1\tflow\n", "a.tsv:2"),
+        ("a.jsonl", '{"_id": "1"}\n', "a.jsonl:1"),
+        ("a.txt", "\n", "no queries"),
+    ],
+)
+def test_a_bad_file_of_queries_names_the_line(capsys, beir_folder, tmp_path, name, content, words):
+    (tmp_path / name).write_text(content)
+    given = ["search", "--dataset", beir_folder, "--model", "bm25", "--queries", tmp_path / name]
+    status, _, err = run(capsys, *given)
+    assert (status, words in err.splitlines()[-1]) == (2, True)
 
 
 def bad(data: Path, tmp_path: Path) -> dict[str, list[object]]:

@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import arrays
 
 from beir_cocodr import FuseOptions, HybridEncoder, fuse, load_collection, load_encoder
 from beir_cocodr.cli.__main__ import main
-from beir_cocodr.data.text import Analyzer
+from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.hybrid_encoder import BY_LENGTH, over_deviation
 from beir_cocodr.provenance import read_record

@@ -1,0 +1,163 @@
+"""A corpus and a model that answer typed queries: what a person searches with, by hand or on a page."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import weakref
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from beir_cocodr.data.analyzers import Analyzer, snippet
+from beir_cocodr.data.collection import load_collection, resolve_source
+from beir_cocodr.errors import InputError, check_count
+from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.records import Json
+from beir_cocodr.retrieval.ranking import Parts
+from beir_cocodr.retrieval.retrievers import Retrievers
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that was found.
+
+    Args:
+        rank: from 1.
+        id, title, text: of the document; of a folder of files, a passage and the title of its file.
+        score: the model's.
+        snippet: the part of the text that says most about the query, in one line.
+        matches: ranges in the snippet, first character and the one after the last, of words that match the query.
+        words: all that match in title and text, as they stand there, each once.
+        file: where the document stands in a folder of files; None elsewhere.
+        section: its heading there, if it has one.
+        dense, lexical: what the encoder's and BM25's part add to the score, where the model has them; their sum is the
+            score but for rounding.
+    """
+
+    rank: int
+    id: str
+    score: float
+    title: str
+    text: str
+    snippet: str
+    matches: tuple[tuple[int, int], ...]
+    words: tuple[str, ...]
+    file: str | None = None
+    section: str | None = None
+    dense: float | None = None
+    lexical: float | None = None
+
+    @property
+    def place(self) -> str:
+        """The file where there is one, else the id."""
+        return self.id if self.file is None else self.file
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+class Searcher:
+    """Searches a corpus with a model, which both stay loaded.
+
+    Args:
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; needs neither queries nor labels.
+        model: any model name, such as bm25, minilm, hybrid:minilm or the folder of a trained model.
+        options: see :class:`~beir_cocodr.models.spec.SearchOptions`; its analyzer also finds the words that match.
+        snippet_length: characters of a snippet, about.
+
+    Raises:
+        InputError: the collection or the model cannot be found or read, or a store is not the model's.
+
+    Example:
+        >>> from beir_cocodr import Searcher
+        >>> searcher = Searcher("apidocs/numpy", "bm25")
+        >>> for hit in searcher.search("return a sorted copy of an array", top_k=3):
+        ...     line = f"{hit.rank} {hit.score:.2f} {hit.id} {hit.snippet}"
+        >>> "sorted" in searcher.search("a sorted copy")[0].words
+        True
+    """
+
+    def __init__(
+        self,
+        dataset: str | Path,
+        model: str = "bm25",
+        options: SearchOptions = SearchOptions(),
+        snippet_length: int = 240,
+    ) -> None:
+        check_count("snippet_length", snippet_length)
+        check_device(options.encoder.device, [model])
+        self.dataset, self.model, self.options, self.snippet_length = str(dataset), model, options, snippet_length
+        self.analyzer = Analyzer(options.analyzer)
+        self.documents = load_collection(dataset, labels="none").documents
+        self._source = resolve_source(dataset, "test")
+        place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
+        self._retrievers = Retrievers(self.documents, Path(place.name), options)
+        weakref.finalize(self._retrievers, place.cleanup)  # searchers beside this one share them
+        self._retriever = self._retrievers.get(model)
+        self._retrievers.check_stores_used()
+
+    def beside(self, model: str) -> Searcher:
+        """A searcher with another model over the same corpus; they share BM25, encoders and embeddings."""
+        check_device(self.options.encoder.device, [model])
+        other = copy.copy(self)
+        other.model, other._retriever = model, self._retrievers.get(model)
+        return other
+
+    def prepare(self) -> None:
+        """Make what searching needs, an index or embeddings; the first search does it, too."""
+        self._retriever.prepare()
+
+    def search(self, query: str, top_k: int = 10) -> list[Hit]:
+        """The best documents for a query, best first; of BM25 those that share a term with it.
+
+        Raises:
+            InputError: an empty query, or ``top_k`` below 1.
+        """
+        return self.search_all({"query": query}, top_k)["query"]
+
+    def search_all(self, queries: Mapping[str, str], top_k: int = 10) -> dict[str, list[Hit]]:
+        """Query ids to what is found for their texts."""
+        check_count("top_k", top_k)
+        for id, text in queries.items():
+            if not text.strip():
+                raise InputError(f"query {id!r} is empty; give it words")
+        ranking = self._retriever.search(dict(queries), top_k)
+        found = zip(queries, queries.values(), ranking.rows, ranking.scores, strict=True)
+        return {id: self._hits(text, rows[rows >= 0], scores[rows >= 0]) for id, text, rows, scores in found}
+
+    def full_text(self, id: str) -> str:
+        """The text of a document; of a passage of a file, the texts of all passages of the file."""
+        if id not in self.documents:
+            raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
+        return self.documents[id]["text"]
+
+    def _hits(self, query: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+        if not len(rows):
+            return []
+        parts = getattr(self._retriever, "parts", None)
+        dense, lexical = Parts() if parts is None else parts(query, rows, scores)
+        terms = frozenset(self.analyzer(query))
+        hits = []
+        for place, document in enumerate(self.documents.take(rows)):
+            title, text = document["title"], document["text"]
+            shown = snippet(text or title, query, self.analyzer, self.snippet_length)
+            whole = f"{title}\n{text}"
+            words = dict.fromkeys(whole[start:end].lower() for start, end, _ in self.analyzer.matches(whole, terms))
+            hits.append(
+                Hit(
+                    rank=place + 1,
+                    id=document["_id"],
+                    score=float(scores[place]),
+                    title=title,
+                    text=text,
+                    snippet=shown.text,
+                    matches=shown.matches,
+                    words=tuple(words),
+                    dense=None if dense is None else float(dense[place]),
+                    lexical=None if lexical is None else float(lexical[place]),
+                )
+            )
+        return hits

@@ -1,0 +1,96 @@
+"""How languages are read, and which words of a text match a query; stems are PyStemmer's own."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import Stemmer
+from bm25s.stopwords import STOPWORDS_EN, STOPWORDS_GERMAN
+from bm25s.tokenization import Tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beir_cocodr.data.analyzers import ANALYZERS, STEMMED, UNSTEMMED, Analyzer, Language, snippet
+from beir_cocodr.data.text import word_ranges, words
+from beir_cocodr.errors import InputError
+
+
+def test_every_language_of_snowball_has_a_code_and_is_read():
+    assert set(STEMMED.values()) == set(Stemmer.algorithms()) - {"porter", "dutch_porter"}
+    for name in ANALYZERS:
+        assert Analyzer(name)("Wörter и слова")
+    assert pickle.loads(pickle.dumps(Analyzer("german"))).stop_words == frozenset(STOPWORDS_GERMAN)
+
+
+@given(st.text())
+def test_english_reads_as_bm25s_does(text):
+    host = Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
+    ids = host.tokenize([text], show_progress=False)[0]
+    back = {id: token for token, id in host.get_vocab_dict().items()}
+    assert Analyzer("english")(text) == [back[id] for id in ids if back[id]]
+    assert Analyzer("english").stop_words == frozenset(STOPWORDS_EN)
+
+
+def test_a_language_stems_by_snowball_and_leaves_its_stop_words_out():
+    stem = Stemmer.Stemmer("german").stemWord
+    assert Analyzer("german")("Die Häuser der Städte") == [stem("häuser"), stem("städte")]
+    assert Analyzer("words")("数据库 Häuser") == ["数据", "据库", "häuser"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "analyzer", "words"),
+    [
+        ("de", "de", "german", "Snowball"),
+        ("Polish", "pl", "polish", "no stop words"),
+        ("zh", "zh", "words", "pairs"),
+        ("korean", "ko", "korean", "no stemmer"),
+        ("sw", "sw", "words", "not stemmed"),
+    ],
+)
+def test_what_falls_back_is_described(name, code, analyzer, words):
+    language = Language.parse(name)
+    assert (language.code, language.analyzer) == (code, analyzer)
+    assert words in language.describe()
+
+
+def test_unknown_languages_and_analyzers_name_the_way_out():
+    with pytest.raises(InputError, match="did you mean german"):
+        Language.parse("germen")
+    with pytest.raises(InputError, match="ISO 639"):
+        Language.parse("klingon")
+    with pytest.raises(InputError, match=r"klingon.*german"):
+        Analyzer("klingon")
+    assert not set(STEMMED) & set(UNSTEMMED)
+
+
+@given(st.text(alphabet="ab 数据库,.ก"))
+def test_word_ranges_are_where_words_stand(text):
+    assert [text[start:end] for start, end in word_ranges(text)] == words(text)
+
+
+def test_a_snippet_is_the_part_with_most_of_the_query():
+    text = "filler " * 100 + "return a sorted copy\nof the array " + "filler " * 100 + "sorted"
+    shown = snippet(text, "sort an array", Analyzer("english"), 80)
+    assert [shown.text[start:end] for start, end in shown.matches] == ["sorted", "array"]
+    assert shown.text.startswith("… filler")
+    assert shown.text.endswith("filler …")
+    assert len(shown.text) <= 84
+    assert "[sorted] copy of the [array]" in shown.marked("[", "]")
+
+
+def test_a_snippet_without_matches_is_the_beginning_and_has_no_control_characters():
+    shown = snippet("\x1b[31mred\u202e text", "blue", Analyzer("english"))
+    assert (shown.text, shown.matches) == ("[31mred text", ())
+    assert snippet("", "blue", Analyzer("none")).text == ""
+
+
+@given(st.text(), st.text(), st.sampled_from(["english", "words", "none"]), st.integers(1, 50))
+def test_matches_of_any_text_are_words_of_the_query(text, query, name, length):
+    analyzer = Analyzer(name)
+    shown = snippet(text, query, analyzer, length)
+    previous = 0
+    for start, end in shown.matches:
+        assert previous <= start < end <= len(shown.text)
+        assert set(analyzer(shown.text[start:end])) & set(analyzer(query))
+        previous = end

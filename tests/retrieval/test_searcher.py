@@ -1,0 +1,86 @@
+"""Typed queries: what is found is what the retrievers find, and its parts add up to the score."""
+
+from __future__ import annotations
+
+import gc
+import json
+
+import numpy as np
+import pytest
+
+from beir_cocodr import Searcher
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.retrieval.retrievers import Retrievers
+
+QUERY = "supersonic wing in a turbulent flow"
+
+
+def test_hits_are_what_bm25_finds_and_name_the_words_that_match(beir_folder, tmp_path):
+    searcher = Searcher(beir_folder, "bm25")
+    hits = searcher.search(QUERY, top_k=5)
+    documents = load_collection(beir_folder).documents
+    ranking = Retrievers(documents, tmp_path).get("bm25").search({"q": QUERY}, 5)
+    assert [(hit.id, hit.score) for hit in hits] == ranking.results(documents)["q"]
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
+    for hit in hits:
+        assert (hit.title, hit.text) == (documents[hit.id]["title"], documents[hit.id]["text"])
+        assert hit.words
+        assert set(hit.words) <= {"supersonic", "wing", "turbulent", "flow"}
+        assert {hit.snippet[start:end] for start, end in hit.matches} <= set(hit.words)
+        assert (hit.dense, hit.lexical, hit.file, hit.place) == (None, hit.score, None, hit.id)
+    assert json.loads(json.dumps(hits[0].to_json()))["id"] == hits[0].id
+
+
+@pytest.mark.parametrize("kind", ["", "hybrid:", "rrf:", "rm3:", "feedback:"])
+def test_the_parts_of_a_score_add_up_to_it(beir_folder, tiny_cosine, kind):
+    hits = Searcher(beir_folder, f"{kind}{tiny_cosine}", SearchOptions(bm25_weight=0.7)).search(QUERY)
+    parts = np.array([[hit.dense or 0, hit.lexical or 0] for hit in hits])
+    np.testing.assert_allclose(parts.sum(axis=1), [hit.score for hit in hits], rtol=1e-4, atol=1e-5)
+    assert (parts[:, 1].any(), len(hits)) == (kind in ("hybrid:", "rrf:", "rm3:"), 10)
+
+
+def test_the_parts_of_a_hybrid_encoder_are_those_of_its_vector(beir_folder, tiny_cosine, tmp_path):
+    from beir_cocodr import fuse, load_encoder
+    from beir_cocodr.models.spec import FuseOptions
+
+    fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", FuseOptions(lexical="svd", bytes_per_document=128))
+    searcher, model = Searcher(beir_folder, str(tmp_path / "fused")), load_encoder(tmp_path / "fused")
+    [query] = model.encode_query([QUERY])
+    for hit in searcher.search(QUERY, 3):
+        [document] = model.encode_corpus([{"title": hit.title, "text": hit.text}])
+        assert hit.dense == pytest.approx(float(query[:32] @ document[:32]), rel=1e-3, abs=1e-3)
+        assert hit.lexical == pytest.approx(float(query[32:] @ document[32:]), rel=1e-3, abs=1e-3)
+    for hit in searcher.beside(f"feedback:{tmp_path / 'fused'}").search(QUERY, 3):
+        assert hit.dense + hit.lexical == pytest.approx(hit.score, rel=1e-3)
+
+
+def test_a_searcher_beside_another_shares_what_it_has_and_outlives_it(beir_folder, tiny_cosine):
+    searcher = Searcher(beir_folder, str(tiny_cosine))
+    expected = searcher.search(QUERY)
+    other = searcher.beside(f"hybrid:{tiny_cosine}")
+    assert other._retriever.dense is searcher._retriever
+    del searcher
+    gc.collect()
+    assert other.search(QUERY)
+    assert other.beside(str(tiny_cosine)).search(QUERY) == expected
+
+
+def test_bad_input(beir_folder):
+    searcher = Searcher(beir_folder)
+    assert searcher.search("zzz") == []
+    for query, depth, word in (("", 1, "empty"), (" \n", 1, "empty"), ("wing", 0, "top_k")):
+        with pytest.raises(InputError, match=word):
+            searcher.search(query, depth)
+    with pytest.raises(InputError, match="nowhere"):
+        Searcher("nowhere/at/all")
+    with pytest.raises(InputError, match="no document 'zzz'"):
+        searcher.full_text("zzz")
+    assert searcher.full_text("d3") == searcher.documents["d3"]["text"]
+
+
+@pytest.mark.parametrize(("name", "meant"), [("minlm", "minilm"), ("bm52", "bm25"), ("hybird:minilm", "hybrid:minilm")])
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(beir_folder, name, meant):
+    with pytest.raises(InputError, match=f"did you mean {meant}"):
+        Searcher(beir_folder, name)
