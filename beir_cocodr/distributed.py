@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
 from beir_cocodr.errors import InputError
@@ -46,6 +46,12 @@ def _distributed() -> bool:
 
 
 Result = TypeVar("Result")
+
+
+def gather(value: Result) -> list[Result]:
+    """What each process has, which must be picklable, in the order of their numbers."""
+    return [value] if world_size() == 1 else cast(list[Result], gather_object([value]))
+
 
 # The others wait while the first process mines a corpus; a dead process is noticed by torchrun, not by this.
 _PATIENCE = timedelta(days=7)

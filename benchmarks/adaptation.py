@@ -1,9 +1,11 @@
 """What can be had without labels: dense, BM25, their fusions, feedback, and one vector in place of two.
 
 Every method searches labelled collections with the same dense encoder at its own length; the labels judge and nothing
-else. Stores of the dense encoder are kept in ``--work``, where an interrupted run goes on. Run as:
+else. Then the same on top of training: MiniLM fine-tuned on a labelled source, over seeds, of which the first is judged
+everywhere and in every method. Stores, trained models and what was measured of each collection are kept in --work,
+where an interrupted run goes on. Processor time is that of one thread. Run as:
 
-    python benchmarks/adaptation.py --work DIR COLLECTION ...
+    OMP_NUM_THREADS=1 python benchmarks/adaptation.py --work DIR --prose FOLDER ... --domains apidocs/scipy ...
 """
 
 from __future__ import annotations
@@ -19,38 +21,51 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from machine import machine
 
-from beir_cocodr import FuseOptions, SearchOptions, fuse, load_collection
-from beir_cocodr.data.collection import Collection
+from beir_cocodr import FuseOptions, HybridEncoder, finetune, load_collection
 from beir_cocodr.evaluation.measures import compare, parse_measures, score_queries
-from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.models.spec import EncoderOptions, SmoothOptions
-from beir_cocodr.provenance import TrainingRecord, read_record
+from beir_cocodr.io import write_text
+from beir_cocodr.models.hybrid_encoder import HybridHead
+from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
+from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.fusion import HybridFeedback
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.fuse import HASHED_WEIGHT, LEXICAL_NUMBERS, Candidate, Fit, count_terms, smallest_as_good
+from beir_cocodr.retrieval.fusion import RM3, Feedback, Hybrid, HybridFeedback
 from beir_cocodr.retrieval.ranking import Retriever
-from beir_cocodr.retrieval.retrievers import Retrievers
-from beir_cocodr.retrieval.store.encode import encode
-from beir_cocodr.retrieval.store.passes import pass_over
+from beir_cocodr.retrieval.store.encode import collection_queries, encode
+from beir_cocodr.retrieval.store.passes import add_lexical, smooth
+from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.training.options import FinetuneOptions
 
+RESULTS = Path(__file__).parent / "results" / "adaptation.json"
+START, END = "<!-- adaptation table -->", "<!-- end of adaptation -->"
 MEASURES = parse_measures("nDCG@10 R@100")
+NDCG, RECALL = map(str, MEASURES)
 TOP = 100
 
-#: Name to how a hybrid encoder is fitted, beside its default.
-KINDS: dict[str, dict[str, Any]] = {
-    "auto": {},
-    "svd 256": {"lexical": "svd", "numbers": 256},
-    "svd 512": {"lexical": "svd", "numbers": 512},
-    "svd 1024": {"lexical": "svd", "numbers": 1024},
-    "hash 1024": {"lexical": "hash", "numbers": 1024},
-    "svd+hash 1024": {"lexical": "svd+hash", "numbers": 1024},
-    "svd 1024, w 0.3": {"lexical": "svd", "numbers": 1024, "bm25_weight": 0.3},
-    "svd 1024, w by length": {"lexical": "svd", "numbers": 1024, "weight_by_length": True},
+#: Training on top: a short one, as of the quickstart.
+SOURCE = "apidocs/stdlib+pandas+torch"
+TRAINING = FinetuneOptions(max_steps=20, batch_size=16, negatives=0)
+
+#: Ways to make BM25 dense, beside what is chosen; of a corpus with fewer dimensions, truncated SVD with all of them.
+KINDS = {
+    "svd 256": Candidate(256, 0),
+    "svd 512": Candidate(512, 0),
+    "svd 1024": Candidate(1024, 0),
+    "hash 1024": Candidate(0, 1024),
+    "svd 512 + hash 512, 1": Candidate(512, 512),
+    "svd 512 + hash 512": Candidate(512, 512, HASHED_WEIGHT),
+    "svd 768 + hash 256": Candidate(768, 256, HASHED_WEIGHT),
 }
+
+#: What is measured of the seeds after the first.
+FEW = ("dense", "fusion, w 0.5", "feedback", "hybrid auto", "hybrid auto, smoothed")
 
 
 class Study:
@@ -58,149 +73,278 @@ class Study:
 
     Args:
         name: of the collection.
-        encoder: name or folder of the dense encoder.
-        work: folder of stores.
+        model: name or folder of the dense encoder.
+        dense: folder of its store.
         scratch: folder of everything else.
+        few: measure only :data:`FEW`.
     """
 
-    def __init__(self, name: str, encoder: str, work: Path, scratch: Path) -> None:
-        self.collection: Collection = load_collection(name, "test")
-        self.name, self.encoder, self.scratch = name, encoder, scratch
-        label = f"{Path(name).name if Path(name).exists() else name.replace('/', '-')}"
-        self.dense = work / label / "dense"
-        encode(name, encoder, self.dense)
-        self.width = EmbeddingStore.open(self.dense).dimensions
-        self.scores: dict[str, dict[str, np.ndarray]] = {}
+    def __init__(self, name: str, model: str, dense: Path, scratch: Path, few: bool) -> None:
+        self.collection = load_collection(name, "test")
+        self.documents = self.collection.documents
+        self.name, self.model, self.store, self.scratch, self.few = name, model, dense, scratch, few
+        self.judged = {query: self.collection.queries[query] for query in self.collection.qrels}
+        self.encoder = load_encoder(model)
+        self.width = int(self.encoder.get_embedding_dimension() or 0)
+        self.dense = Dense(self.encoder, self.documents, scratch, given=EmbeddingStore.open(dense))
+        self.queries = self.dense.encode_queries(list(self.judged.values()))
+        self.known = dict(zip(self.judged.values(), self.queries, strict=True))
+        self.bm25 = BM25(self.documents)
         self.rows: dict[str, dict[str, Any]] = {}
-        self.bm25 = BM25(self.collection.documents)
+        self.scores: dict[str, np.ndarray] = {}
 
-    def run(self) -> None:
-        plain = SearchOptions(stores=(self.dense,))
+    def run(self) -> dict[str, Any]:
         base = 2 * self.width
-        self.measure("dense", self.get(self.encoder, plain), base)
-        self.measure("bm25", self.bm25, None)
+        self.measure("dense", self.dense, self.dense, base)
+        self.measure("bm25", self.bm25, self.dense, None)
         for weight in (1.0, 0.5):
-            options = SearchOptions(stores=(self.dense,), bm25_weight=weight)
-            self.measure(f"fusion, w {weight:g}", self.get(f"hybrid:{self.encoder}", options), base)
-        self.measure("RM3 fusion", self.get(f"rm3:{self.encoder}", plain), base)
-        self.measure("feedback", self.get(f"feedback:{self.encoder}", plain), base)
-        for label, settings in KINDS.items():
-            self.hybrid(label, dict(settings))
+            self.measure(f"fusion, w {weight:g}", Hybrid(self.dense, self.bm25, weight), self.dense, base)
+        self.measure("RM3 fusion", RM3(self.dense, self.bm25), self.dense, base)
+        self.measure("feedback", Feedback(self.dense, self.bm25), self.dense, base)
+        self.hybrids()
+        return {
+            "documents": len(self.documents),
+            "queries": len(self.judged),
+            "methods": self.rows,
+            "per_query": {label: found.round(4).tolist() for label, found in self.scores.items()},
+        }
 
-    def hybrid(self, label: str, settings: dict[str, Any]) -> None:
-        """A hybrid encoder, alone; the 1,024 components and what is chosen also rounded, smoothed and with feedback."""
-        numbers = settings.pop("numbers", None)
-        size = None if numbers is None else 2 * (self.width + numbers)
+    def hybrids(self) -> None:
+        """One fit for all kinds; what is chosen is also rounded, smoothed, with feedback and with other weights."""
+        options, began = FuseOptions(), time.process_time()
+        counts = count_terms(self.documents, self.encoder.text_format, options)
+        fit = Fit(self.encoder, self.documents, counts, options, [self.store])
+        rank = min(fit.weights.shape)
+        kinds = {
+            label: one if one.components < rank else Candidate(rank, 0)
+            for label, one in ({} if self.few else KINDS).items()
+        }
+        allowed = fit.candidates(LEXICAL_NUMBERS)
+        tried = fit.agreements(list(dict.fromkeys([*allowed, *kinds.values()])), collection_queries(self.name))
+        found = dict(zip(dict.fromkeys([*allowed, *kinds.values()]), tried, strict=True))
+        chosen = smallest_as_good([found[one] for one in allowed])
+        head = fit.head(chosen)
+        seconds = time.process_time() - began
+        self.hybrid = HybridEncoder(model_source(self.model), head=head)
+        self.thorough(head, chosen, {"seconds_to_fit": round(seconds, 1), "kind": chosen.kind})
+        for label, one in kinds.items():
+            self.alone(f"hybrid {label}", fit.head(one), {"numbers": one.numbers, "agreement": found[one].agreement})
+
+    def thorough(self, head: HybridHead, chosen: Candidate, details: dict[str, Any]) -> None:
+        details |= {"numbers": chosen.numbers, "agreement": chosen.agreement}
+        alone, store = self.alone("hybrid auto", head, details)
+        size = self.rows["hybrid auto"]["bytes_per_document"]
+        if not self.few:
+            for label, attributes in (("w 0.3", {"bm25_weight": 0.3}), ("w by length", {"weight_by_length": True})):
+                for name, value in attributes.items():
+                    before = getattr(head, name)
+                    setattr(head, name, value)
+                    self.measure(f"hybrid auto, {label}", alone, alone, size)
+                    setattr(head, name, before)
+            for precision, rounded in self.rounded(store):
+                given = Dense(self.hybrid, self.documents, self.scratch, given=rounded)
+                packed = bytes_per_vector(rounded.dimensions, rounded.record.precision)
+                self.measure(f"hybrid auto, {precision}", given, given, packed)
+            self.measure("hybrid auto, own feedback", HybridFeedback(alone), alone, size)
+            self.measure("hybrid auto, exact feedback", HybridFeedback(alone, self.bm25), alone, size)
+        smoothed = smooth(store.folder, self.hybrid, self.scratch / "smoothed")
+        given = Dense(self.hybrid, self.documents, self.scratch, given=smoothed)
+        self.measure("hybrid auto, smoothed", given, given, size)
+        if not self.few:
+            self.measure("hybrid auto, smoothed, own feedback", HybridFeedback(given), given, size)
+            self.measure("hybrid auto, smoothed, exact feedback", HybridFeedback(given, self.bm25), given, size)
+
+    def alone(self, label: str, head: HybridHead, details: dict[str, Any]) -> tuple[Dense, EmbeddingStore]:
+        """A hybrid encoder with this head, over a store of its own."""
+        self.hybrid[-1] = head
+        fused = TrainingRecord("fuse", base_sha256=fingerprint(self.encoder)["weights"])
         folder = self.scratch / label
-        record = fuse(
-            self.name, self.encoder, folder, FuseOptions(bytes_per_document=size, **settings), stores=[self.dense]
-        )
-        stores = {"": self.scratch / f"{label}.store"}
-        pass_over(self.name, str(folder), stores[""], self.dense, None, SmoothOptions(), EncoderOptions())
-        thorough = label in ("auto", "svd 1024", "svd 1024, w 0.3")
-        if thorough:
-            stores[", smoothed"] = self.scratch / f"{label}.smooth"
-            pass_over(self.name, str(folder), stores[", smoothed"], None, stores[""], SmoothOptions(), EncoderOptions())
-        if label == "auto":
-            stores |= dict(self.rounded(label, stores[""]))
-        for name, store in stores.items():
-            precision = EmbeddingStore.open(store).record.precision
-            packed = bytes_per_vector(
-                EmbeddingStore.open(store).dimensions, "fp16" if precision == "fp32" else precision
-            )
-            options = SearchOptions(stores=(store,))
-            alone = self.get(str(folder), options)
-            self.measure(f"hybrid {label}{name}", alone, packed, record)
-            if thorough and not name.startswith(", in"):
-                self.measure(f"hybrid {label}{name}, own feedback", self.get(f"feedback:{folder}", options), packed)
-                self.measure(f"hybrid {label}{name}, exact feedback", HybridFeedback(alone, self.bm25), packed)
+        store = add_lexical(self.store, self.hybrid, fused, self.model, self.documents, folder)
+        dense = Dense(self.hybrid, self.documents, self.scratch, given=store)
+        self.measure(label, dense, dense, bytes_per_vector(store.dimensions, "fp16"), details)
+        return dense, store
 
-    def rounded(self, label: str, store: Path) -> Iterator[tuple[str, Path]]:
+    def rounded(self, store: EmbeddingStore) -> Iterator[tuple[str, EmbeddingStore]]:
         """The same vectors in fp16 and int8."""
         for precision in ("fp16", "int8"):
-            folder = self.scratch / f"{label}.{precision}"
-            dense = self.scratch / f"dense.{precision}"
-            given, documents = EmbeddingStore.open(store), self.collection.documents
-            identity = given.record.identity | {"precision": precision}
-            record = type(given.record)(identity, given.record.model, len(documents), given.dimensions)
-            written = EmbeddingStore(folder, record)
-            folder.mkdir()
+            identity = store.record.identity | {"precision": precision}
+            record = type(store.record)(identity, store.record.model, len(self.documents), store.dimensions)
+            written = EmbeddingStore(self.scratch / precision, record)
+            written.folder.mkdir()
             written.write_record()
-            written.table.write(documents)
-            for number, shard in enumerate(given.shards):
-                written.write(number, shard.read().numpy(), documents)
-            assert not dense.exists()
-            yield f", in {precision}", folder
+            store.table.copy_to(written.folder)
+            for number, shard in enumerate(store.shards):
+                written.write(number, shard.read().numpy(), self.documents)
+            yield precision, EmbeddingStore.open(written.folder)
 
-    def get(self, name: str, options: SearchOptions) -> Any:
-        return Retrievers(self.collection.documents, self.scratch, options).get(name)
-
-    def measure(self, label: str, retriever: Retriever, size: int | None, record: TrainingRecord | None = None) -> None:
-        judged = {query: self.collection.queries[query] for query in self.collection.qrels}
+    def measure(
+        self, label: str, retriever: Retriever, dense: Dense, size: int | None, details: dict[str, Any] | None = None
+    ) -> None:
+        """Search, and judge. The dense parts of queries are encoded once, but for the few that the clock is held to."""
+        if self.few and label not in FEW:
+            return
         retriever.prepare()
-        retriever.search(dict(list(judged.items())[:2]), TOP)  # what is made at first is made
-        began = time.perf_counter()
-        ranking = retriever.search(judged, TOP)
-        seconds = time.perf_counter() - began
-        found = ranking.results(self.collection.documents)
-        self.scores[label] = score_queries(MEASURES, self.collection.qrels, found)
-        row: dict[str, Any] = {name: round(float(values.mean()), 4) for name, values in self.scores[label].items()}
-        row |= {"bytes_per_document": size, "query_ms": round(1000 * seconds / len(judged), 2)}
-        if record is not None:
-            row |= {"seconds_to_fit": record.seconds, **{name: record.details[name] for name in ("kind", "agreement")}}
-            row["candidates"] = record.details["candidates"]
+        dense.known_queries.clear()
+        few = dict(list(self.judged.items())[:16])
+        retriever.search(dict(list(few.items())[:1]), TOP)  # what is made at first is made
+        dense.known_queries.clear()
+        began = time.process_time()
+        retriever.search(few, TOP)
+        seconds = time.process_time() - began
+        dense.known_queries = dict(self.known)
+        if isinstance(dense.model, HybridEncoder):
+            head, texts = dense.model.head, list(self.known)
+            given = {"sentence_embedding": torch.stack(list(self.known.values())), **head.features(texts, "query")}
+            dense.known_queries = dict(zip(texts, head(given, "query")["sentence_embedding"], strict=True))
+        ranking = retriever.search(self.judged, TOP)
+        scores = score_queries(MEASURES, self.collection.qrels, ranking.results(self.documents))
+        self.scores[label] = scores[NDCG]
+        row = {name: round(float(values.mean()), 4) for name, values in scores.items()}
+        row |= {"bytes_per_document": size, "query_ms": round(1000 * seconds / len(few), 2), **(details or {})}
         self.rows[label] = row
-        print(f"{self.name:40} {label:45} {json.dumps(row)[:110]}", flush=True)
+        print(f"{Path(self.name).name:12} {Path(self.model).name:10} {label:40} {json.dumps(row)[:120]}", flush=True)
 
-    def result(self) -> dict[str, Any]:
-        first = str(MEASURES[0])
-        pairs = {
-            "against dense": [("dense", label) for label in self.scores if label != "dense"],
+
+def cell(work: Path, label: str, model: str, name: str, few: bool) -> dict[str, Any]:
+    """What was measured of one encoder on one collection, now or before."""
+    path = work / "cells" / f"{label}.{Path(name).name}.json"
+    if not path.is_file():
+        store = work / "stores" / label / Path(name).name
+        encode(name, model, store, EncodeOptions(backend="fp32" if label == "base" else "bf16"))
+        with tempfile.TemporaryDirectory(dir=work) as scratch:
+            began = time.process_time()
+            found = Study(name, model, store, Path(scratch), few).run()
+            found["processor_seconds"] = round(time.process_time() - began, 1)
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, json.dumps(found))
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def summarize(cells: dict[str, dict[str, dict[str, Any]]], prose: list[str]) -> dict[str, Any]:
+    """Means over collections, paired tests of each collection, and whether the aims are met.
+
+    Args:
+        cells: encoder to collection to what was measured.
+        prose: those collections that the aims are stated for.
+    """
+    base, first, *others = cells.values()
+    tests = {}
+    for name, found in base.items():
+        scores = {label: np.array(values) for label, values in found["per_query"].items()}
+        families = {
+            "against dense": [("dense", label) for label in scores if label != "dense"],
             "against the exact fusion, w 0.5": [
-                ("fusion, w 0.5", label) for label in self.scores if label.startswith("hybrid")
+                ("fusion, w 0.5", label) for label in scores if label.startswith("hybrid auto")
             ],
         }
-        scores = {label: {first: found[first]} for label, found in self.scores.items()}
-        return {
-            "documents": len(self.collection.documents),
-            "queries": len(self.collection.qrels),
-            "methods": self.rows,
-            "tests": [asdict(test) for test in compare(scores, pairs)],
-            "per_query": {
-                label: [round(float(value), 4) for value in found[first]] for label, found in self.scores.items()
-            },
+        for label in FEW:
+            seeds = [run[name]["per_query"][label] for run in (first, *others) if name in run]
+            scores[f"{label}, trained"] = np.mean(seeds, axis=0)
+        families["trained against untrained"] = [(label, f"{label}, trained") for label in FEW]
+        found_tests = compare({label: {NDCG: values} for label, values in scores.items()}, families)
+        tests[name] = [asdict(test) for test in found_tests]
+    everywhere = [name for name in base if all(name in run for run in (first, *others))]
+    means = {}
+    for encoder, run in {"base": base, "trained": first}.items():
+        labels = next(iter(run.values()))["methods"]
+        means[encoder] = {
+            label: {
+                measure: round(float(np.mean([found["methods"][label][measure] for found in run.values()])), 4)
+                for measure in (NDCG, RECALL)
+            }
+            for label in labels
         }
+    mean = {
+        label: float(np.mean([base[name]["methods"][label][NDCG] for name in prose]))
+        for label in ("dense", "hybrid auto")
+    }
+    gaps = {
+        name: round(found["methods"]["hybrid auto"][NDCG] - found["methods"]["fusion, w 0.5"][NDCG], 4)
+        for name, found in base.items()
+    }
+    return {
+        "means": means,
+        "seeds": {
+            "collections": everywhere,
+            "untrained": {
+                label: round(float(np.mean([base[n]["methods"][label][NDCG] for n in everywhere])), 4) for label in FEW
+            },
+            **{
+                label: [
+                    round(float(np.mean([run[n]["methods"][label][NDCG] for n in everywhere])), 4)
+                    for run in (first, *others)
+                ]
+                for label in FEW
+            },
+        },
+        "aims": {
+            "hybrid over dense on prose": round(mean["hybrid auto"] / mean["dense"] - 1, 4),
+            "hybrid less exact fusion": gaps,
+        },
+        "tests": tests,
+    }
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """The README's table."""
+    base, first = content["encoders"]["base"], content["encoders"][content["first"]]
+    names = list(base)
+    lines = [
+        f"| method | {' | '.join(names)} | mean | R@100 | bytes | ms | mean, fine-tuned |",
+        f"| --- |{' --- |' * (len(names) + 5)}",
+    ]
+    for label in content["means"]["base"]:
+        rows = [base[name]["methods"][label] for name in names]
+        sizes = [row["bytes_per_document"] for row in rows]
+        size = "" if sizes[0] is None else f"{max(sizes):,}"
+        trained = content["means"]["trained"].get(label)
+        cells = [f"{row[NDCG]:.3f}" for row in rows]
+        cells += [f"{content['means']['base'][label][measure]:.3f}" for measure in (NDCG, RECALL)]
+        cells += [size, f"{np.mean([row['query_ms'] for row in rows]):.0f}", f"{trained[NDCG]:.3f}" if trained else ""]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    assert first
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("collections", nargs="+", help="Labelled collections.")
-    parser.add_argument("--model", default="minilm", help="The dense encoder.")
-    parser.add_argument("--work", type=Path, required=True, help="Folder that keeps stores.")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "adaptation.json")
+    parser.add_argument("--prose", nargs="+", required=True, help="Labelled collections that the aims are stated for.")
+    parser.add_argument("--domains", nargs="+", default=["apidocs/numpy", "apidocs/sklearn", "apidocs/scipy"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97], help="Of the training on top.")
+    parser.add_argument("--skip", nargs="*", default=["npl", "scipy"], help="Not judged for seeds after the first.")
+    parser.add_argument("--work", type=Path, required=True, help="Folder that keeps stores, models and measurements.")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    load_encoder(given.model)
-    found: dict[str, Any] = {}
-    content: dict[str, Any] = {
+    names = [*given.prose, *given.domains]
+    cells = {"base": {Path(name).name: cell(given.work, "base", "minilm", name, False) for name in names}}
+    for seed in given.seeds:
+        label = f"seed-{seed}"
+        folder = given.work / "trained" / label
+        finetune(SOURCE, "minilm", folder, TRAINING.with_overrides(seed=seed), resume=True)
+        first = seed == given.seeds[0]
+        chosen = [name for name in names if first or Path(name).name not in given.skip]
+        cells[label] = {Path(name).name: cell(given.work, label, str(folder), name, not first) for name in chosen}
+    summary = summarize(cells, [Path(name).name for name in given.prose])
+    for run in cells.values():
+        for found in run.values():
+            del found["per_query"]
+    content = {
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine(),
+        "machine": machine() | {"threads": torch.get_num_threads()},
         "versions": versions(),
-        "model": given.model,
-        "trained": read_record(given.model) is not None,
-        "collections": found,
+        "model": "minilm",
+        "source": SOURCE,
+        "training": asdict(TRAINING),
+        "seeds": given.seeds,
+        "first": f"seed-{given.seeds[0]}",
+        "encoders": cells,
+        **{name: value for name, value in summary.items() if name != "seeds"},
+        "over_seeds": summary["seeds"],
     }
-    for name in given.collections:
-        with tempfile.TemporaryDirectory() as scratch:
-            study = Study(name, given.model, given.work, Path(scratch))
-            study.run()
-            found[Path(name).name if Path(name).exists() else name] = study.result()
-        labels = [label for label in study.rows if all(label in one["methods"] for one in found.values())]
-        content["means"] = {
-            label: round(float(np.mean([one["methods"][label][str(MEASURES[0])] for one in found.values()])), 4)
-            for label in labels
-        }
-        given.output.write_text(json.dumps(content, indent=1) + "\n")
-    print(json.dumps(content["means"], indent=1))
+    write_text(given.output, json.dumps(content, indent=1) + "\n")
+    print(markdown(content))
+    print(json.dumps(summary["aims"] | {"seeds": summary["seeds"]}, indent=1))
 
 
 if __name__ == "__main__":

@@ -89,6 +89,8 @@ def encode(
         f"{report['shards']} shards, {size(report['bytes'])}; {report['documents_encoded']} encoded "
         f"now, in {report['encoding_seconds']:.1f} seconds{_describe_ray(report.get('ray'))}"
     )
+    if "refit" in report:
+        print(report["refit"]["line"])
 
 
 @options.takes(

@@ -108,11 +108,13 @@ def fuse(
     as_json: options.Json = False,
 ) -> None:
     """Fuse an encoder with BM25 over a corpus: an encoder whose dot product is their fusion. Takes no labels."""
+    from beir_cocodr.distributed import rank
     from beir_cocodr.report.evaluation_tables import fusion_table
     from beir_cocodr.retrieval.fuse import fuse as run
 
     record = run(dataset, model, output, settings, encoder, store or (), resume)
-    print_record(record, as_json, lambda record: [fusion_table(record)])
+    if rank() == 0:
+        print_record(record, as_json, lambda record: [fusion_table(record)])
 
 
 @options.gives("shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed")

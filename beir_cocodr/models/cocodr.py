@@ -227,6 +227,56 @@ class COCODR(SentenceTransformer):
         (Path(path) / _FORMAT_FILE).write_text(json.dumps({_FORMAT_KEY: self.title_separator}) + "\n")
 
 
+class TwoSidedEncoder(COCODR):
+    """An encoder that has vectors of different kinds for queries and documents, every number of which counts.
+
+    Attributes:
+        kind: what it is, for messages.
+    """
+
+    kind = "this encoder"
+
+    def __init__(self, model_name_or_path: str | Path | None = None, **kwargs: Any) -> None:
+        similarity = kwargs.pop("similarity_fn_name", None)
+        if getattr(similarity, "value", similarity) not in (None, "dot"):
+            raise InputError(f"{self.kind} compares whole vectors by dot product, not by {similarity}")
+        self._check_whole(truncate_dim=kwargs.get("truncate_dim") is not None)
+        super().__init__(model_name_or_path, **kwargs)
+
+    # The host's overloads describe models with one kind of vector.
+    def encode(  # type: ignore[override]
+        self,
+        inputs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        *,
+        task: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: str | None = "float32",
+        **kwargs: Any,
+    ) -> Any:
+        """What ``encode_query`` and ``encode_document`` call; an InputError without a task, or with what would change
+        the vectors.
+        """
+        if task not in ("query", "document"):
+            raise InputError(
+                f"{self.kind} has different vectors for queries and documents: encode with encode_query or "
+                "encode_document"
+            )
+        self._check_whole(
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim is not None or self.truncate_dim is not None,
+            **{f"precision {precision}": precision not in (None, "float32")},
+        )
+        return super().encode(inputs, prompt_name, prompt, batch_size, task=task, **kwargs)
+
+    def _check_whole(self, **asked: bool) -> None:
+        for what in (what for what, is_asked in asked.items() if is_asked):
+            raise InputError(f"{what} would corrupt the vectors of {self.kind}: their parts are of one score")
+
+
 def _reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Ask the hub once for a model, so that without a network its cache serves at once, or nothing does: the hosts
     repeat every request for a minute before they give up.

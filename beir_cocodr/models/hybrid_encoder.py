@@ -23,7 +23,7 @@ from torch import Tensor
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import json_sha256
-from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule
+from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule, TwoSidedEncoder
 
 # The vocabulary of a saved head, a term a line.
 _TERMS_FILE = "terms.txt"
@@ -60,6 +60,7 @@ class HybridHead(SavedModule):
         bm25_weight: w, of BM25 against 1 of the dense part.
         weight_by_length: w is 0.05 for each content term of the query instead, at least 0.2 and at most 0.6.
         analysis: a hash of the vocabulary and of what the analyzer makes of it.
+        hashed_weight: of what the SVD loses, whose hashing is noisy, against 1 of the SVD.
 
     References:
         Salton and Buckley, 1988, and Deerwester et al., 1990 (truncated SVD of term weights); Weinberger et al., 2009
@@ -82,11 +83,13 @@ class HybridHead(SavedModule):
         bm25_weight: float,
         weight_by_length: bool = False,
         analysis: str = "",
+        hashed_weight: float = 1.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dimension, self.terms, self.components, self.hashed = dimension, terms, components, hashed
         self.normalize, self.analyzer, self.k1, self.b, self.mean_length = normalize, analyzer, k1, b, mean_length
         self.bm25_weight, self.weight_by_length, self.analysis = bm25_weight, weight_by_length, analysis
+        self.hashed_weight = hashed_weight
         width = components + hashed
         for name, shape in (
             ("idf", (terms,)),
@@ -146,7 +149,9 @@ class HybridHead(SavedModule):
             flat = torch.zeros(len(starts) * self.hashed, device=starts.device)
             flat.index_add_(0, rows * self.hashed + buckets[numbers], weights * signs[numbers])
             lost = flat.reshape(len(starts), self.hashed)
-            parts.append(lost - parts[-1] @ self.hashed_projection if self.components else lost)
+            if self.components:
+                lost = (lost - parts[-1] @ self.hashed_projection) * self.hashed_weight**0.5
+            parts.append(lost)
         return torch.cat(parts, dim=1)
 
     def forward(
@@ -288,7 +293,7 @@ def _checked_task(task: object) -> str:
     return str(task)
 
 
-class HybridEncoder(COCODR):
+class HybridEncoder(TwoSidedEncoder):
     """A dense encoder fused with BM25: one vector whose dot product ranks as the z-normalised fusion does.
 
     Made by :func:`beir_cocodr.fuse` from any encoder and a corpus; this loads what that saved. Queries and documents
@@ -316,12 +321,11 @@ class HybridEncoder(COCODR):
     # A private name of the host, see MRL.
     _module_classes = {HYBRID_CLASS: HybridHead}  # noqa: RUF012
 
+    kind = "a hybrid encoder"
+
     def __init__(
         self, model_name_or_path: str | Path | None = None, *, head: HybridHead | None = None, **kwargs: Any
     ) -> None:
-        similarity = kwargs.pop("similarity_fn_name", None)
-        if getattr(similarity, "value", similarity) not in (None, "dot") or kwargs.get("truncate_dim") is not None:
-            raise InputError("a hybrid encoder compares whole vectors by dot product, and by nothing else")
         super().__init__(model_name_or_path, **kwargs)
         if head is not None:
             self.append(head.to(self.device))
@@ -337,32 +341,22 @@ class HybridEncoder(COCODR):
         assert isinstance(head, HybridHead)
         return head
 
+    def dense_part(self) -> COCODR:
+        """The encoder that was fused, of the same modules."""
+        return COCODR(
+            modules=[*self][:-1],
+            prompts=self.prompts,
+            similarity_fn_name="cosine" if self.head.normalize else "dot",
+            title_separator=self.title_separator,
+            device=str(self.device),
+        )
+
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> Any:
         """The dense encoder's features of texts, and BM25's, which reads whole texts and no prompt."""
         features = super().preprocess(inputs, prompt=prompt, **kwargs)
         if len(self) and isinstance(self[-1], HybridHead):
             features |= self.head.features([str(text) for text in inputs], _checked_task(kwargs.get("task")))
         return features
-
-    # The host's overloads describe models with one kind of vector.
-    def encode(  # type: ignore[override]
-        self,
-        inputs: Any,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        *,
-        task: str | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """What ``encode_query`` and ``encode_document`` call; an InputError without a task, or with what would change
-        the scores.
-        """
-        if normalize_embeddings or truncate_dim is not None:
-            raise InputError("a hybrid encoder's vectors have two parts of one score: neither normalise nor cut them")
-        return super().encode(inputs, prompt_name, prompt, batch_size, task=_checked_task(task), **kwargs)
 
     def encode_query_parts(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
         """(Q,) texts to (Q, d + r + hashed + 1) [e_q, y_q, w], for :meth:`HybridHead.join`, on the CPU."""

@@ -13,7 +13,7 @@ from sentence_transformers.util import load_file_path
 from torch import Tensor
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.cocodr import COCODR, PLACES
+from beir_cocodr.models.cocodr import COCODR, PLACES, TwoSidedEncoder
 from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 HEAD_CLASS = f"{MRLHead.__module__}.{MRLHead.__name__}"
 
 
-class MRL(COCODR):
+class MRL(TwoSidedEncoder):
     """An encoder of queries and documents as normal distributions, compared by −KL(Q‖D).
 
     ``encode_query`` and ``encode_document`` (BEIR: ``encode_queries``, ``encode_corpus``) give flattened vectors whose
@@ -69,6 +69,8 @@ class MRL(COCODR):
     # Everything else that a folder names stays untrusted. Saved models do not load where the name moved.
     _module_classes = {HEAD_CLASS: MRLHead}  # noqa: RUF012
 
+    kind = "an MRL"
+
     def __init__(
         self,
         model_name_or_path: str | Path | None = None,
@@ -81,10 +83,6 @@ class MRL(COCODR):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        similarity = kwargs.pop("similarity_fn_name", None)
-        if getattr(similarity, "value", similarity) not in (None, "dot"):
-            raise InputError(f"MRL compares by dot product of its flattened vectors, not by {similarity}")
-        _check_untouched("truncate_dim", kwargs.get("truncate_dim") is not None)
         super().__init__(model_name_or_path, **kwargs)
         options = {"k": k, "beta": beta, "pooling": pooling, "normalize_mean": normalize_mean, "formula": formula}
         given = {name: value for name, value in options.items() if value is not None}
@@ -130,32 +128,6 @@ class MRL(COCODR):
             raise InputError(f"there is no saved MRL in {name}; MRL({name!r}) starts a new one from an encoder")
         return cls(name, **kwargs)
 
-    # The host's overloads describe models with one kind of vector.
-    def encode(  # type: ignore[override]
-        self,
-        inputs: Any,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        *,
-        task: str | None = None,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        precision: str | None = "float32",
-        **kwargs: Any,
-    ) -> Any:
-        """What ``encode_query`` and ``encode_document`` call; an InputError without a task, or with what would change
-        flattened vectors.
-        """
-        if task not in ("query", "document"):
-            raise InputError(
-                "MRL flattens queries and documents differently: encode with encode_query or encode_document"
-            )
-        _check_untouched("normalize_embeddings", normalize_embeddings)
-        _check_untouched("truncate_dim", truncate_dim is not None or self.truncate_dim is not None)
-        _check_untouched(f"precision {precision}", precision not in (None, "float32"))
-        return super().encode(inputs, prompt_name, prompt, batch_size, task=task, **kwargs)
-
     def encode_distribution(
         self, texts: Sequence[str], task: str, batch_size: int = 32, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
@@ -168,13 +140,6 @@ class MRL(COCODR):
         both: Any = encode(list(texts), batch_size=batch_size, convert_to_tensor=True, flatten=False, **kwargs)
         mean, variance = both.reshape(len(texts), 2 * self.head.k).split(self.head.k, dim=-1)
         return mean, variance
-
-
-def _check_untouched(what: str, asked: bool) -> None:
-    if asked:
-        raise InputError(
-            f"{what} would corrupt MRL's vectors: their parts are a prior, variances and means, of one score"
-        )
 
 
 def _change(head: MRLHead, given: dict[str, Any]) -> None:

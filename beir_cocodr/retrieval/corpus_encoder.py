@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import cut_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.store.record import Backend
+
+if TYPE_CHECKING:
+    from beir_cocodr.retrieval.store.store import Embeddings
 
 
 def token_batches(lengths: npt.NDArray[np.int64], budget: int) -> Iterator[npt.NDArray[np.int64]]:
@@ -166,6 +169,28 @@ class CorpusEncoder:
             tokens = tokenizer(texts, truncation=limit is not None, max_length=limit, padding=False)
             lengths += map(len, tokens["input_ids"])
         return np.array(lengths, dtype=np.int64)
+
+
+class HybridCorpusEncoder(CorpusEncoder):
+    """Of a hybrid encoder, the vectors of whose dense part are there: nothing is encoded but terms.
+
+    Args:
+        model: the hybrid encoder.
+        documents: the corpus.
+        held: (N, d) embeddings of it by the dense part.
+    """
+
+    def __init__(self, model: Any, documents: Documents, held: Embeddings) -> None:
+        super().__init__(model, documents)
+        self.held = held
+
+    def encode(
+        self, rows: npt.NDArray[np.int64], encoded: Callable[[int], Any] = lambda count: None
+    ) -> npt.NDArray[np.float32]:
+        texts = [self.model.text_format.document(document) for document in self.documents.take(rows)]
+        vectors = torch.cat([self.held.rows(rows), self.model.head.document_part(texts)], dim=1)
+        encoded(len(rows))
+        return vectors.numpy()
 
 
 def named(documents: Documents, rows: npt.NDArray[np.int64]) -> str:

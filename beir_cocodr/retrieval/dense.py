@@ -24,9 +24,10 @@ from beir_cocodr.disk import UNFINISHED
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.encode import encode_documents, identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
@@ -51,7 +52,8 @@ class SharedEmbeddings:
     """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts.
 
     While :func:`sharing_embeddings` is in force, each :class:`Dense` looks here before it encodes, so that one encoder
-    encodes one corpus once, whoever asks: a teacher, a search for hard negatives, a judgement.
+    encodes one corpus once, whoever asks: a teacher, a search for hard negatives, a judgement, or a hybrid encoder of
+    which it is the dense part.
 
     Args:
         folder: of those too many for memory.
@@ -67,7 +69,10 @@ class SharedEmbeddings:
         key = json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
         found = self._held.pop(key, None)
         if found is None:
-            found = dense.encode_corpus(self.folder / key)
+            if isinstance(dense.model, HybridEncoder):
+                part = Dense(dense.model.dense_part(), dense.documents, self.folder)
+                encoder = HybridCorpusEncoder(dense.model, dense.documents, self.get(part))
+            found = dense.encode_corpus(self.folder / key, encoder)
         self._held[key] = found
         sizes = {key: 4 * len(e) * e.dimensions for key, e in self._held.items() if isinstance(e, MemoryEmbeddings)}
         while len(sizes) > 1 and sum(sizes.values()) > self.in_memory:
@@ -89,6 +94,12 @@ def sharing_embeddings(folder: Path) -> Iterator[None]:
             yield
         finally:
             _SHARED.reset(token)
+
+
+def shared_embeddings(model: COCODR, documents: Documents) -> Embeddings | None:
+    """Of a corpus, where :func:`sharing_embeddings` is in force; else None."""
+    shared = _SHARED.get()
+    return None if shared is None else shared.get(Dense(model, documents, shared.folder))
 
 
 #: Documents looked at to tell how many are truncated; a larger corpus is sampled evenly.
@@ -140,19 +151,18 @@ class Dense:
         shared = _SHARED.get()
         return self.encode_corpus(self.folder) if shared is None else shared.get(self)
 
-    def encode_corpus(self, folder: Path) -> Embeddings:
+    def encode_corpus(self, folder: Path, encoder: CorpusEncoder | None = None) -> Embeddings:
         """Encode the corpus, to ``folder`` if it is too large for memory."""
         before = self.model.texts_cut
-        found = self._encoded_corpus(folder)
+        found = self._encoded_corpus(folder, encoder or CorpusEncoder(self.model, self.documents))
         found.texts_cut = self.model.texts_cut - before
         return found
 
-    def _encoded_corpus(self, folder: Path) -> Embeddings:
-        encoder = CorpusEncoder(self.model, self.documents)
+    def _encoded_corpus(self, folder: Path, encoder: CorpusEncoder) -> Embeddings:
         size = 4 * len(self.documents)
         # Only of a corpus that may be too large is a document encoded to learn the width.
         if size * _WIDEST > self.in_memory and size * encoder.encode(_FIRST).shape[1] > self.in_memory:
-            return encode_documents(self.model, self.documents, folder, progress=self.progress)
+            return encode_documents(self.model, self.documents, folder, progress=self.progress, encoder=encoder)
         rows = np.arange(len(self.documents))
         with tqdm(total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress) as bar:
             # Shard by shard, because the last bits of vectors depend on what they are batched with.

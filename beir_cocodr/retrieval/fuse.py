@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,8 @@ from sklearn.utils.extmath import randomized_svd
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import TextFormat
+from beir_cocodr.distributed import gather, join_processes, on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256
 from beir_cocodr.models.cocodr import COCODR
@@ -33,13 +35,17 @@ from beir_cocodr.models.spec import EncoderOptions, FuseOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance, read_record, write_record
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.retrieval.dense import StoreChoice
+from beir_cocodr.retrieval.dense import StoreChoice, shared_embeddings
 from beir_cocodr.retrieval.fusion import z_normalize
 from beir_cocodr.retrieval.store.encode import collection_queries
 from beir_cocodr.retrieval.store.estimate import spaced_rows
 
 #: Numbers of the lexical part where no budget is given.
 LEXICAL_NUMBERS = 1_024
+
+#: Of what the SVD loses, which hashing makes noisy: at 0.5 it found more of the fusion's best ten than at 1 or 0.25 in
+#: most sizes on five collections.
+HASHED_WEIGHT = 0.5
 
 #: Of BM25, as in :class:`~beir_cocodr.retrieval.bm25.BM25`.
 K1, B = 0.9, 0.4
@@ -65,6 +71,8 @@ class TermCounts:
         mean_length: in terms.
         left_out: different terms beyond ``frequencies``.
         left_out_share: of all occurrences of terms.
+
+    Under ``torchrun`` each process counts its share of the documents, and all know the sums.
     """
 
     frequencies: dict[str, int]
@@ -75,26 +83,27 @@ class TermCounts:
 
     @classmethod
     def of(cls, texts: Iterator[str], analyze: Analyzer, most: int) -> TermCounts:
-        """Count in one pass; of a corpus of very many terms those seen once are forgotten now and then."""
-        found: Counter[str] = Counter()
-        occurrences: Counter[str] = Counter()
-        count = total = length = forgotten = 0
+        """Count in one pass; of a corpus of very many terms those seen once are forgotten now and then.
+
+        Args:
+            texts: of the corpus, or of this process's share of it.
+            analyze: text to terms.
+            most: terms that are kept.
+        """
+        own = _Tally()
         for text in texts:
-            terms = analyze(text)
-            count, length, total = count + 1, length + max(1, len(terms)), total + len(terms)
-            found.update(set(terms))
-            occurrences.update(terms)
-            if len(found) > _COUNTED * most:
-                once = [term for term, number in found.items() if number == 1]
-                forgotten += len(once)
-                for term in once:
-                    del found[term], occurrences[term]
+            own.add(analyze(text), _COUNTED * most)
+        first, *others = gather(own)
+        for other in others:
+            first.merge(other)
+        found = first.found
         kept = sorted(found, key=lambda term: (-found[term], term))[:most]
         if not kept:
             raise InputError("no document has a term that BM25 could find; there is nothing to fuse")
-        known = sum(occurrences[term] for term in kept)
+        known = sum(first.occurrences[term] for term in kept)
+        left_out = len(found) - len(kept) + first.forgotten
         frequencies = {term: found[term] for term in kept}
-        return cls(frequencies, count, length / count, len(found) - len(kept) + forgotten, 1 - known / total)
+        return cls(frequencies, first.documents, first.length / first.documents, left_out, 1 - known / first.terms)
 
     @property
     def idf(self) -> npt.NDArray[np.float64]:
@@ -104,12 +113,44 @@ class TermCounts:
         return idf
 
 
+@dataclass
+class _Tally:
+    """Of some documents: in how many each term stands, and how often; how many documents and terms there are."""
+
+    found: Counter[str] = field(default_factory=Counter)
+    occurrences: Counter[str] = field(default_factory=Counter)
+    documents: int = 0
+    length: int = 0
+    terms: int = 0
+    forgotten: int = 0
+
+    def add(self, terms: list[str], most: int) -> None:
+        self.documents, self.terms = self.documents + 1, self.terms + len(terms)
+        self.length += max(1, len(terms))
+        self.found.update(set(terms))
+        self.occurrences.update(terms)
+        if len(self.found) > most:
+            once = [term for term, number in self.found.items() if number == 1]
+            self.forgotten += len(once)
+            for term in once:
+                del self.found[term], self.occurrences[term]
+
+    def merge(self, other: _Tally) -> None:
+        for name, number in vars(other).items():
+            mine = getattr(self, name)
+            if isinstance(mine, Counter):
+                mine.update(number)
+            else:
+                setattr(self, name, mine + number)
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A way to make BM25 dense, and its agreement: the mean share of the exact fusion's best ten that it finds."""
 
     components: int
     hashed: int
+    hashed_weight: float = 1.0
     agreement: float = float("nan")
 
     @property
@@ -132,8 +173,8 @@ def fuse(
 ) -> TrainingRecord:
     """Make a hybrid encoder of a dense encoder and a corpus, and return the training.json that is saved with it.
 
-    Needs no labels and no GPU. The corpus is read once for BM25's counts; documents of a sample are encoded, or read
-    from a store of the dense encoder.
+    Needs no labels and no GPU. The corpus is read once for BM25's counts, which the processes of ``torchrun`` share;
+    documents of a sample are encoded, or read from a store of the dense encoder.
 
     Args:
         dataset: the corpus; its queries, if it has some, take part in the choice of the lexical part, its labels never.
@@ -155,6 +196,7 @@ def fuse(
         >>> HybridEncoder(folder).encode_query(["sort an array"]).shape[1] == 384 + record.details["numbers"]
         True
     """
+    join_processes(encoder.device)
     output, began = Path(output), time.perf_counter()
     before = read_record(output) if resume else None
     if before is None:
@@ -174,11 +216,21 @@ def fuse(
         raise InputError(
             f"bytes_per_document {options.bytes_per_document} leaves no room for BM25 beside {width} numbers of 2 bytes"
         )
-    fit = Fit(dense, collection.documents, options, stores)
-    found = fit.candidates(most, queries)
-    chosen = _smallest_as_good(found)
-    head = fit.head(chosen)
-    hybrid = HybridEncoder(model_source(model), head=head, **encoder.overrides())
+    counts = count_terms(collection.documents, dense.text_format, options)
+
+    def made() -> TrainingRecord:
+        fit = Fit(dense, collection.documents, counts, options, stores)
+        found = fit.agreements(fit.candidates(most), queries)
+        hybrid = HybridEncoder(model_source(model), head=fit.head(smallest_as_good(found)), **encoder.overrides())
+        return _save(hybrid, fit, found, plan, began, output)
+
+    return on_main(made)
+
+
+def _save(
+    hybrid: HybridEncoder, fit: Fit, found: Sequence[Candidate], plan: TrainingPlan, began: float, output: Path
+) -> TrainingRecord:
+    head, chosen, width = hybrid.head, smallest_as_good(found), hybrid.head.dimension
     details: Json = {
         "kind": chosen.kind,
         "numbers": chosen.numbers,
@@ -193,10 +245,11 @@ def fuse(
     }
     record = TrainingRecord(
         **vars(plan),
+        processes=world_size() if world_size() > 1 else None,
         seconds=round(time.perf_counter() - began, 1),
         details=details,
         versions=versions(),
-        parent=read_record(model_source(model)),
+        parent=read_record(model_source(str(plan.base))),
     )
     with draft_folder(output) as draft:
         hybrid.save_pretrained(str(draft))
@@ -204,7 +257,7 @@ def fuse(
     return record
 
 
-def _smallest_as_good(found: Sequence[Candidate]) -> Candidate:
+def smallest_as_good(found: Sequence[Candidate]) -> Candidate:
     """The fewest numbers that agree as well as any, or nearly so."""
     least = max(one.agreement for one in found) - _AS_GOOD
     return min((one for one in found if one.agreement >= least), key=lambda one: (one.numbers, -one.agreement))
@@ -221,33 +274,46 @@ def _plan(model: str, dense: COCODR, encoder: EncoderOptions, options: FuseOptio
     return TrainingPlan("fuse", model, weights, encoder.describe(), asdict(options), seen_by, base_parts=parts)  # type: ignore[arg-type]
 
 
+def count_terms(documents: Documents, form: TextFormat, options: FuseOptions) -> TermCounts:
+    """BM25's counts over the whole corpus, as the encoder's format joins its texts."""
+    share = -(-len(documents) // world_size())
+    rows = range(rank() * share, min((rank() + 1) * share, len(documents)))
+    parts = (np.arange(start, min(start + _CHUNK, rows.stop)) for start in rows[::_CHUNK])
+    texts = (form.document(document) for part in parts for document in documents.take(part))
+    return TermCounts.of(texts, Analyzer(options.analyzer), options.max_terms)
+
+
 class Fit:
-    """What candidates share: counts, the sample's weights and dense vectors, one SVD.
+    """What candidates share: the sample's weights and dense vectors, one SVD.
 
     Args:
         dense: the encoder.
         documents: the corpus.
+        counts: of the corpus, see :func:`count_terms`.
         options: see :class:`FuseOptions`.
         stores: of the encoder.
     """
 
     def __init__(
-        self, dense: COCODR, documents: Documents, options: FuseOptions, stores: Sequence[str | Path] = ()
+        self,
+        dense: COCODR,
+        documents: Documents,
+        counts: TermCounts,
+        options: FuseOptions,
+        stores: Sequence[str | Path] = (),
     ) -> None:
-        self.dense, self.documents, self.options = dense, documents, options
+        self.dense, self.counts, self.options = dense, counts, options
         self.normalize = dense.similarity_fn_name == "cosine"
-        analyze, form = Analyzer(options.analyzer), dense.text_format
-        texts = (form.document(document) for chunk in documents.chunks(_CHUNK) for document in chunk)
-        self.counts = TermCounts.of(texts, analyze, options.max_terms)
-        self.rows = np.array(spaced_rows(len(documents), options.sample), np.int64)
-        self.texts = [form.document(document) for document in documents.take(self.rows)]
-        self.plain = self._head(0, 0)
-        self.weights = term_matrix(self.plain, self.texts, "document")  # (n, T)
         choice = StoreChoice(stores, documents)
-        store = choice.of(dense)
+        held = choice.of(dense) or shared_embeddings(dense, documents)
         choice.check_used()
-        vectors = CorpusEncoder(dense, documents).encode(self.rows) if store is None else store.rows(self.rows).numpy()
-        self.vectors: Matrix = vectors
+        self.rows = spaced_rows(len(documents), options.sample)
+        self.texts = [dense.text_format.document(document) for document in documents.take(self.rows)]
+        self.plain = self._head(Candidate(0, 0))
+        self.features = _features(self.plain, self.texts, "document")
+        self.weights = term_matrix(self.plain, self.features, "document")  # (n, T)
+        encoder = CorpusEncoder(dense, documents)
+        self.vectors: Matrix = encoder.encode(self.rows) if held is None else held.rows(self.rows).numpy()
         self._svd: Matrix | None = None
 
     def svd(self, components: int) -> Matrix:
@@ -257,36 +323,44 @@ class Fit:
             self._svd = np.ascontiguousarray(vt.T, dtype=np.float32)
         return self._svd[:, :components]
 
-    def candidates(self, most: int, queries: Sequence[str]) -> list[Candidate]:
-        """What the options allow within ``most`` numbers, each with its agreement; a kind that is named has one."""
+    def candidates(self, most: int) -> list[Candidate]:
+        """What the options allow within ``most`` numbers."""
         rank = min(self.weights.shape)
         full, auto = min(most, rank), self.options.lexical == "auto"
         fewer = {max(1, full // 4), max(1, full // 2)} if auto else set()
         sizes = {
             "svd": [Candidate(size, 0) for size in sorted({*fewer, full})],
             "hash": [Candidate(0, most)],
-            "svd+hash": [Candidate(most // 2, most - most // 2)] if 1 < most // 2 < rank else [],
+            "svd+hash": [
+                Candidate(size, most - size, HASHED_WEIGHT) for size in (most // 2, most * 3 // 4) if 1 < size < rank
+            ],
         }
         wanted = ("svd", "hash", "svd+hash") if auto else (self.options.lexical,)
         found = [one for kind in wanted for one in sizes[kind]]
         if not found:  # svd+hash, and nothing that svd could lose
             log.warning("truncated SVD holds all of BM25's %d dimensions: nothing is left to hash", rank)
             found = sizes["svd"]
+        return found
+
+    def agreements(self, found: Sequence[Candidate], queries: Sequence[str]) -> list[Candidate]:
+        """Candidates, each with its agreement on crops and on some of the given queries."""
         if widest := max(one.components for one in found):
             self.svd(widest)
         probes = [*self.crops(), *(queries[row] for row in spaced_rows(len(queries), self.options.probes))]
         vectors = self.dense.encode_queries(probes, batch_size=64, convert_to_tensor=True, show_progress_bar=False)
         vectors = F.normalize(vectors.float(), dim=-1) if self.normalize else vectors.float()
         dense = z_normalize(vectors.cpu().numpy() @ self.vectors.T)
-        counts = term_matrix(self.plain, probes, "query")
+        asked = _features(self.plain, probes, "query")
+        counts = term_matrix(self.plain, asked, "query")
         exact = self._best(dense, (counts @ self.weights.T).toarray())
         results = []
         for one in found:
             head = self._projected(one)
-            lexical = _lexical(head, probes, "query") @ self._documents(head).T
+            lexical = _lexical(head, asked, "query") @ _lexical(head, self.features, "document").T
             shared = [len(np.intersect1d(*pair)) for pair in zip(exact, self._best(dense, lexical), strict=True)]
-            results.append(Candidate(one.components, one.hashed, round(float(np.mean(shared)) / exact.shape[1], 4)))
-            log.info("%s, %d numbers: agreement %.3f", one.kind, one.numbers, results[-1].agreement)
+            results.append(replace(one, agreement=round(float(np.mean(shared)) / exact.shape[1], 4)))
+            sizes = f"{one.components}+{one.hashed}"
+            log.info("%s, %s numbers: agreement %.3f", one.kind, sizes, results[-1].agreement)
         return results
 
     def crops(self) -> list[str]:
@@ -303,7 +377,7 @@ class Fit:
     def head(self, chosen: Candidate) -> HybridHead:
         """The whole head: projection, means, covariances, and a scale that makes the parts' numbers alike."""
         head = self._projected(chosen)
-        lexical = self._documents(head)
+        lexical = _lexical(head, self.features, "document")
         mean = lexical.mean(axis=0, dtype=np.float64)
         head.mean.copy_(torch.from_numpy(mean))
         deviation = float(np.sqrt(np.square(lexical - mean).mean(dtype=np.float64)))
@@ -320,12 +394,8 @@ class Fit:
         best: npt.NDArray[np.int64] = np.argpartition(-fused, depth - 1, axis=1)[:, :depth]
         return best
 
-    def _documents(self, head: HybridHead) -> Matrix:
-        """(n, r + hashed) of the sample."""
-        return _lexical(head, self.texts, "document")
-
     def _projected(self, one: Candidate) -> HybridHead:
-        head = self._head(one.components, one.hashed)
+        head = self._head(one)
         if one.components:
             head.projection.copy_(torch.from_numpy(self.svd(one.components).copy()))
         if one.components and one.hashed:
@@ -334,13 +404,14 @@ class Fit:
             head.hashed_projection.copy_(lost.index_add_(0, buckets, head.projection * signs[:, None]).T)
         return head
 
-    def _head(self, components: int, hashed: int) -> HybridHead:
+    def _head(self, one: Candidate) -> HybridHead:
         options, terms = self.options, list(self.counts.frequencies)
         head = HybridHead(
             dimension=int(self.dense.get_embedding_dimension() or 0),
             terms=len(terms),
-            components=components,
-            hashed=hashed,
+            components=one.components,
+            hashed=one.hashed,
+            hashed_weight=one.hashed_weight,
             normalize=self.normalize,
             analyzer=options.analyzer,
             k1=K1,
@@ -356,21 +427,29 @@ class Fit:
         return head
 
 
-def term_matrix(head: HybridHead, texts: Sequence[str], task: str) -> sp.csr_matrix:
+Features = list[dict[str, torch.Tensor]]
+
+
+def _features(head: HybridHead, texts: Sequence[str], task: str) -> Features:
+    """Of (n,) texts, some at a time; they are the same for every head of one vocabulary."""
+    return [head.features(texts[start : start + _CHUNK], task) for start in range(0, len(texts), _CHUNK)]
+
+
+def term_matrix(head: HybridHead, features: Features, task: str) -> sp.csr_matrix:
     """(n, T) float32: BM25's weights of documents' terms, or how often terms stand in queries."""
-    found = head.features(texts, task)
-    numbers, weights = found["terms"].numpy(), found["term_weights"].numpy()
-    if task == "document":
-        weights = weights * head.idf.numpy()[numbers]
-    starts = np.append(found["term_starts"].numpy(), len(numbers))
-    return sp.csr_matrix((weights, numbers, starts), shape=(len(texts), head.terms), dtype=np.float32)
+    parts = []
+    for found in features:
+        numbers, weights = found["terms"].numpy(), found["term_weights"].numpy()
+        if task == "document":
+            weights = weights * head.idf.numpy()[numbers]
+        starts = np.append(found["term_starts"].numpy(), len(numbers))
+        parts.append(sp.csr_matrix((weights, numbers, starts), shape=(len(starts) - 1, head.terms), dtype=np.float32))
+    return sp.vstack(parts, format="csr")
 
 
-def _lexical(head: HybridHead, texts: Sequence[str], task: str) -> Matrix:
-    parts = [
-        head.lexical(head.features(texts[start : start + _CHUNK], task), task) for start in range(0, len(texts), _CHUNK)
-    ]
-    return np.asarray(torch.cat(parts))
+def _lexical(head: HybridHead, features: Features, task: str) -> Matrix:
+    """(n, r + hashed), see :meth:`HybridHead.lexical`."""
+    return np.asarray(torch.cat([head.lexical(found, task) for found in features]))
 
 
 def spread(vectors: Matrix) -> npt.NDArray[np.float64]:

@@ -13,7 +13,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Lexical, Parts, Ranking, best_rows, blocks
-from beir_cocodr.retrieval.store.store import Embeddings
+from beir_cocodr.retrieval.store.store import DerivedEmbeddings, Embeddings
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
 _BLOCK_ELEMENTS = 2**23
@@ -301,14 +301,12 @@ class HybridFeedback:
         return {**self.dense.describe(), "model": "feedback of a hybrid encoder", **sizes}
 
 
-class LeadingNumbers(Embeddings):
+class LeadingNumbers(DerivedEmbeddings):
     """The first ``dimensions`` numbers of embeddings."""
 
     def __init__(self, embeddings: Embeddings, dimensions: int) -> None:
-        self._embeddings, self._dimensions = embeddings, dimensions
-
-    def __len__(self) -> int:
-        return len(self._embeddings)
+        super().__init__(embeddings)
+        self._dimensions = dimensions
 
     @property
     def dimensions(self) -> int:

@@ -13,16 +13,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from beir_cocodr import COCODR, FuseOptions, HybridEncoder, fuse, load_collection, load_encoder
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import read_record
+from beir_cocodr.retrieval.dense import IN_MEMORY, Dense, sharing_embeddings
 from beir_cocodr.retrieval.fusion import HybridFeedback
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.retrieval.store.encode import encode
-from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.record import REFIT_FILE, EncodeOptions, Refit
 
 TEXTS = ["wing flow shock", "the library index of a journal", "", "unknown wörds"]
 
@@ -74,6 +76,54 @@ def test_a_document_is_its_dense_vector_and_its_terms(model, tiny_cosine):
     queries = model.encode_query(TEXTS)
     assert not queries[2, 32:].any(), "no term, no deviation, no part"
     assert queries[0, 32:].any()
+
+
+def test_its_dense_part_is_the_encoder_that_was_fused_and_shares_its_vectors(model, tiny_cosine, collection, tmp_path):
+    part, plain = model.dense_part(), COCODR(tiny_cosine)
+    assert fingerprint(part) == fingerprint(plain)
+    assert (part.text_format, part.similarity_fn_name) == (plain.text_format, plain.similarity_fn_name)
+    encoded = Dense(model, collection.documents, tmp_path).embeddings.load()
+    for most in (IN_MEMORY, 0):
+        with sharing_embeddings(tmp_path):
+            shared = Dense(model, collection.documents, tmp_path, in_memory=most).embeddings.load()
+        np.testing.assert_allclose(shared, encoded, atol=1e-5)
+
+
+def test_encoding_says_when_a_refit_is_due(model, folder, store, collection, tmp_path, capsys):
+    """Nothing moved in the corpus of the fit; in another, what is unknown and how scores spread, by brute force."""
+    same = Refit.read(store / REFIT_FILE)
+    assert (same.unknown_share, same.unknown_before, same.due) == (0.0, 0.0, False)
+    assert max(same.dense_drift, same.lexical_drift) < 1e-3
+    texts = [document["text"] for document in collection.documents.values()]
+    texts = texts[:8] * 4 + [text + " zyzzyva quokka" * 20 for text in texts[8:12]]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(texts)))
+    with pytest.raises(SystemExit) as ended:
+        main(["encode", "--dataset", str(corpus), "--model", str(folder), "--output", str(tmp_path / "store")])
+    assert not ended.value.code
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refit due")]
+    moved = Refit.read(tmp_path / "store" / REFIT_FILE)
+    assert str(moved) == line
+    terms = [term for text in texts for term in model.head.analyze(text)]
+    assert moved.unknown_share == pytest.approx(np.mean([t not in model.head.vocabulary for t in terms]), abs=1e-4)
+    vectors = model.encode_document(texts)
+    for part, root, drift in (
+        (vectors[:, :32], model.head.dense_spread, moved.dense_drift),
+        (vectors[:, 32:] / model.head.scale.numpy(), model.head.lexical_spread, moved.lexical_drift),
+    ):
+        changes = np.abs((part @ part.T).std(axis=1) / np.linalg.norm(part @ root.numpy(), axis=1) - 1)
+        assert drift == pytest.approx(np.quantile(changes, 0.5, method="lower"), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "before", "drift", "due"),
+    [(0.04, 0.0, 0.2, False), (0.06, 0.0, 0.0, True), (0.06, 0.02, 0.0, False), (0.0, None, 0.3, True)],
+)
+def test_a_refit_is_due_beyond_its_limits(unknown, before, drift, due):
+    for drifts in ((drift, 0.0), (0.0, drift)):
+        found = Refit(100, unknown, before, *drifts)
+        assert found.due == due
+        assert str(found).startswith("refit due" if due else "refit not due")
 
 
 def test_what_would_corrupt_the_vectors_is_an_error(model):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from beir_cocodr import HybridEncoder
+from beir_cocodr import HybridEncoder, load_collection
 from beir_cocodr.models.spec import FuseOptions
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.training.adapt import AdaptationPlan, Data, adapt
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import adapt_options, chosen_stages
@@ -25,11 +26,20 @@ def test_options_of_training_are_not_its_own():
     assert adapt_options("fuse", None, max_steps=3, seed=7, bm25_weight=1.0) == FuseOptions(seed=7, bm25_weight=1.0)
 
 
-def test_with_labels(beir_folder, tiny_mlm, tmp_path):
+def test_with_labels(beir_folder, tiny_mlm, tmp_path, monkeypatch):
+    """Each plain encoder encodes the corpus once: what is fused of it, and judged fused, takes its vectors."""
     options = {"coco": COCO, "fuse": FUSED}
+    encoded, forward = [], CorpusEncoder._forward
+
+    def counted(self, rows):
+        encoded.append(len(rows))
+        return forward(self, rows)
+
+    monkeypatch.setattr(CorpusEncoder, "_forward", counted)
     record = adapt(str(beir_folder), None, str(tiny_mlm), tmp_path / "o", ["coco", "fuse"], options=options)
     encoders = {"base": 4, "base + COCO": 4, "base + fuse": 2, "base + COCO + fuse": 2}
     uses = ("", ", feedback", ", fused", ", RM3")
+    assert sum(encoded) == 2 * len(load_collection(beir_folder).documents)
     assert list(record.results.models) == ["bm25", *(a + mode for a, n in encoders.items() for mode in uses[:n])]
     assert isinstance(HybridEncoder(tmp_path / "o" / "models" / "coco+fuse"), HybridEncoder)
     saved = json.loads((tmp_path / "o" / "models" / "coco+fuse" / "training.json").read_text())

@@ -76,7 +76,9 @@ def trained(tmp_path_factory, beir_folder, without_dropout):
     data = dict.fromkeys(COMMANDS, beir_folder) | dict.fromkeys(("qc", "autoregressive"), write_context(folder / "c"))
 
     def commands(processes):
-        return [arguments(c, data[c], without_dropout, folder / processes / c) for c in COMMANDS]
+        fuse = ["fuse", "--dataset", beir_folder, "--model", without_dropout, "--output", folder / processes / "fuse"]
+        trainings = [arguments(c, data[c], without_dropout, folder / processes / c) for c in COMMANDS]
+        return [*trainings, [*map(str, fuse), "--device", "cpu", "--json"]]
 
     for command in commands("1"):
         with pytest.raises(SystemExit) as end, redirect_stdout(io.StringIO()):
@@ -87,7 +89,7 @@ def trained(tmp_path_factory, beir_folder, without_dropout):
     done = torchrun(Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json")
     assert done.returncode == 0, done.stderr[-2000:]
     stages = [content["stage"] for content in printed(done.stdout)]  # each once, not by every process
-    assert stages == ["finetune", "finetune", "finetune", "coco", "distill", "coco", "qc", "cotmae"]
+    assert stages == ["finetune", "finetune", "finetune", "coco", "distill", "coco", "qc", "cotmae", "fuse"]
     (folder / "stderr").write_text(done.stderr)
     return folder
 
@@ -111,6 +113,16 @@ def test_two_processes_equal_one(command, trained, without_dropout):
         for first, second in zip(*(map(json.loads, lines) for lines in logs), strict=True):
             assert first["examples"] == second["examples"]
             assert first["weights"] == pytest.approx(second["weights"], abs=1e-5)
+
+
+def test_two_processes_fuse_what_one_does(trained):
+    """Each counts the terms of its half of the corpus."""
+    one, two = (next((trained / n / "fuse").glob("*_HybridHead")) for n in ("1", "2"))
+    assert (two / "terms.txt").read_text() == (one / "terms.txt").read_text() != ""
+    numbers, others = (load_file(folder / "model.safetensors") for folder in (one, two))
+    for name, expected in numbers.items():
+        torch.testing.assert_close(others[name], expected, rtol=0, atol=1e-6)
+    assert json.loads((trained / "2" / "fuse" / "training.json").read_text())["processes"] == 2
 
 
 def test_bad_input_is_said_once(beir_folder, without_dropout, tmp_path):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate.utils.memory import clear_device_cache
 from tqdm import tqdm
 
@@ -21,23 +23,38 @@ from beir_cocodr.checksums import add_checksums, checked_path, has_checksums
 from beir_cocodr.data.collection import load_collection, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.hybrid_encoder import HybridEncoder, HybridHead
 from beir_cocodr.models.kl import Folding
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.provenance import read_record
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
-from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, EncodedBy, EncodeOptions, Identity, StoreRecord
+from beir_cocodr.retrieval.store.record import (
+    REFIT_FILE,
+    SHARD_SIZE,
+    STORE_FILE,
+    EncodedBy,
+    EncodeOptions,
+    Identity,
+    Refit,
+    StoreRecord,
+)
 from beir_cocodr.retrieval.store.store import FOLDING_FILE, EmbeddingStore, StoreIds
 
 #: Queries and documents that the means of a folding are taken from.
 FOLDING_SAMPLE = 256
+
+# Documents that a refit is judged by, and those of them that stand for queries.
+_REFIT_DOCUMENTS, _REFIT_PROBES = 16_384, 256
 
 # Queries of the collection that a folding may be made from.
 _QUERIES = 16 * FOLDING_SAMPLE
@@ -245,6 +262,7 @@ def encode(
         queries = collection_queries(dataset) if isinstance(loaded, MRL) and options.precision != "fp32" else []
         store, missing, expected = prepare_store(corpus_encoder, model, folder, options, devices, queries)
         job = ShardJob(folder, documents, model, encoder, options, count)
+        hybrid = (loaded.head, loaded.text_format) if isinstance(loaded, HybridEncoder) else None
         encoding, done = time.perf_counter(), 0
         with _bar(expected, progress) as bar:
             if share is share_out and (len(devices) == 1 or len(missing) < 2):
@@ -255,6 +273,7 @@ def encode(
                 for encoded in share(missing, job.start, devices):
                     bar.update(encoded)
                     done += encoded
+        refit = None if hybrid is None else check_refit(store, *hybrid, model, documents)
     ended = time.perf_counter()
     return {
         **store.describe(),
@@ -266,7 +285,41 @@ def encode(
         "devices": devices,
         "threads": count,
         "versions": versions(),
+        **({} if refit is None else {"refit": refit.describe()}),
     }
+
+
+def check_refit(store: EmbeddingStore, head: HybridHead, form: TextFormat, name: str, documents: Documents) -> Refit:
+    """Measure how far a complete store of a hybrid encoder is from its fit, and write that beside the store.
+
+    Args:
+        store: of the model and the documents, not smoothed.
+        head, form: of the hybrid encoder.
+        name: what it was loaded by; its training.json says what was unknown when it was fused.
+        documents: the corpus.
+    """
+    rows = spaced_rows(len(documents), _REFIT_DOCUMENTS)
+    texts = (form.document(document) for document in documents.take(rows))
+    terms = Counter(term for text in texts for term in head.analyze(text))
+    unknown = sum(count for term, count in terms.items() if term not in head.vocabulary)
+    vectors, scale = store.rows(rows), head.scale.cpu()
+    probes = torch.from_numpy(spaced_rows(len(rows), _REFIT_PROBES))
+    drifts = []
+    for part, root in (
+        (vectors[:, : head.dimension], head.dense_spread),
+        (vectors[:, head.dimension :] / scale, head.lexical_spread),
+    ):
+        fitted = (part[probes] @ root.cpu()).norm(dim=1)
+        now = (part[probes] @ part.T).std(dim=1, correction=0)
+        changes = (now / fitted - 1).abs()[fitted > 0]
+        drifts.append(round(float(changes.median()), 4) if len(changes) else 0.0)
+    record = read_record(model_source(name))
+    before = None if record is None else record.details.get("unknown_share")
+    share = round(unknown / max(1, terms.total()), 4)
+    found = Refit(len(rows), share, None if before is None else round(float(str(before)), 4), *drifts)
+    with checked_path(store.folder / REFIT_FILE) as temporary:
+        found.write(temporary)
+    return found
 
 
 def encode_documents(
@@ -277,6 +330,7 @@ def encode_documents(
     queries: Sequence[str] = (),
     name: str | None = None,
     progress: bool = False,
+    encoder: CorpusEncoder | None = None,
 ) -> EmbeddingStore:
     """:func:`encode` in this process, for a model that is loaded and a corpus that is open.
 
@@ -286,6 +340,7 @@ def encode_documents(
         folder, options, progress: as there.
         queries: what the folding of an MRL whose vectors lose precision is made from.
         name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it.
+        encoder: of model and documents, where it is not the usual one.
 
     Returns:
         the store, complete.
@@ -294,7 +349,7 @@ def encode_documents(
         InputError: as :func:`encode`.
     """
     with _written_to(Path(folder)), sole_writer(output_folder(Path(folder), utf8=True)):
-        encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
+        encoder = encoder or CorpusEncoder(model, documents, options.token_budget, options.backend)
         store, missing, expected = prepare_store(encoder, name, Path(folder), options, [str(model.device)], queries)
         with _bar(expected, progress) as bar:
             for number in missing:

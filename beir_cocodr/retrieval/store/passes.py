@@ -28,12 +28,12 @@ from beir_cocodr.models.hybrid_encoder import Balance, HybridEncoder, covariance
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions, SmoothOptions
 from beir_cocodr.provenance import TrainingRecord, read_record
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.corpus_encoder import HybridCorpusEncoder
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
-from beir_cocodr.retrieval.store.encode import encoded_by, identity_of
+from beir_cocodr.retrieval.store.encode import check_refit, encoded_by, identity_of
 from beir_cocodr.retrieval.store.record import EncodeOptions, Identity, StoreRecord
-from beir_cocodr.retrieval.store.store import BALANCE_FILE, SMOOTHED, SMOOTHED_PARTS, Embeddings, EmbeddingStore
+from beir_cocodr.retrieval.store.store import BALANCE_FILE, SMOOTHED, SMOOTHED_PARTS, DerivedEmbeddings, EmbeddingStore
 from beir_cocodr.retrieval.topk import search_chunks
 
 #: Documents whose neighbours are found by comparing all with all; beyond, by FAISS.
@@ -111,14 +111,13 @@ def add_lexical(
     if given.record.identity["corpus"] != documents.content_hash:
         raise InputError(f"{given.folder} holds another corpus; encode this one by the dense encoder first")
     options = EncodeOptions(precision=given.record.precision, backend=given.record.backend)
-    identity = identity_of(CorpusEncoder(model, documents), options, given.record.shard_size)
+    encoder = HybridCorpusEncoder(model, documents, given)
+    identity = identity_of(encoder, options, given.record.shard_size)
     wanted = StoreRecord(identity, encoded_by(name), len(documents), int(model.get_embedding_dimension() or 0))
 
     def extended(number: int) -> torch.Tensor:
-        shard, form = given.shards[number], model.text_format
-        rows = np.arange(shard.start, shard.stop)
-        texts = [form.document(document) for document in documents.take(rows)]
-        return torch.cat([shard.read(), model.head.document_part(texts)], dim=1)
+        shard = given.shards[number]
+        return torch.from_numpy(encoder.encode(np.arange(shard.start, shard.stop)))
 
     return _write(given, wanted, output, extended, None)
 
@@ -138,6 +137,7 @@ def pass_over(
         InputError: as :func:`add_lexical` and :func:`smooth`, or a model that is not the store's or no hybrid encoder.
     """
     began, model = time.perf_counter(), load_encoder(name, encoder)
+    found: dict[str, Any] = {}
     if smoothed is not None:
         EmbeddingStore.open(smoothed).record.check_encoder(fingerprint(model), name, smoothed)
         store = smooth(smoothed, model, output, options)
@@ -145,10 +145,13 @@ def pass_over(
         trained = read_record(model_source(name))
         if not isinstance(model, HybridEncoder) or trained is None or dense is None:
             raise InputError(f"model {name!r} was not made by beir-cocodr fuse, and has no terms to add to a store")
-        store = add_lexical(dense, model, trained, name, load_collection(dataset, labels="none").documents, output)
+        documents = load_collection(dataset, labels="none").documents
+        store = add_lexical(dense, model, trained, name, documents, output)
+        found["refit"] = check_refit(store, model.head, model.text_format, name, documents).describe()
     size = sum(file.stat().st_size for file in output.iterdir() if file.is_file())
     seconds = round(time.perf_counter() - began, 3)
-    return {**store.describe(), "documents_encoded": 0, "bytes": size, "encoding_seconds": seconds, "seconds": seconds}
+    found |= {"documents_encoded": 0, "bytes": size, "encoding_seconds": seconds, "seconds": seconds}
+    return {**store.describe(), **found}
 
 
 def _write(
@@ -203,20 +206,13 @@ class _Moments:
         return covariance_root(self.products / self.count - np.outer(mean, mean))
 
 
-class _Directions(Embeddings):
+class _Directions(DerivedEmbeddings):
     """Embeddings whose parts are unit vectors each, side by side."""
 
     def __init__(self, embeddings: EmbeddingStore, parts: tuple[int, ...]) -> None:
-        self._embeddings = embeddings
+        super().__init__(embeddings)
         bounds = (0, *parts, embeddings.dimensions)
         self._sizes = [end - start for start, end in pairwise(bounds)]
-
-    def __len__(self) -> int:
-        return len(self._embeddings)
-
-    @property
-    def dimensions(self) -> int:
-        return self._embeddings.dimensions
 
     def rows(self, rows: Rows) -> torch.Tensor:
         return self._unit(self._embeddings.rows(rows))

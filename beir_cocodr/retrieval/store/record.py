@@ -144,6 +144,48 @@ def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> 
     return ", ".join(f"{name} {short(a)} there, {short(b)} now" for name, (a, b) in pairs.items() if a != b)
 
 
+#: What a hybrid encoder's store says of its fit, beside :data:`STORE_FILE`.
+REFIT_FILE = "refit.json"
+
+#: Beyond these a refit is due: share of terms that are unknown, beyond that of the fit; change of a deviation.
+MOST_UNKNOWN, MOST_DRIFT = 0.05, 0.25
+
+
+@dataclass(frozen=True)
+class Refit(Record):
+    """How far a corpus has moved from the one that a hybrid encoder was fused with.
+
+    Args:
+        documents: that were looked at, evenly spaced.
+        unknown_share: of their terms, those that the model does not know.
+        unknown_before: the same when it was fused; None where its training.json is gone.
+        dense_drift, lexical_drift: how much the deviations of scores over the corpus differ from those that queries are
+            divided by: the median of ``|s' / s - 1|``, documents being the queries.
+    """
+
+    documents: int
+    unknown_share: float
+    unknown_before: float | None
+    dense_drift: float
+    lexical_drift: float
+
+    @property
+    def due(self) -> bool:
+        unknown = self.unknown_share - (self.unknown_before or 0.0)
+        return unknown > MOST_UNKNOWN or max(self.dense_drift, self.lexical_drift) > MOST_DRIFT
+
+    def describe(self) -> Json:
+        return asdict(self) | {"due": self.due, "line": str(self)}
+
+    def __str__(self) -> str:
+        verdict, before = "due: make the model again by fuse" if self.due else "not due", self.unknown_before or 0
+        return (
+            f"refit {verdict}: {self.unknown_share:.1%} of terms are unknown ({before:.1%} when it was fused, "
+            f"{MOST_UNKNOWN:.0%} more is too much), deviations differ by {self.dense_drift:.0%} (dense) and "
+            f"{self.lexical_drift:.0%} (BM25; {MOST_DRIFT:.0%} is too much)"
+        )
+
+
 #: Documents of a shard where nothing else is said: one tile of search, 48 MiB of 768 float32 dimensions.
 SHARD_SIZE = 16_384
 

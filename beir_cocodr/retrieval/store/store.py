@@ -120,7 +120,21 @@ class MemoryEmbeddings(Embeddings):
         return self.vectors[torch.from_numpy(rows)]
 
 
-class ChangedEmbeddings(Embeddings):
+class DerivedEmbeddings(Embeddings):
+    """Embeddings whose rows are made of another's; a subclass says how."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._embeddings = embeddings
+
+    def __len__(self) -> int:
+        return len(self._embeddings)
+
+    @property
+    def dimensions(self) -> int:
+        return self._embeddings.dimensions
+
+
+class ChangedEmbeddings(DerivedEmbeddings):
     """Embeddings with some rows in place of others; nothing else is copied.
 
     Args:
@@ -130,16 +144,9 @@ class ChangedEmbeddings(Embeddings):
     """
 
     def __init__(self, embeddings: Embeddings, changed: Rows, vectors: npt.NDArray[np.float32]) -> None:
+        super().__init__(embeddings)
         order = np.argsort(changed)
-        self._embeddings, self._changed = embeddings, changed[order]
-        self._vectors = torch.from_numpy(vectors[order])
-
-    def __len__(self) -> int:
-        return len(self._embeddings)
-
-    @property
-    def dimensions(self) -> int:
-        return self._embeddings.dimensions
+        self._changed, self._vectors = changed[order], torch.from_numpy(vectors[order])
 
     def rows(self, rows: Rows) -> torch.Tensor:
         vectors = self._embeddings.rows(rows)
@@ -149,16 +156,13 @@ class ChangedEmbeddings(Embeddings):
         return vectors
 
 
-class _Selection(Embeddings):
+class _Selection(DerivedEmbeddings):
     def __init__(self, embeddings: Embeddings, rows: Rows) -> None:
-        self._embeddings, self._rows = embeddings, rows
+        super().__init__(embeddings)
+        self._rows = rows
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def dimensions(self) -> int:
-        return self._embeddings.dimensions
 
     def rows(self, rows: Rows) -> torch.Tensor:
         return self._embeddings.rows(self._rows[rows])

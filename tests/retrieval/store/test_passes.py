@@ -16,7 +16,7 @@ from beir_cocodr.models.spec import SearchOptions, SmoothOptions
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.passes import smooth
-from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.record import REFIT_FILE, EncodeOptions, Refit
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 
@@ -92,7 +92,9 @@ def test_terms_are_added_to_a_store_of_the_dense_part(place, beir_folder, tmp_pa
         return int(ended.value.code)
 
     assert run("--output", str(tmp_path / "added"), "--dense", str(place / "dense"), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["documents_encoded"] == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["documents_encoded"] == 0
+    assert report["refit"] == Refit.read(tmp_path / "added" / REFIT_FILE).describe()
     added, encoded = EmbeddingStore.open(tmp_path / "added"), EmbeddingStore.open(place / "store")
     assert added.record.identity == encoded.record.identity
     np.testing.assert_allclose(added.load(), encoded.load(), atol=1e-5)
