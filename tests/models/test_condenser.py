@@ -11,11 +11,11 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
 
 
-def test_head_layers_compute_what_berts_own_layers_compute(tiny_bert):
+def test_head_layers_compute_what_berts_own_layers_compute(deep_bert):
     from transformers import BertConfig
     from transformers.models.bert.modeling_bert import BertLayer
 
-    config = BertConfig.from_pretrained(tiny_bert)
+    config = BertConfig.from_pretrained(deep_bert)
     config._attn_implementation = "eager"
     theirs = BertLayer(config).eval()
     head = CondenserHead(32, 4, 64, config.vocab_size, skip_from=2).eval()
@@ -42,10 +42,10 @@ def test_head_layers_compute_what_berts_own_layers_compute(tiny_bert):
     torch.testing.assert_close(found[kept], expected[kept], atol=1e-5, rtol=1e-5)
 
 
-def test_skips_from_half_the_layers_and_sees_the_last_cls(tiny_mlm):
+def test_skips_from_half_the_layers_and_sees_the_last_cls(deep_mlm):
     """Only the last layer's [CLS] and the skipped layer's tokens may reach the head's loss."""
-    model = COCODR(str(tiny_mlm))
-    head, _ = build_head(model, str(tiny_mlm), late_mlm=False)
+    model = COCODR(str(deep_mlm))
+    head, _ = build_head(model, str(deep_mlm), late_mlm=False)
     assert head.skip_from == 2
     head.eval()
     hidden = [torch.randn(1, 5, 32, requires_grad=True) for _ in range(5)]
@@ -65,10 +65,10 @@ def test_skips_from_half_the_layers_and_sees_the_last_cls(tiny_mlm):
 
 
 @pytest.mark.parametrize("late_mlm", [True, False])
-def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(tiny_mlm, late_mlm):
+def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(deep_mlm, late_mlm):
     """Each sequence's sum over its masked tokens, once through the head and once from the last layer, by hand."""
-    model = COCODR(str(tiny_mlm))
-    head, _ = build_head(model, str(tiny_mlm), late_mlm=late_mlm)
+    model = COCODR(str(deep_mlm))
+    head, _ = build_head(model, str(deep_mlm), late_mlm=late_mlm)
     head = head.eval()
     hidden = [torch.randn(2, 5, 32) for _ in range(5)]
     labels = torch.tensor([[-100, 7, -100, 9, -100], [-100, -100, 11, -100, -100]])
@@ -99,26 +99,26 @@ def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(tiny_mlm, late_mlm):
     torch.testing.assert_close(found, expected)
 
 
-def test_without_labels_the_head_changes_nothing(tiny_bert):
-    model = COCODR(str(tiny_bert))
+def test_without_labels_the_head_changes_nothing(deep_bert):
+    model = COCODR(str(deep_bert))
     before = model.encode_document(["a wing in supersonic flow"])
-    head, origin = build_head(model, str(tiny_bert))
+    head, origin = build_head(model, str(deep_bert))
     assert origin == "new layers, tied to the embeddings"
     model.append(head)
     assert (model.encode_document(["a wing in supersonic flow"]) == before).all()
 
 
-def test_the_output_layer_is_the_input_embedding(tiny_mlm):
-    model = COCODR(str(tiny_mlm))
-    head, _ = build_head(model, str(tiny_mlm))
+def test_the_output_layer_is_the_input_embedding(deep_mlm):
+    model = COCODR(str(deep_mlm))
+    head, _ = build_head(model, str(deep_mlm))
     embedding = model.transformers_model.get_input_embeddings().weight
     assert all(parameter is not embedding for parameter in head.parameters())
     assert head._embedding[0].weight is embedding
 
 
-def test_a_saved_head_is_found_again(tiny_mlm, tmp_path):
-    model = COCODR(str(tiny_mlm))
-    head, _ = build_head(model, str(tiny_mlm), n_head_layers=1, skip_from=3)
+def test_a_saved_head_is_found_again(deep_mlm, tmp_path):
+    model = COCODR(str(deep_mlm))
+    head, _ = build_head(model, str(deep_mlm), n_head_layers=1, skip_from=3)
     (tmp_path / HEAD_FOLDER).mkdir()
     head.save(str(tmp_path / HEAD_FOLDER))
     with pytest.raises(InputError, match="n_head_layers 1"):
@@ -167,8 +167,8 @@ def release(folder, config, layers: int = 2, **extra):
 
 
 @pytest.fixture
-def published(tiny_mlm, tmp_path):
-    return Path(shutil.copytree(tiny_mlm, tmp_path / "condenser"))
+def published(deep_mlm, tmp_path):
+    return Path(shutil.copytree(deep_mlm, tmp_path / "condenser"))
 
 
 def test_a_published_condenser_head_is_loaded(published):
@@ -228,8 +228,8 @@ def test_nothing_but_tensors_is_read_from_a_published_head(published):
 
 
 @pytest.mark.parametrize("name", ["hidden_size", "num_attention_heads", "vocab_size"])
-def test_the_saved_head_of_another_model_is_refused(tiny_mlm, tmp_path, name):
-    model = COCODR(str(tiny_mlm))
+def test_the_saved_head_of_another_model_is_refused(deep_mlm, tmp_path, name):
+    model = COCODR(str(deep_mlm))
     sizes = {
         "hidden_size": 32,
         "num_attention_heads": 4,
@@ -246,9 +246,9 @@ def test_the_saved_head_of_another_model_is_refused(tiny_mlm, tmp_path, name):
         build_head(model, str(tmp_path))
 
 
-def test_the_output_layers_of_masked_language_modelling_alone_go_on(tiny_mlm, tmp_path):
-    model = COCODR(str(tiny_mlm))
-    head, _ = build_head(model, str(tiny_mlm), n_head_layers=0)
+def test_the_output_layers_of_masked_language_modelling_alone_go_on(deep_mlm, tmp_path):
+    model = COCODR(str(deep_mlm))
+    head, _ = build_head(model, str(deep_mlm), n_head_layers=0)
     torch.nn.init.normal_(head.dense.weight)
     (tmp_path / HEAD_FOLDER).mkdir()
     head.save(str(tmp_path / HEAD_FOLDER))
@@ -257,6 +257,6 @@ def test_the_output_layers_of_masked_language_modelling_alone_go_on(tiny_mlm, tm
     assert torch.equal(again.dense.weight, head.dense.weight)
 
 
-def test_a_layer_that_the_encoder_lacks_is_refused(tiny_mlm):
+def test_a_layer_that_the_encoder_lacks_is_refused(deep_mlm):
     with pytest.raises(InputError, match="skip_from 9"):
-        build_head(COCODR(str(tiny_mlm)), str(tiny_mlm), skip_from=9)
+        build_head(COCODR(str(deep_mlm)), str(deep_mlm), skip_from=9)

@@ -57,7 +57,7 @@ def fault(folder: Path) -> str:
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_cosine", "saved_mrl"])
 def test_a_tensor_that_is_missing_is_named(kind, request, copied):
     folder = copied(request.getfixturevalue(kind))
-    name = "encoder.layer.2.output.dense.weight"
+    name = "encoder.layer.1.output.dense.weight"
     change_weights(folder, lambda weights: {k: w for k, w in weights.items() if k != name})
     assert f"missing: {name}" in fault(folder)
 
@@ -66,8 +66,8 @@ def test_a_tensor_that_is_missing_is_named(kind, request, copied):
 def test_more_and_fewer_layers_and_other_shapes_are_named(kind, request, copied):
     source = request.getfixturevalue(kind)
     for name, settings, words in [
-        ("more", {"num_hidden_layers": 5}, ("missing: encoder.layer.4.", "and 13 more")),
-        ("fewer", {"num_hidden_layers": 3}, ("left over: encoder.layer.3.", "and 13 more")),
+        ("more", {"num_hidden_layers": 3}, ("missing: encoder.layer.2.", "and 13 more")),
+        ("fewer", {"num_hidden_layers": 1}, ("left over: encoder.layer.1.", "and 13 more")),
         ("wider", {"intermediate_size": 96}, ("of another shape: encoder.layer.0.", "(64,) for (96,)")),
     ]:
         folder = copied(source, name)

@@ -40,7 +40,7 @@ def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_equals_a_full_sort_under_heavy_ties(data: st.DataObject) -> None:
     """Small whole numbers: products are exact in float32 and nearly every score is tied."""

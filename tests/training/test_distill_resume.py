@@ -19,7 +19,7 @@ from beir_cocodr.training.options import DistillOptions
 
 # So high a rate that the second round is the best: what comes last is not what is kept.
 OPTIONS = DistillOptions(
-    **{"max_steps": 6, "batch_size": 4, "mini_batch_size": 2, "learning_rate": 0.3, "warmup": 0.1},
+    **{"max_steps": 6, "batch_size": 4, "learning_rate": 0.3, "warmup": 0.1},
     **{"refresh_steps": 3, "held_out": 0.25, "candidates": 10, "m_bm25": 2, "m_hard": 2, "positives": 2},
     save_steps=2,
     seed=0,

@@ -99,7 +99,7 @@ def test_a_gradient_that_is_not_a_number_never_moves_the_weights(kind, beir_fold
     now = poisoned.model.transformers_model.state_dict()
     names = {name: name.removeprefix("0.model.").removeprefix("model.") for name in kept}
     compared = [name for name, short in names.items() if short in now]
-    assert len(compared) > 60
+    assert len(compared) > 30
     for name in compared:
         assert torch.equal(now[names[name]], kept[name]), name
     found = json.loads((output / "nonfinite.json").read_text())
