@@ -152,6 +152,7 @@ def evaluate(
     split: options.Split = "test",
     top_k: Annotated[int | None, Option(help="Documents a query in the run; default: what the measures need.")] = None,
     identical_ids: options.Policy = "auto",
+    judgements: options.Judgements = None,
     *,
     search: SearchOptions,
     overwrite: options.Overwrite = False,
@@ -159,14 +160,15 @@ def evaluate(
 ) -> None:
     """Search a labelled collection with one or more models, measure, and test their differences."""
     from beir_cocodr.evaluation.evaluate import evaluate as run
-    from beir_cocodr.report.evaluation_tables import comparison_table, evaluation_table
+    from beir_cocodr.report.evaluation_tables import evaluation_tables
 
-    record = run(dataset, model, output, measures, split, identical_ids, top_k, search=search, overwrite=overwrite)
-    print_record(
-        record,
-        as_json,
-        lambda record: [evaluation_table(record), *([comparison_table(record)] if record.comparisons else [])],
+    record = run(
+        *(dataset, model, output, measures, split, identical_ids, top_k),
+        search=search,
+        overwrite=overwrite,
+        judgements=judgements,
     )
+    print_record(record, as_json, evaluation_tables)
 
 
 @app.command()

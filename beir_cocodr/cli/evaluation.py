@@ -22,7 +22,11 @@ def compare(
     context: Context,
     dataset: options.Dataset,
     models: Annotated[
-        list[str] | None, Argument(help="Models to compare, named as for evaluate.", show_default=False)
+        list[str] | None,
+        Argument(
+            help="Models to compare, named as for evaluate; with --judgements a single encoder, for all its uses.",
+            show_default=False,
+        ),
     ] = None,
     parity: Annotated[
         Path | None,
@@ -43,6 +47,7 @@ def compare(
     samples: Annotated[int, Option(help="Crops and generated queries, without labels.")] = 300,
     seed: Annotated[int, Option(help="Seed of the samples.")] = 42,
     wanted: Annotated[int, Option(help="Query-document pairs proposed for labelling.")] = 50,
+    judgements: options.Judgements = None,
     overwrite: options.Overwrite = False,
     *,
     search: SearchOptions,
@@ -72,6 +77,7 @@ def compare(
         wanted=wanted,
         search=search,
         overwrite=overwrite,
+        judgements=judgements,
     )
     print_record(record, as_json, verdict_tables)
 

@@ -61,6 +61,10 @@ Policy = Annotated[
     ),
 ]
 
+Judgements = Annotated[
+    Path | None, plain("Some judged queries: qrels, labels_wanted.tsv with its column filled, or a log of judgements.")
+]
+
 Command = Callable[..., None]
 
 #: What every training command has flags for.

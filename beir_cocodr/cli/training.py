@@ -140,6 +140,7 @@ def adapt(
     samples: Annotated[int, Option(help="Of a target without labels: held-out crops, and generated queries.")] = 300,
     source_split: Annotated[str, Option(help="Split of the source's qrels.")] = "train",
     measures: options.Measures = "nDCG@10 R@100",
+    judgements: options.Judgements = None,
     weighting: Annotated[str | None, Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")] = None,
     shared: Json,
     preset: options.Preset = None,
@@ -178,5 +179,6 @@ def adapt(
         resume=resume,
         samples=samples,
         search=search,
+        judgements=judgements,
     )
     print_adaptation(record, as_json)

@@ -13,16 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.judgements import Judgements, load_judgements, write_annotation_candidates
 from beir_cocodr.errors import SEEDS, InputError, check_count, check_names
 from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
-from beir_cocodr.evaluation.recommendation import (
-    LABELS_FILE,
-    annotation_candidates,
-    with_texts,
-    write_annotation_candidates,
-)
+from beir_cocodr.evaluation.recommendation import LABELS_FILE, annotation_candidates, draw_candidates, with_texts
 from beir_cocodr.evaluation.records import (
     AnnotationCandidates,
     Best,
@@ -32,8 +28,8 @@ from beir_cocodr.evaluation.records import (
     indistinguishable,
 )
 from beir_cocodr.evaluation.runs import identical_ids, ranked_run
-from beir_cocodr.io import results_folder
-from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.io import file_sha256, results_folder
+from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device, ways_to_use
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
@@ -58,6 +54,7 @@ def compare_models(
     against: str | None = None,
     search: SearchOptions = SearchOptions(),
     overwrite: bool = False,
+    judgements: Path | None = None,
 ) -> ComparisonRecord:
     """Compare two or more models: "better", "worse", "no difference" or "cannot tell" for each pair, b against a.
 
@@ -80,6 +77,9 @@ def compare_models(
         wanted: how many pairs to ask labels for.
         against: ask for those that tell this model from the best of the others, not the two best models.
         overwrite: replace the results of another run in ``output``, see :func:`~beir_cocodr.io.results_folder`.
+        judgements: a file of some judged queries, see :func:`~beir_cocodr.data.judgements.load_judgements`. Estimates
+            without labels are then joined with them, and labels of the split are not looked at. A single encoder stands
+            for every use of it that needs no training (:func:`~beir_cocodr.models.spec.ways_to_use`).
 
     Raises:
         InputError: fewer than two models, one named twice, or what has to be corrected in the collection, the models,
@@ -92,6 +92,9 @@ def compare_models(
         True
     """
     models = list(models)
+    if judgements is not None and len(models) == 1:
+        against = against or models[0]
+        models = uses_of(models[0], len(load_collection(dataset, labels="none").documents))
     if len(models) < 2:
         raise InputError(f"a comparison needs two models, not {len(models)}; name another")
     check_names("model", models)
@@ -103,13 +106,19 @@ def compare_models(
     check_device(search.encoder.device, [model for model in models if not Path(model).is_file()])
     parse_measures(measures)
     policy = identical_ids(dataset, policy)
+    if judgements is not None and labels:
+        raise InputError("either labels of the split judge or judgements of a file: leave one out")
     collection = load_collection(dataset, split, labels="required" if labels else "optional")
-    if labels is None and not collection.qrels:
+    judged = None if judgements is None else load_judgements(judgements).of(collection.queries)
+    if output is not None:
+        check_judgements_kept(output / LABELS_FILE, judgements)
+    if labels is None and judged is None and not collection.qrels:
         log.warning("%s has no judgements of split %r: the verdict is an estimate without labels", dataset, split)
-    labelled = bool(collection.qrels) and labels is not False
+    labelled = bool(collection.qrels) and labels is not False and judged is None
     settings = {"dataset": dataset, "split": split, "models": models, "measures": measures, "labels": labelled}
     settings |= {"samples": samples, "seed": seed, "wanted": wanted, "against": against, "queries": queries}
     settings |= {"identical_ids": policy, "search": search.describe()}
+    settings |= {} if judgements is None else {"judgements": file_sha256(judgements)}
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
         if output is not None:
@@ -120,7 +129,10 @@ def compare_models(
             )
         else:
             found, results = compare_label_free(
-                models, collection, folder, policy == "drop", queries, samples, seed, search=search
+                *(models, collection, folder, policy == "drop", queries, samples, seed),
+                search=search,
+                judged=judged,
+                reference=against,
             )
         record = ComparisonRecord(
             **vars(found),
@@ -132,11 +144,12 @@ def compare_models(
             corpus_sha256=collection.documents.content_hash,
             identical_ids=policy,
             models=models,
-            labels_wanted=_candidates(found.ranking, against, results, collection, wanted, labelled),
+            labels_wanted=_candidates(found.ranking, against, results, collection, wanted, labelled, judged),
             seen=contamination_statement([name for name in models if not Path(name).is_file()], collection),
             versions=versions(),
         )
-        write_annotation_candidates(folder / LABELS_FILE, record.labels_wanted.pairs)
+        done = [] if judged is None else [pair for pair in judged.rows if pair.judgement is not None]
+        write_annotation_candidates(folder / LABELS_FILE, [*done, *record.labels_wanted.pairs])
         record.write(folder / COMPARISON_FILE)
     return record
 
@@ -148,15 +161,54 @@ def _candidates(
     collection: Collection,
     count: int,
     labelled: bool,
+    judged: Judgements | None,
 ) -> AnnotationCandidates:
-    """Pairs to label: between the two best models, or between ``against`` and the best of the others."""
+    """Pairs to label: between the two best models, or between ``against`` and the best of the others. Without labels
+    they are drawn by chance; what a table of judgements left blank comes first.
+    """
     a = against or ranking[0]
     b = next(model for model in ranking if model != a)
     if not results:
         return AnnotationCandidates(a, b, [], "the collection has no queries: write some first")
-    pairs = annotation_candidates(results[a], results[b], collection.qrels if labelled else None, count)
+    if labelled:
+        pairs = annotation_candidates(results[a], results[b], collection.qrels, count)
+    else:
+        pairs = [] if judged is None else [pair for pair in judged.rows if pair.judgement is None][:count]
+        begun = {pair.query_id for pair in pairs} | (set() if judged is None else judged.queries.keys())
+        pairs += draw_candidates(results, a, b, begun, count - len(pairs))
     remark = "" if pairs else "the two rank the same documents at the same ranks, or all are judged"
-    return AnnotationCandidates(a, b, with_texts(pairs, collection.queries, collection.documents), remark)
+    texts = collection.queries | ({} if judged is None else {id: query.text for id, query in judged.queries.items()})
+    return AnnotationCandidates(a, b, with_texts(pairs, texts, collection.documents), remark)
+
+
+#: The most documents for which one vector in place of two is tried without making it.
+MOST_FOR_VECTORS = 50_000
+
+
+def uses_of(encoder: str, documents: int) -> list[str]:
+    """What a single encoder stands for, on a corpus of so many documents; BM25 first."""
+    if ModelSpec.parse(encoder).kind != "dense" or Path(encoder).is_file():
+        raise InputError(f"{encoder} is no encoder: name one, whose uses are compared, or two models or more")
+    ways = ways_to_use(encoder)
+    if documents > MOST_FOR_VECTORS:
+        log.info("%d documents: hybrid encoders are not tried before they are fused", documents)
+        ways = [name for name in ways if ModelSpec.parse(name).kind != "vector"]
+    return ways
+
+
+def check_judgements_kept(table: Path, judgements: Path | None) -> None:
+    """Check that a table that is about to be written over holds no judgement that is not read first."""
+    if not table.is_file() or (judgements is not None and judgements.samefile(table)):
+        return
+    try:
+        found = load_judgements(table).queries
+    except InputError:  # of an earlier version, which had no such column
+        return
+    if found:
+        raise InputError(
+            f"{table} holds judgements of {len(found)} queries, and would be written over: name it with "
+            "--judgements, or move it away"
+        )
 
 
 def compare_labelled(

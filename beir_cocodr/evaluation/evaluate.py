@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.data.collection import Collection, check_labelled, load_collection
+from beir_cocodr.data.judgements import Judgements, load_judgements
 from beir_cocodr.errors import InputError, check_count, check_names
+from beir_cocodr.evaluation.few_labels import Expected, FewLabels, judge
 from beir_cocodr.evaluation.measures import (
     DEFAULT_MEASURES,
     Measures,
@@ -25,7 +27,7 @@ from beir_cocodr.evaluation.measures import (
 )
 from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
-from beir_cocodr.io import atomic_writer, results_folder
+from beir_cocodr.io import atomic_writer, file_sha256, results_folder
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.ranking import Results
@@ -49,6 +51,7 @@ def evaluate(
     queries: int | None = None,
     search: SearchOptions = SearchOptions(),
     overwrite: bool = False,
+    judgements: Path | None = None,
 ) -> EvaluationRecord:
     """Search a collection with every model and judge the runs.
 
@@ -62,6 +65,8 @@ def evaluate(
         families: questions, each by the (a, b) labels to test for it; by default all against all.
         queries: evaluate only that many queries, evenly spaced (stated in the results).
         overwrite: replace the results of another run in ``output``, see :func:`~beir_cocodr.io.results_folder`.
+        judgements: a file of judged queries that judges in place of the split's labels, see
+            :func:`~beir_cocodr.data.judgements.load_judgements`.
 
     Raises:
         InputError: what has to be corrected in the collection, the models or the measures; results of another run.
@@ -88,20 +93,33 @@ def evaluate(
     if top_k < needed:
         log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
     policy = identical_ids(dataset, policy)
-    check_labelled(dataset, split)
-    collection = load_collection(dataset, split)
+    if judgements is None:
+        check_labelled(dataset, split)
+    collection = load_collection(dataset, split, labels="required" if judgements is None else "optional")
+    few = None
+    if judgements is not None:
+        few = load_judgements(judgements).of(collection.queries)
+        if few.drawn:
+            log.warning("%s: pairs were drawn, which the measures do not know; nDCG@10 by few_labels does", judgements)
+        texts = {id: query.text for id, query in few.queries.items()}
+        collection = replace(collection, queries=texts, qrels=few.qrels)
     judged = {query: collection.qrels[query] for query in spaced(collection.qrels, queries)}
+    if few is not None:
+        few = replace(few, queries={query: few.queries[query] for query in judged})
     names = file_names(labels)
     pairs = families or {ALL_PAIRS: list(itertools.combinations(labels, 2))}
     results: dict[str, ModelResult] = {}
     scores: dict[str, dict[str, np.ndarray]] = {}
     settings: Json = {"dataset": dataset, "split": split, "models": dict(labels), "measures": measures}
     settings |= {"identical_ids": policy, "top_k": top_k, "queries": queries, "search": search.describe()}
+    settings |= {} if judgements is None else {"judgements": file_sha256(judgements)}
+    found_by: dict[str, Results] = {}
     with results_folder(output, {"command": "evaluate", **settings, "families": pairs}, overwrite) as folder:
         for label, found in _search(collection, judged, labels, folder, top_k, policy == "drop", search):
             run, per_query = f"{names[label]}.run", f"{names[label]}.per_query.tsv"
             result, scores[label] = score_run(labels[label], run, found.results, judged, wanted)
             write_run(folder / run, found.results, names[label])
+            found_by |= {} if few is None else {label: found.results}
             _write_per_query(folder / per_query, list(judged), scores[label])
             results[label] = replace(
                 result,
@@ -124,9 +142,19 @@ def evaluate(
             counts=collection.counts,
             models=results,
             comparisons=compare(scores, pairs),
+            few_labels=None if few is None else _by_few_labels(few, found_by),
         )
         record.write(folder / "results.json")
     return record
+
+
+#: Differences within it are not worth having.
+_MARGIN = 0.01
+
+
+def _by_few_labels(judged: Judgements, results: Mapping[str, Results]) -> FewLabels:
+    """What judged queries tell by themselves; each is scored as deep as nDCG@10 looks."""
+    return judge(judged, results, Expected.nothing(len(results)), next(iter(results)), _MARGIN)[0]
 
 
 def score_run(

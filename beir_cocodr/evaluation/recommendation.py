@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from pathlib import Path
+from collections.abc import Container, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.evaluation.records import AnnotationCandidate, EvaluationRecord, PairedTest, Recommendation
-from beir_cocodr.io import atomic_writer, text_cell
+from beir_cocodr.data.judgements import AnnotationCandidate
+from beir_cocodr.evaluation.records import EvaluationRecord, PairedTest, Recommendation
+from beir_cocodr.io import text_sha256
 from beir_cocodr.retrieval.ranking import Results
 
 #: How the ablation's encoders are called in tables.
@@ -122,7 +122,12 @@ DEPTH = 10
 #: Where candidates are written.
 LABELS_FILE = "labels_wanted.tsv"
 
-COLUMNS = tuple(field.name for field in fields(AnnotationCandidate))
+#: Pairs that are drawn of a query.
+PER_QUERY = 10
+
+# So much is added to the weight of every document before it is drawn: of those that all lists have alike, the ideal
+# ranking depends, too.
+_EVEN = 0.05
 
 
 def annotation_candidates(
@@ -149,7 +154,7 @@ def annotation_candidates(
             for found in (first, second)
         )
         pairs = [
-            AnnotationCandidate(query, d, abs(_discount(a.get(d)) - _discount(b.get(d))), a.get(d), b.get(d))
+            AnnotationCandidate(query, d, None, abs(_discount(a.get(d)) - _discount(b.get(d))), a.get(d), b.get(d))
             for d in {**a, **b}
             if d not in (judged or {}).get(query, {})
         ]
@@ -158,6 +163,82 @@ def annotation_candidates(
     # Sums are rounded, as their last bits depend on the order of their terms.
     rows.sort(key=lambda row: (-row[1].weight, -round(row[0], 12), row[1].query_id, row[1].document_id))
     return [pair for _, pair in rows[:count]]
+
+
+def draw_candidates(
+    results: Mapping[str, Results], a: str, b: str, judged: Container[str] = (), count: int = 50, seed: int = 42
+) -> list[AnnotationCandidate]:
+    """Pairs to judge, drawn by chance with known probabilities from what the models find, more of it where they differ.
+
+    A query is drawn half evenly, half in proportion to how much the models' lists differ for it (the range of each
+    document's discount over the models, summed); of the documents that any model has among its ten best, ten are drawn,
+    in proportion to that range. A query comes whole, and every query and document has its random number for good: what
+    is drawn later goes on with the same sample.
+
+    Args:
+        results: of all models, for the same queries.
+        a, b: the models whose ranks are written beside.
+        judged: queries that are judged already.
+        count: the most pairs.
+
+    Returns:
+        Query by query, in the order in which they were drawn; none where all lists are the same.
+
+    Source: Ohlsson, 1998 (sequential Poisson sampling of queries, with permanent random numbers); Madow, 1949
+    (systematic sampling of documents, in proportion to size and exact in its probabilities).
+    """
+    queries = list(dict.fromkeys(query for found in results.values() for query in found))
+    pools = {query: _pool(results, query) for query in queries}
+    sizes = {query: sum(high - low for low, high in pool.values()) for query, pool in pools.items()}
+    if not (total := sum(sizes.values())):
+        return []
+    chances = {query: 0.5 / len(queries) + 0.5 * size / total for query, size in sizes.items()}
+    order = sorted(
+        (query for query in queries if query not in judged and pools[query]),
+        key=lambda query: (_uniform(seed, query) / chances[query], query),
+    )
+    pairs: list[AnnotationCandidate] = []
+    for query in order:
+        drawn = _draw(pools[query], min(PER_QUERY, count), seed, query)
+        if len(pairs) + len(drawn) > count:
+            break
+        ranks = [{d: rank for rank, (d, _) in enumerate(results[m].get(query, [])[:DEPTH], 1)} for m in (a, b)]
+        for document, chance in drawn.items():
+            first, second = (ranked.get(document) for ranked in ranks)
+            weight, shares = abs(_discount(first) - _discount(second)), (round(chances[query], 9), round(chance, 9))
+            pairs.append(AnnotationCandidate(query, document, None, weight, first, second, "", "", *shares))
+    return pairs
+
+
+def _pool(results: Mapping[str, Results], query: str) -> dict[str, tuple[float, float]]:
+    """Documents among some model's ten best, each with the least and the greatest discount that a model gives it."""
+    found: dict[str, list[float]] = {}
+    for run in results.values():
+        for rank, (document, _) in enumerate(run.get(query, [])[:DEPTH], 1):
+            found.setdefault(document, []).append(_discount(rank))
+    return {d: (min(at) if len(at) == len(results) else 0.0, max(at)) for d, at in found.items()}
+
+
+def _draw(pool: Mapping[str, tuple[float, float]], count: int, seed: int, query: str) -> dict[str, float]:
+    """``count`` documents of a pool, each with the probability that it is drawn."""
+    left = {d: high - low + _EVEN for d, (low, high) in pool.items()}
+    chances: dict[str, float] = {}
+    while left:  # those that are drawn in any case leave fewer places to the others
+        free = count - len(chances)
+        scale = free / sum(left.values())
+        sure = [d for d, size in left.items() if size * scale >= 1 or free >= len(left)]
+        chances |= dict.fromkeys(sure, 1.0) if sure else {d: size * scale for d, size in left.items()}
+        left = {d: size for d, size in left.items() if d not in chances}
+    order = sorted(chances, key=lambda d: (_uniform(seed, query, d), d))
+    ends = np.cumsum([chances[d] for d in order]) + _uniform(seed, query, "")
+    ends = np.floor(np.concatenate([[_uniform(seed, query, "")], ends]) + 1e-9)
+    drawn = {d: chances[d] for d, begin, end in zip(order, ends, ends[1:], strict=True) if end > begin}
+    return dict(sorted(drawn.items(), key=lambda item: -item[1]))
+
+
+def _uniform(seed: int, *names: str) -> float:
+    """A number between 0 and 1 that belongs to names for good."""
+    return (int(text_sha256(str(seed), *names)[:13], 16) + 0.5) / 16**13
 
 
 def with_texts(
@@ -171,19 +252,6 @@ def with_texts(
         replace(pair, query=queries.get(pair.query_id, ""), document=beginnings.get(row, ""))
         for pair, row in zip(pairs, rows.tolist(), strict=True)
     ]
-
-
-def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) -> None:
-    """Write the pairs as TSV with a header; ids as they are, texts by :func:`~beir_cocodr.io.text_cell`."""
-    with atomic_writer(path) as file:
-        file.write("\t".join(COLUMNS) + "\n")
-        for pair in pairs:
-            values = {name: getattr(pair, name) for name in COLUMNS} | {
-                "query": text_cell(pair.query or ""),
-                "document": text_cell(pair.document or ""),
-            }
-            cells = ("" if value is None else str(value) for value in values.values())
-            file.write("\t".join(cells) + "\n")
 
 
 def _discount(rank: int | None) -> float:

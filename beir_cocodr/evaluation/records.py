@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from beir_cocodr.data.judgements import AnnotationCandidate
+from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.records import ContaminationStatement, Json, Record
 
 #: The count of pseudo-queries left out because a model was trained on them.
@@ -114,6 +116,7 @@ class EvaluationRecord(Record):
     Attributes:
         counts: what was counted on loading.
         models: label to figures, in the order in which they were named.
+        few_labels: by judgements of a file alone.
     """
 
     dataset: str
@@ -126,6 +129,7 @@ class EvaluationRecord(Record):
     counts: dict[str, int] = field(default_factory=dict)
     models: dict[str, ModelResult]
     comparisons: list[PairedTest]
+    few_labels: FewLabels | None = None
 
     @property
     def measures(self) -> list[str]:
@@ -192,7 +196,7 @@ class PairVerdict:
         family: whether the two are models of one kind.
         verdict: "better", "worse", "no difference" or "cannot tell".
         probability: P(b is better than a).
-        rule: "calibrated", or "unlike" where the collection is unlike those of the calibration.
+        rule: "calibrated", "judged" with judged queries, or "unlike" where the collection is unlike the calibration's.
         score: how far it speaks for b, −1..1.
         trust: how often such verdicts are right.
         distance: how differently the two rank, 0..1, see
@@ -334,25 +338,6 @@ class Best:
 
 
 @dataclass(frozen=True)
-class AnnotationCandidate:
-    """A query-document pair to label.
-
-    Attributes:
-        weight: by how much the difference of the two models' DCG@10 changes if the document is relevant.
-        rank_a, rank_b: its ranks, None beyond rank 10.
-        query, document: text of the query, and the beginning of the document's.
-    """
-
-    query_id: str
-    document_id: str
-    weight: float
-    rank_a: int | None
-    rank_b: int | None
-    query: str = ""
-    document: str = ""
-
-
-@dataclass(frozen=True)
 class AnnotationCandidates:
     """The pairs whose labels would tell most between models a and b; without any, ``remark`` says why."""
 
@@ -394,6 +379,7 @@ class Findings:
         likeness: without labels: of the collection to those of the calibration.
         retrieval: without labels: model to the description of its retriever.
         pairs: all pairs, b against a: paired tests with labels, else the rule's verdicts.
+        few_labels: what judged queries tell, where some were given.
     """
 
     ranking: list[str]
@@ -407,6 +393,7 @@ class Findings:
     likeness: Likeness | None = None
     retrieval: dict[str, Json] = field(default_factory=dict)
     pairs: list[PairedTest] | list[PairVerdict]
+    few_labels: FewLabels | None = None
 
     @property
     def tests(self) -> list[PairedTest]:

@@ -132,6 +132,8 @@ _LUCENE = "lucene-"
 #: BM25's weight in the fusion, against 1 of the encoder: the best single one over nine collections.
 BM25_WEIGHT = 0.5
 
+_WEIGHT_MAX = 1_000
+
 
 @dataclass(frozen=True)
 class Fusion:
@@ -142,12 +144,51 @@ class Fusion:
         help: what it is.
         weighted: whether it weights BM25; ``build`` is then called with ``bm25_weight``, too.
         lucene: whether Lucene's BM25 can take part.
+        sized: whether numbers, smoothing and feedback may stand in its name, too, see :class:`FusionSettings`.
     """
 
     build: str
     help: str
     weighted: bool = False
     lucene: bool = True
+    sized: bool = False
+
+
+@dataclass(frozen=True)
+class FusionSettings:
+    """What may stand behind the kind in a name, as in ``hybrid@0.3:M`` or ``vector@0.3,r512,smooth,feedback:M``.
+
+    Args:
+        weight: of BM25; None is that of :class:`SearchOptions`.
+        numbers: r, components of truncated BM25.
+        smooth: whether documents are drawn to their neighbours.
+        feedback: whether the query is moved, and searched with again.
+    """
+
+    weight: float | None = None
+    numbers: int | None = None
+    smooth: bool = False
+    feedback: bool = False
+
+    @classmethod
+    def parse(cls, name: str, text: str, kind: Fusion) -> FusionSettings:
+        """Of the text between @ and colon; ``InputError`` where the kind has no such setting."""
+        found: dict[str, Any] = {}
+        for part in text.split(","):
+            if kind.weighted and re.fullmatch(r"[0-9]+(\.[0-9]+)?", part) and float(part) <= _WEIGHT_MAX:
+                found["weight"] = float(part)
+            elif kind.sized and re.fullmatch(r"r[1-9][0-9]{0,4}", part):
+                found["numbers"] = int(part[1:])
+            elif kind.sized and part in ("smooth", "feedback"):
+                found[part] = True
+            else:
+                raise InputError(f"model {name!r}: {part!r} is no setting of it; there are {cls._known(kind)}")
+        return cls(**found)
+
+    @staticmethod
+    def _known(kind: Fusion) -> str:
+        weight = f"BM25's weight from 0 to {_WEIGHT_MAX:,}, as in hybrid@0.3:M" if kind.weighted else "none"
+        return f"{weight}{', r and a number of components, smooth, feedback' if kind.sized else ''}"
 
 
 #: What may stand before an encoder's name, as in ``hybrid:minilm``.
@@ -163,7 +204,25 @@ FUSIONS = {
     "feedback": Fusion(
         "beir_cocodr.retrieval.fusion:Feedback", "dense search, the query moved towards hybrid's best", weighted=True
     ),
+    "vector": Fusion(
+        "beir_cocodr.retrieval.fusion:OneVector",
+        "hybrid with truncated BM25, as a hybrid encoder of M ranks",
+        weighted=True,
+        lucene=False,
+        sized=True,
+    ),
 }
+
+
+def ways_to_use(encoder: str) -> list[str]:
+    """Names of the methods that an encoder has without training: alone, fused, with feedback, as one vector."""
+    vectors = [f"vector@{w},r1024{more}:" for w in (0.5, 0.3, 0.2) for more in ("", ",smooth")]
+    vectors += [f"vector@{w},r1024{more},feedback:" for w in (0.5, 0.3, 0.2) for more in ("", ",smooth")]
+    vectors += [f"vector@{w},r512:" for w in (0.5, 0.3, 0.2)]
+    fusions = [f"hybrid@{w}:" for w in (0.2, 0.3, 0.5, 1)]
+    prefixes = ["", *fusions, "feedback@0.5:", "rm3@0.5:", *vectors]
+    return [BM25, *(prefix + encoder for prefix in prefixes)]
+
 
 #: Retrievers of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
 #: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Retriever`. Add a row for your own.
@@ -181,12 +240,14 @@ class ModelSpec:
         kind: "bm25", a name of :data:`FUSIONS` or of :data:`RETRIEVERS`, or "dense".
         encoder: M; the name itself where there is no encoder.
         lucene: whether BM25 is Lucene's.
+        settings: of a fusion.
     """
 
     name: str
     kind: str
     encoder: str
     lucene: bool = False
+    settings: FusionSettings = FusionSettings()
 
     @classmethod
     def parse(cls, name: str) -> ModelSpec:
@@ -197,9 +258,11 @@ class ModelSpec:
         bare = name.removeprefix(_LUCENE)
         if bare == BM25:
             return cls(name, BM25, BM25, bare != name)
-        kind, _, encoder = bare.partition(":")
+        before, _, encoder = bare.partition(":")
+        kind, at, text = before.partition("@")
         if kind in FUSIONS:
-            return cls(name, kind, encoder, bare != name)
+            settings = FusionSettings.parse(name, text, FUSIONS[kind]) if at else FusionSettings()
+            return cls(name, kind, encoder, bare != name, settings)
         return cls(name, name if name in RETRIEVERS else "dense", name)
 
     @property
@@ -282,7 +345,10 @@ class SearchOptions:
     encoder: EncoderOptions = EncoderOptions()
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(
-        BM25_WEIGHT, "Of BM25 in hybrid:M and what rests on it, against 1 of M; 0 leaves BM25 out.", min=0, max=1000
+        BM25_WEIGHT,
+        "Of BM25 in hybrid:M and what rests on it, against 1 of M; 0 leaves BM25 out.",
+        min=0,
+        max=_WEIGHT_MAX,
     )
     batch_size: int = option(
         64, "Queries encoded at a time; documents are batched by their tokens.", flag="--encode-batch-size", min=1

@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.data.defects import Defect
+from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import label_pairs, training_pairs
 from beir_cocodr.evaluation.parity import Difference, ParityRecord
-from beir_cocodr.evaluation.recommendation import BASE, MODES
+from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.records import (
     AdaptationRecord,
     AnnotationCandidates,
@@ -49,6 +50,31 @@ def evaluation_table(record: EvaluationRecord) -> Table:
     columns = [title for measure in record.measures for title in (measure, "95%")]
     title = f"{record.dataset} ({record.split}): {sizes}"
     return make_table(title, ["model"], [*columns, "seconds"], rows, _remarks(record))
+
+
+def evaluation_tables(record: EvaluationRecord) -> list[Table]:
+    """Figures, paired tests, and what judgements of a file tell by themselves."""
+    tables = [evaluation_table(record)]
+    tables += [comparison_table(record)] if record.comparisons else []
+    return tables + ([] if record.few_labels is None else [few_labels_table(record.few_labels)])
+
+
+def few_labels_table(found: FewLabels) -> Table:
+    """Models by judged queries alone, each against the reference."""
+    rows = []
+    for model, value in found.values.items():
+        gain, sign = found.pairs.get(found.reference, {}).get(model), 1
+        if gain is None:
+            gain, sign = found.pairs.get(model, {}).get(found.reference), -1
+        cells = ["", "", ""]
+        if gain is not None:
+            ends = None if gain.interval is None else tuple(sorted(sign * end for end in gain.interval))
+            more = "more than 10,000" if gain.more is None else f"{gain.more:,}"
+            cells = [signed(sign * gain.difference), span(ends), more]
+        rows.append([model, f"{value:.4f}", *cells, f"{found.unjudged[model]:.1f}"])
+    columns = ["nDCG@10", f"against {found.reference}", "90%", "queries to settle it", "of ten unjudged"]
+    notes = [*found.describe(), "The intervals hold together at all numbers of judged queries."]
+    return make_table(f"{found.queries} judged queries alone", ["model"], columns, rows, notes)
 
 
 def _remarks(record: EvaluationRecord) -> Iterator[str]:
@@ -117,7 +143,7 @@ def adaptation_table(comparison: ComparisonRecord, candidates: Mapping[str, str]
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
     shown = [
         *training_pairs(candidates),
-        *((BASE, BASE + mode) for mode in MODES[1:] if BASE + mode in candidates),
+        *((BASE, label) for label in candidates if label.startswith(f"{BASE}, ")),
         (BASE, "bm25"),
     ]
     return make_table(
@@ -152,7 +178,8 @@ def print_adaptation(record: AdaptationRecord, as_json: bool) -> None:
     if record.results is not None:
         print_tables(evaluation_table(record.results))
     elif record.comparison is not None:
-        print_tables(adaptation_table(record.comparison, record.candidates))
+        few = record.comparison.few_labels
+        print_tables(adaptation_table(record.comparison, record.candidates), *([few_labels_table(few)] if few else []))
     recommendation = record.recommendation
     print(f"Did training make the encoder better? {recommendation.verdict}.")
     for reason in recommendation.reasons:
@@ -169,6 +196,8 @@ def verdict_tables(record: ComparisonRecord) -> list[Table]:
     """Verdicts, what they rest on, pairs to label, and what was seen in training."""
     tables = [_estimates(record) if record.evaluation is None else evaluation_table(record.evaluation)]
     tables.append(_verdicts(record))
+    if record.few_labels is not None:
+        tables.append(few_labels_table(record.few_labels))
     if record.labels_wanted.pairs:
         tables.append(_candidates(record.labels_wanted))
     if record.seen:

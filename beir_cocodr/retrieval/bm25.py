@@ -8,6 +8,7 @@ from typing import Any
 
 import bm25s
 import numpy as np
+import scipy.sparse as sp
 from bm25s.tokenization import Tokenizer
 
 from beir_cocodr.data.analyzers import Analyzer
@@ -54,6 +55,8 @@ class BM25:
         self._tokenizer = Tokenizer(splitter=read.split, stopwords=list(read.stop_words), stemmer=read.stemmer)
         self._empty: int | None = None
         self._index: Any = None
+        #: What others derived from this index and may want again, by name.
+        self.derived: dict[str, Any] = {}
 
     def prepare(self) -> None:
         """Build the index; a second call costs nothing."""
@@ -93,6 +96,28 @@ class BM25:
             held = slice(*postings["indptr"][term : term + 2])
             scores[postings["indices"][held]] += np.float32(weight) * postings["data"][held]
         return scores
+
+    def weights(self) -> sp.csr_matrix:
+        """(N, T) BM25's weight of each term in each document: a score is the sum over the terms of the query."""
+        self.prepare()
+        found = self._index.scores
+        terms = len(found["indptr"]) - 1
+        columns = (found["data"], found["indices"], found["indptr"])
+        return sp.csc_matrix(columns, (len(self.documents), terms)).tocsr()
+
+    def components(self, count: int) -> np.ndarray:
+        """(T, r) float32 axes of the truncated SVD of :meth:`weights`, largest first; r is at most the rank allows."""
+        if "weights" not in self.derived:
+            self.derived["weights"] = self.weights()
+        weights = self.derived["weights"]
+        count = min(count, *weights.shape)
+        if self.derived.get("components", np.zeros((0, 0))).shape[1] < count:
+            from sklearn.utils.extmath import randomized_svd  # BM25 alone does not pay for it
+
+            axes = randomized_svd(weights, count, n_iter=4, random_state=42)[2]
+            self.derived["components"] = np.ascontiguousarray(axes.T, dtype=np.float32)
+        found: np.ndarray = self.derived["components"][:, :count]
+        return found
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """The documents that share a term with the query, at most ``top_k`` a query."""

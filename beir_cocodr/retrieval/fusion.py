@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
-from beir_cocodr.models.spec import BM25_WEIGHT
+from beir_cocodr.models.spec import BM25_WEIGHT, SmoothOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Lexical, Parts, Ranking, best_rows, blocks
 from beir_cocodr.retrieval.store.store import DerivedEmbeddings, Embeddings
+from beir_cocodr.retrieval.topk import search_chunks
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
 _BLOCK_ELEMENTS = 2**23
 
 _RRF_DEPTH, _RRF_CONSTANT = 1000, 60
+
+# Components of truncated BM25.
+_NUMBERS = 1_024
 
 
 def z_normalize(scores: np.ndarray) -> np.ndarray:
@@ -134,6 +139,7 @@ class RM3(Hybrid):
     ) -> None:
         super().__init__(dense, bm25, bm25_weight)
         self.documents, self.terms, self.weight = documents, terms, weight
+        self._counts: dict[int, Counter[int]] = {}  # of documents that were looked at
 
     def lexical(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
         scores = weighted_mean(z_normalize(dense), z_normalize(super().lexical(texts, dense)), self.bm25_weight)
@@ -147,9 +153,12 @@ class RM3(Hybrid):
     def _expand(self, query: Counter[int], rows: np.ndarray, scores: np.ndarray) -> dict[int, float]:
         """Weights of the terms of a query and of its best documents; nothing for a query of unknown terms."""
         shares = np.exp((scores - scores.max()).astype(np.float64))
-        found = [self.bm25.text_format.document(document) for document in self.dense.documents.take(rows)]
+        if new := [row for row in rows.tolist() if row not in self._counts]:
+            found = [self.bm25.text_format.document(document) for document in self.dense.documents.take(new)]
+            self._counts.update(zip(new, self.bm25.term_counts(found), strict=True))
         model: defaultdict[int, float] = defaultdict(float)
-        for counts, share in zip(self.bm25.term_counts(found), shares / shares.sum(), strict=True):
+        for row, share in zip(rows.tolist(), shares / shares.sum(), strict=True):
+            counts = self._counts[row]
             for term, count in counts.items():
                 model[term] += share * count / counts.total()
         # Of equal terms those with smaller numbers, which stand first in the corpus.
@@ -222,9 +231,14 @@ class Feedback(Hybrid):
         """The moved queries, (Q, d)."""
         vectors = self.dense.encode_queries(list(queries.values()))
         best = self.rank(queries, vectors, self.documents).rows  # (Q, documents)
-        found = self.dense.embeddings.rows(best.ravel()).numpy().reshape(*best.shape, -1)
+        found = self.documents_at(best.ravel()).reshape(*best.shape, -1)
         mean = torch.from_numpy(found.mean(axis=1))
         return torch.nn.functional.normalize(vectors + self.weight * mean, dim=-1)
+
+    def documents_at(self, rows: np.ndarray) -> np.ndarray:
+        """(n, d) embeddings that queries are moved towards."""
+        found: np.ndarray = self.dense.embeddings.rows(rows).numpy()
+        return found
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.dense.search_embeddings(list(queries), self.move(queries), top_k)
@@ -243,6 +257,89 @@ class FusedFeedback(Feedback):
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.rank(queries, self.move(queries), top_k)
+
+
+class OneVector(FusedFeedback):
+    """The fusion with truncated BM25, as a hybrid encoder of the same settings ranks, without making one.
+
+    For a choice among settings: nothing is encoded again, and what settings share is made once. Documents are projected
+    to ``numbers`` components; smoothing draws both parts of their vectors to the mean of their nearest neighbours'.
+
+    Args:
+        dense, bm25: what is fused.
+        bm25_weight: w, of BM25 against 1 of the encoder.
+        numbers: r (1,024).
+        smooth: l = 0.3 over 5 neighbours.
+        feedback: move the encoder's part of the query towards the best 3, and search again.
+    """
+
+    bm25: BM25
+
+    def __init__(
+        self,
+        dense: Dense,
+        bm25: BM25,
+        bm25_weight: float = BM25_WEIGHT,
+        numbers: int | None = None,
+        smooth: bool = False,
+        feedback: bool = False,
+    ) -> None:
+        super().__init__(dense, bm25, bm25_weight=bm25_weight)
+        self.numbers, self.smooth, self.feedback = numbers or _NUMBERS, smooth, feedback
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        vectors = self.move(queries) if self.feedback else self.dense.encode_queries(list(queries.values()))
+        return self.rank(queries, vectors, top_k)
+
+    def fuse(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
+        axes, documents = self._projected()
+        counts = np.zeros((len(texts), axes.shape[1]), np.float32)
+        for line, terms in zip(counts, self.bm25.term_counts(texts), strict=True):
+            for term, times in terms.items():
+                line += times * axes[term]
+        lexical = counts @ documents.T
+        if self.smooth:
+            nearer = self._smoothing()
+            dense, lexical = (np.asarray((nearer @ scores.T).T) for scores in (dense, lexical))
+        return weighted_mean(z_normalize(dense), z_normalize(lexical), self.bm25_weight).astype(np.float32)
+
+    def documents_at(self, rows: np.ndarray) -> np.ndarray:
+        if not self.smooth:
+            return super().documents_at(rows)
+        found: np.ndarray = self._smoothing()[rows] @ torch.cat(list(self.dense.embeddings.chunks())).numpy()
+        return found
+
+    def _projected(self) -> tuple[np.ndarray, np.ndarray]:
+        """(T, r) axes and (N, r) documents."""
+        axes, made = self.bm25.components(self.numbers), self.bm25.derived
+        if "projected" not in made or made["projected"].shape[1] < axes.shape[1]:
+            made["projected"] = made["weights"] @ axes
+        return axes, made["projected"][:, : axes.shape[1]]
+
+    def _smoothing(self) -> sp.csr_matrix:
+        """(N, N) from scores of documents to those of smoothed ones."""
+        key = f"smoothing {self.numbers} {id(self.dense)}"
+        if key not in self.bm25.derived:
+            parts = [torch.cat(list(self.dense.embeddings.chunks())), torch.from_numpy(self._projected()[1])]
+            space = torch.cat([torch.nn.functional.normalize(part, dim=1) for part in parts], dim=1)
+            size, k = len(space), min(SmoothOptions().neighbours, len(space) - 1)
+            found = [
+                search_chunks(space[rows], [space], k, excluded_rows=rows)[1]
+                for rows in np.array_split(np.arange(size), max(1, size // 1024))
+            ]
+            near, share = torch.cat(found).numpy().ravel(), SmoothOptions().weight
+            mean = sp.csr_matrix(
+                (np.full(size * k, share / max(1, k), np.float32), (np.repeat(np.arange(size), k), near))
+            )
+            mean.resize(size, size)
+            # The encoder is kept with it, so that no other gets its id.
+            self.bm25.derived[key] = (1 - share) * sp.eye(size, dtype=np.float32, format="csr") + mean, self.dense
+        found_matrix: sp.csr_matrix = self.bm25.derived[key][0]
+        return found_matrix
+
+    def describe(self) -> Json:
+        sizes = {"numbers": self.numbers, "smooth": self.smooth, "feedback": self.feedback}
+        return {**Hybrid.describe(self), "model": "fusion with truncated BM25 by z-normalised scores", **sizes}
 
 
 class HybridFeedback:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,8 +57,11 @@ class Retrievers:
         dense, kind = self._dense(spec.encoder), FUSIONS[spec.kind]
         if hasattr(dense.model, "join"):  # a HybridEncoder, whose class would load torch for BM25 alone
             return self._hybrid_feedback(spec, dense)
-        weight = {"bm25_weight": self.options.bm25_weight} if kind.weighted else {}
-        fused: Retriever = load_object(kind.build)(dense, lexical, **weight)
+        settings, weight = asdict(spec.settings) if kind.sized else {}, spec.settings.weight
+        settings.pop("weight", None)
+        if kind.weighted:
+            settings["bm25_weight"] = self.options.bm25_weight if weight is None else weight
+        fused: Retriever = load_object(kind.build)(dense, lexical, **settings)
         return fused
 
     def encode_queries(self, name: str, texts: list[str]) -> None:

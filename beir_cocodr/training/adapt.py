@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError, check_count
-from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.compare import check_judgements_kept, compare_models, uses_of
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
-from beir_cocodr.evaluation.recommendation import BASE, MODES, ablation_families, modes_of, recommend
+from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, MODES, ablation_families, modes_of, recommend
 from beir_cocodr.evaluation.records import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
@@ -34,7 +35,7 @@ from beir_cocodr.io import (
     remove_unfinished,
     sole_writer,
 )
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions, check_device
+from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance
 from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.retrieval.dense import sharing_embeddings
@@ -134,6 +135,7 @@ def adapt(
     queries: int | None = None,
     samples: int = 300,
     search: SearchOptions = SearchOptions(),
+    judgements: Path | None = None,
 ) -> AdaptationRecord:
     """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better, and return what adapt.json
     holds.
@@ -162,6 +164,8 @@ def adapt(
         queries: evaluate only that many queries of the target, evenly spaced.
         samples: without labels: held-out crops, and generated queries, that models are compared on.
         search: how models search in the evaluation; ``search.encoder`` counts in training, too.
+        judgements: a file of some judged queries of the corpus, which choose in place of its labels, among all that can
+            be had of the base without training, too; see :func:`~beir_cocodr.evaluation.compare.compare_models`.
 
     Raises:
         InputError: an unknown stage, no source, no samples, a bad collection or model, or ``output`` is taken.
@@ -169,6 +173,9 @@ def adapt(
     chosen = chosen_stages(stages)
     check_device(search.encoder.device)
     target = _check(chosen, corpus, source, split, measures, samples)
+    if judgements is not None:
+        load_judgements(judgements).of(target.queries)
+        check_judgements_kept(output / LABELS_FILE, judgements)
     settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
     asked = _settings(target, chosen, settings, source, source_split, generated, generator, generation, teacher)
     asked |= {"measures": measures, "queries": queries, "samples": samples, "search": search.describe()}
@@ -180,7 +187,7 @@ def adapt(
         plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, folder, teacher), settings, output)
         with sharing_embeddings(output):
             models = train_models(plan, resume, search.encoder)
-            record = judge_models(plan, models, target, split, measures, queries, samples, search)
+            record = judge_models(plan, models, target, split, measures, queries, samples, search, judgements)
         record.write(output / "adapt.json")
     return record
 
@@ -347,15 +354,21 @@ def judge_models(
     queries: int | None,
     samples: int,
     search: SearchOptions,
+    judgements: Path | None = None,
 ) -> AdaptationRecord:
-    """Base and trained models, each in every use, by the target's labels, or without any by estimates."""
+    """Base and trained models, each in every use, by the target's labels, or without any by estimates.
+
+    With judged queries also every other use that the base can be put to without training.
+    """
     corpus, output = plan.data.corpus, plan.output
     encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}
     kinds = dict(zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True))
     candidates = {"bm25": "bm25"}
     candidates |= {label + mode: kinds[mode] + path for label, path in encoders.items() for mode in modes_of(label)}
     results = comparison = None
-    if target.qrels:
+    if judgements is not None:
+        candidates |= _further_uses(plan.base, candidates, search.bm25_weight, len(target.documents))
+    if target.qrels and judgements is None:
         families = ablation_families(list(encoders))
         results = evaluate(
             corpus, candidates, output, measures, split, queries=queries, families=families, search=search
@@ -375,6 +388,7 @@ def judge_models(
             samples=samples,
             seed=plan.unused_seed(),
             search=search,
+            judgements=judgements,
         )
         recommendation = recommend_label_free(comparison, candidates)
     return AdaptationRecord(
@@ -391,6 +405,18 @@ def judge_models(
         recommendation=recommendation,
         path=candidates[recommendation.model],
     )
+
+
+def _further_uses(base: str, candidates: Mapping[str, str], weight: float, documents: int) -> dict[str, str]:
+    """Label ("base, vector@0.3,r1024") to name, of the uses of the base that are no candidates yet."""
+    known = [ModelSpec.parse(name) for name in candidates.values()]
+    taken = {(spec.kind, spec.encoder, spec.settings.weight or weight) for spec in known}
+    found = {}
+    for name in uses_of(base, documents):
+        spec = ModelSpec.parse(name)
+        if (spec.kind, spec.encoder, spec.settings.weight or weight) not in taken:
+            found[f"{BASE}, {spec.prefix.removesuffix(':')}"] = name
+    return found
 
 
 def _check(

@@ -27,12 +27,12 @@ _LARGEST_EFFECT = 2.0
 
 
 def kind(model: str) -> str:
-    """How a model ranks: "bm25", "hybrid" (also ``rrf:``, ``rm3:`` and a hybrid encoder), "feedback" or "dense"."""
+    """How a model ranks: "bm25", "hybrid" (any other fusion and a hybrid encoder, too), "feedback" or "dense"."""
     found = ModelSpec.parse(model).kind
     modules = Path(model) / "modules.json"
     if found == "dense" and modules.is_file() and _HYBRID_HEAD in modules.read_bytes():
         return "hybrid"
-    return "hybrid" if found in ("rrf", "rm3") else found
+    return "hybrid" if found in ("rrf", "rm3", "vector") else found
 
 
 # As in models/hybrid_encoder.py, which imports torch.

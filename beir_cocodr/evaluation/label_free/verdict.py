@@ -8,13 +8,18 @@ import itertools
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from scipy import special
 
 from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import spaced
+from beir_cocodr.evaluation.few_labels import NORMAL, Expected, FewLabels, describe_gain
+from beir_cocodr.evaluation.few_labels import judge as judge_few
 from beir_cocodr.evaluation.label_free.estimates import FEWEST_QUERIES, estimate_pair, features, kind
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, gather_evidence, rank_distance
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
@@ -36,6 +41,7 @@ from beir_cocodr.evaluation.records import (
     ComparisonRecord,
     Estimate,
     Findings,
+    Interval,
     Likeness,
     PairVerdict,
     Recommendation,
@@ -94,7 +100,7 @@ def decide(
     model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
     same = bool((lists[a][:, :DEPTH] == lists[b][:, :DEPTH]).all()) and len(evidence.queries) >= FEWEST_QUERIES
     mean, deviation = (0.0, 0.0) if same else model.predict(values, distance)
-    low, high = interval = (mean - model.quantile * deviation, mean + model.quantile * deviation)
+    interval = (mean - model.quantile * deviation, mean + model.quantile * deviation)
     margin, shown = calibration.margin, "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval)
     if not any(found.applies for found in estimates):
         verdict, reason = CANNOT_TELL, "no estimator applies"
@@ -102,12 +108,8 @@ def decide(
         verdict, reason = NO_DIFFERENCE, "both rank the same documents at the same ranks"
     elif likeness.remarks:
         verdict, reason = CANNOT_TELL, f"{shown}, but the collection is unlike those of the calibration"
-    elif low > 0 or high < 0:
-        verdict, reason = ("better" if low > 0 else "worse"), f"{shown}, which excludes 0"
-    elif max(-low, high) <= margin:
-        verdict, reason = NO_DIFFERENCE, f"{shown}, which lies within {margin:g}"
     else:
-        verdict, reason = CANNOT_TELL, f"{shown}, which holds 0 and more than {margin:g}"
+        verdict, reason = _by_interval(mean, interval, margin)
     chance = float(special.ndtr(mean / deviation)) if deviation else 0.5
     family = SAME_KIND if kind(a) == kind(b) else DIFFERENT_KINDS
     return PairVerdict(
@@ -126,6 +128,39 @@ def decide(
         estimate=mean,
         interval=interval,
     )
+
+
+def _by_interval(mean: float, interval: Interval, margin: float) -> tuple[str, str]:
+    """A verdict and its reason."""
+    (low, high), shown = interval, "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval)
+    if low > 0 or high < 0:
+        return ("better" if low > 0 else "worse"), f"{shown}, which excludes 0"
+    if max(-low, high) <= margin:
+        return NO_DIFFERENCE, f"{shown}, which lies within {margin:g}"
+    return CANNOT_TELL, f"{shown}, which holds 0 and more than {margin:g}"
+
+
+def expected_values(
+    evidence: Evidence, models: Sequence[str], calibration: Calibration, likeness: Likeness = _ALIKE
+) -> Expected:
+    """What the calibration expects of several models, for :class:`~beir_cocodr.evaluation.few_labels.Shrinkage`.
+
+    Deviations are those of :func:`decide`. Where the collection is unlike those of the calibration, it is not believed
+    which model is better, only how large differences are: all means are 0, and their squares join the variances.
+    """
+    model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
+    means, variances, distances = (np.zeros((len(models), len(models))) for _ in range(3))
+    for (i, a), (j, b) in itertools.combinations(enumerate(models), 2):
+        distance = float(rank_distance(evidence.lists[a], evidence.lists[b]).mean())
+        mean, deviation = model.predict(features(evidence, a, b), distance)
+        means[i, j], means[j, i] = mean, -mean
+        variances[i, j] = variances[j, i] = (deviation * model.quantile / NORMAL) ** 2
+        distances[i, j] = distances[j, i] = distance
+    values = means.mean(axis=0)
+    if likeness.remarks:
+        variances += np.subtract.outer(values, values) ** 2
+        values = np.zeros(len(models))
+    return Expected(values, variances, distances)
 
 
 def choose(models: Sequence[str], scores: Mapping[tuple[str, str], float]) -> list[str]:
@@ -151,6 +186,8 @@ def compare_label_free(
     seed: int = 42,
     calibration: Calibration | None = None,
     search: SearchOptions = SearchOptions(),
+    judged: Judgements | None = None,
+    reference: str | None = None,
 ) -> tuple[Findings, dict[str, Results]]:
     """Estimate how models differ, and judge of each pair whether b is better than a.
 
@@ -161,6 +198,8 @@ def compare_label_free(
         queries: the most real queries, evenly spaced (1,000).
         samples, seed: of held-out crops and of generated queries.
         calibration: by default the packaged one.
+        judged: of queries of the collection; estimates are then shrunken towards what is expected without them.
+        reference: what a choice by them is held against; by default the first model.
 
     Returns:
         What was found, and each model's results for real queries.
@@ -176,6 +215,7 @@ def compare_label_free(
         raise InputError(f"samples is {samples}: ask for at least one pseudo-query")
     calibration = calibration or load_calibration()
     asked = {q: collection.queries[q] for q in spaced(collection.queries, MOST_QUERIES if queries is None else queries)}
+    asked |= {id: query.text for id, query in judged.queries.items()} if judged else {}
     if len(asked) < len(collection.queries):
         log.info("%d of %d queries are searched for, evenly spaced", len(asked), len(collection.queries))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-") as place:
@@ -185,11 +225,20 @@ def compare_label_free(
     corpus = collection.documents.content_hash
     alike = compare_figures(collection_figures(collection.documents, evidence), calibration.ranges)
     pairs = [decide(evidence, a, b, calibration, alike, corpus) for a, b in itertools.combinations(models, 2)]
-    ranking = choose(models, {(pair.a, pair.b): pair.estimate or 0.0 for pair in pairs})
     results: dict[str, Results] = {}
     for name, file_name in file_names(models).items() if evidence.real else ():
         results[name] = evidence.rankings[name].results(collection.documents, drop_identical_ids, LIST_DEPTH)
         write_run(folder / f"{file_name}.run", results[name], file_name)
+    found = None
+    if judged:
+        expected = expected_values(evidence, models, calibration, alike)
+        found, posterior = judge_few(judged, results, expected, reference or models[0], calibration.margin)
+        at = {model: i for i, model in enumerate(models)}
+        pairs = [
+            _with_judgements(pair, found, posterior.difference(at[pair.a], at[pair.b]), calibration.margin)
+            for pair in pairs
+        ]
+    ranking = choose(models, {(pair.a, pair.b): pair.estimate or 0.0 for pair in pairs})
     findings = Findings(
         ranking=ranking,
         best=_best(ranking[0], pairs),
@@ -200,8 +249,33 @@ def compare_label_free(
         likeness=alike,
         retrieval={name: evidence.retrieval[name] for name in models},
         pairs=pairs,
+        few_labels=found,
     )
     return findings, results
+
+
+def _with_judgements(pair: PairVerdict, found: FewLabels, expected: tuple[float, float], margin: float) -> PairVerdict:
+    """The verdict once queries are judged: by the estimate that joins them with what was expected, and where the
+    collection is unlike those of the calibration by the judged queries alone.
+    """
+    if pair.estimate == 0 and pair.interval == (0, 0):  # both rank the same
+        return pair
+    (mean, deviation), gain = expected, found.pairs[pair.a][pair.b]
+    interval = (mean - NORMAL * deviation, mean + NORMAL * deviation)
+    if pair.rule == "unlike":
+        mean, interval = gain.difference, gain.interval or (-1.0, 1.0)
+    verdict, reason = _by_interval(mean, interval, margin)
+    chance = float(special.ndtr(mean / deviation)) if deviation else 0.5
+    return replace(
+        pair,
+        verdict=verdict,
+        probability=chance,
+        rule="judged",
+        score=2 * chance - 1,
+        reason=f"{reason}; {describe_gain(gain, found.queries)}",
+        estimate=mean,
+        interval=interval,
+    )
 
 
 def _best(best: str, pairs: list[PairVerdict]) -> Best:
@@ -233,7 +307,8 @@ def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, 
         label: {_USES[mode]: pairs[BASE + mode, label + mode].verdict for mode in modes_of(label)} for label in trained
     }
     verdicts = {label: found["alone"] for label, found in by_use.items()}
-    allowed = {"bm25", *(BASE + mode for mode in MODES[1:])}
+    allowed = {"bm25"}
+    allowed |= {label for label in candidates if label.startswith(f"{BASE}, ")}
     allowed |= {label + mode for label in trained for mode, use in _USES.items() if by_use[label].get(use) == "better"}
     labels = {name: label for label, name in candidates.items()}
     ranking = [labels[name] for name in comparison.ranking]
@@ -248,6 +323,7 @@ def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, 
         reasons=[
             "The target has no labels, so these are estimates: from held-out crops, from generated queries, "
             "and from how far the lists of models agree.",
+            *([] if comparison.few_labels is None else comparison.few_labels.describe()),
             *_describe_verdicts(pairs, by_use),
             _choice(chosen, pairs),
             f"{len(pairs)} pairs were judged, each for itself: with many, one may be wrong by chance alone.",

@@ -1,0 +1,280 @@
+"""Judgements of one's own: qrels, the table of pairs to judge with its column filled, and a log that is appended to.
+
+They come a few at a time, and pairs may have been drawn, each with a known probability; :class:`Judgements` keeps both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from beir_cocodr.data.defects import Report, error, raise_errors
+from beir_cocodr.data.readers import Judgement, RecordChecker, json_records, numbered_lines, read_judgements
+from beir_cocodr.disk import naming_full_disk
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import atomic_writer, locked, text_cell, text_sha256
+from beir_cocodr.records import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedJudgement(Record):
+    """A line of a log of judgements (jsonl); of several on one pair the last counts.
+
+    Attributes:
+        time: ISO 8601, with its zone.
+        query_id: None for a query that was typed; its id is then :func:`typed_id`.
+        query: its text; may be empty where there is an id.
+        grade: 0 for not relevant, or higher; None takes back what was judged before.
+        query_probability, document_probability: see :class:`AnnotationCandidate`.
+    """
+
+    time: str
+    document_id: str
+    grade: int | None
+    query_id: str | None = None
+    query: str = ""
+    query_probability: float | None = None
+    document_probability: float | None = None
+
+
+def typed_id(query: str) -> str:
+    """The id of a query that was typed and has none."""
+    return f"typed-{text_sha256(' '.join(query.split()))[:12]}"
+
+
+def log_judgement(path: Path, document_id: str, grade: int | None, query: str, **more: object) -> LoggedJudgement:
+    """Append a judgement to a log, on the disk when this returns; several processes may.
+
+    A line that cannot be written whole is taken back. ``more`` are other fields of :class:`LoggedJudgement`.
+    """
+    found = LoggedJudgement(time=now(), document_id=document_id, grade=grade, query=query, **more)  # type: ignore[arg-type]
+    line = (json.dumps(found.to_json(), ensure_ascii=False) + "\n").encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with naming_full_disk(path.parent), locked(path.parent), path.open("ab") as file:
+        size = file.tell()
+        try:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), size)
+            raise
+    return found
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True)
+class AnnotationCandidate:
+    """A query-document pair to judge: a line of ``labels_wanted.tsv``, whose columns are these fields.
+
+    Attributes:
+        judgement: for who judges: 0 for not relevant, 1 or higher for relevant; None is not judged.
+        weight: by how much the difference of the two models' DCG@10 changes if the document is relevant.
+        rank_a, rank_b: its ranks, None beyond rank 10.
+        query, document: text of the query, and the beginning of the document's.
+        query_probability: that a single draw takes this query; None if it was not drawn.
+        document_probability: that the document is drawn once its query is.
+    """
+
+    query_id: str
+    document_id: str
+    judgement: int | None = None
+    weight: float = 0.0
+    rank_a: int | None = None
+    rank_b: int | None = None
+    query: str = ""
+    document: str = ""
+    query_probability: float | None = None
+    document_probability: float | None = None
+
+
+COLUMNS = tuple(field.name for field in fields(AnnotationCandidate))
+
+
+def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) -> None:
+    """Write the pairs as TSV with a header; ids as they are, texts by :func:`~beir_cocodr.io.text_cell`."""
+    with atomic_writer(path) as file:
+        file.write("\t".join(COLUMNS) + "\n")
+        for pair in pairs:
+            texts = {"query": text_cell(pair.query or ""), "document": text_cell(pair.document or "")}
+            cells = ("" if value is None else str(value) for value in (vars(pair) | texts).values())
+            file.write("\t".join(cells) + "\n")
+
+
+@dataclass(frozen=True)
+class JudgedQuery:
+    """What was judged of a query.
+
+    Attributes:
+        grades: document id to grade.
+        probabilities: document id to the probability that it was drawn, 1 where it was not left to chance.
+        probability: relative to other queries', that this one was drawn.
+        text: "" where only the id is known.
+        blank: pairs of it that were to be judged and were not.
+    """
+
+    grades: dict[str, int] = field(default_factory=dict)
+    probabilities: dict[str, float] = field(default_factory=dict)
+    probability: float | None = None
+    text: str = ""
+    blank: int = 0
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """Judgements in the order in which queries were first judged.
+
+    Attributes:
+        file: where they stand.
+        queries: id to what was judged of it.
+        rows: of a table of pairs, those that are judged.
+        counts: what was left out, in words.
+    """
+
+    file: str
+    queries: dict[str, JudgedQuery]
+    rows: list[AnnotationCandidate] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def qrels(self) -> dict[str, dict[str, int]]:
+        return {id: query.grades for id, query in self.queries.items()}
+
+    @property
+    def drawn(self) -> bool:
+        """Whether some pair was left to chance."""
+        queries = self.queries.values()
+        return any(q.probability is not None or any(p < 1 for p in q.probabilities.values()) for q in queries)
+
+    def of(self, queries: Mapping[str, str]) -> Judgements:
+        """Those of queries that a collection has, or that bring their text; of the others the number is kept.
+
+        A query that was typed and has the text of one in the collection is that one. Queries with blank pairs are left
+        out: what is not judged there is not known to be irrelevant.
+
+        Raises:
+            InputError: nothing is left.
+        """
+        counts, kept = Counter(self.counts), dict[str, JudgedQuery]()
+        ids = {" ".join(text.split()): id for id, text in queries.items()}
+        for id, found in self.queries.items():
+            id = id if id in queries else ids.get(" ".join(found.text.split()), id)
+            if id not in queries and not found.text:
+                counts["judged queries that the collection does not have"] += 1
+            elif found.blank:
+                counts["judged queries with pairs left blank (write 0 for what is not relevant)"] += 1
+            elif id in kept:
+                grades = kept[id].grades | found.grades
+                kept[id] = replace(kept[id], grades=grades, probabilities=kept[id].probabilities | found.probabilities)
+            elif found.grades:
+                kept[id] = replace(found, text=queries.get(id, found.text))
+        if not kept:
+            why = "; ".join(f"{count} {what}" for what, count in counts.items()) or "nothing is judged"
+            raise InputError(f"{self.file}: no judged query can be used: {why}")
+        return replace(self, queries=kept, counts=dict(counts))
+
+
+def load_judgements(path: Path) -> Judgements:
+    """Read qrels (TREC's or BEIR's), a table of pairs such as ``labels_wanted.tsv``, or a log of judgements.
+
+    Raises:
+        InputError: no such file, or the first line that is damaged.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give qrels, a filled labels_wanted.tsv, or a log of judgements")
+    first = next((text for _, text in numbered_lines(path, raise_errors)), "")
+    if first.lstrip().startswith("{"):
+        return _of_pairs(path, _log(path, raise_errors))
+    if {"query_id", "document_id"} <= set(first.split("\t")):
+        return _of_pairs(path, _table(path, first.rstrip("\r").split("\t"), raise_errors))
+    pairs = (
+        (line, AnnotationCandidate(query, document, grade))
+        for line, query, document, grade in read_judgements(path, raise_errors)
+    )
+    return replace(_of_pairs(path, pairs), rows=[])
+
+
+def _of_pairs(path: Path, pairs: Iterator[tuple[int, AnnotationCandidate]]) -> Judgements:
+    """Of a pair that stands twice the last judgement counts; one that was taken back counts as never judged."""
+    last: dict[tuple[str, str], AnnotationCandidate] = {}
+    for line, pair in pairs:
+        for name in ("query_probability", "document_probability"):
+            share = getattr(pair, name)
+            if share is not None and not 0 < share <= 1:
+                raise InputError(f"{path}:{line}: {name} is {share}; it is above 0 and at most 1")
+        last[pair.query_id, pair.document_id] = pair
+    queries: dict[str, JudgedQuery] = {}
+    for pair in last.values():
+        found = queries.get(pair.query_id, JudgedQuery(probability=pair.query_probability, text=pair.query))
+        if pair.judgement is None:
+            queries[pair.query_id] = replace(found, blank=found.blank + 1)
+            continue
+        grades = found.grades | {pair.document_id: pair.judgement}
+        share = 1.0 if pair.document_probability is None else pair.document_probability
+        probabilities = found.probabilities | {pair.document_id: share}
+        queries[pair.query_id] = replace(found, grades=grades, probabilities=probabilities)
+    judged = {id: query for id, query in queries.items() if query.grades}
+    return Judgements(str(path), judged, [pair for pair in last.values() if pair.judgement is not None])
+
+
+def _table(path: Path, header: list[str], report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:
+    checker, columns = RecordChecker(str(path), report), {name: i for i, name in enumerate(header)}
+    if "judgement" not in columns:
+        raise InputError(f"{path}:1: no column judgement; add it, with 0 for not relevant and 1 for relevant")
+    for line, text in numbered_lines(path, report):
+        cells = text.split("\t")
+        if cells == header:
+            continue
+        if len(cells) != len(header):
+            report(error("wrong columns", str(path), f"{len(cells)} columns, not {len(header)} as on top", line))
+        found = {name: cells[i].strip() for name, i in columns.items() if name in COLUMNS}
+        grade = found.pop("judgement")
+        pair = _checked(checker, line, found["query_id"], found["document_id"], grade or "0")
+        values: dict[str, object] = {"query": found.get("query", ""), "document": found.get("document", "")}
+        for name in ("weight", "query_probability", "document_probability"):
+            values[name] = _number(path, line, name, found.get(name, ""))
+        for name in ("rank_a", "rank_b"):
+            rank = _number(path, line, name, found.get(name, ""))
+            values[name] = None if rank is None else int(rank)
+        values["weight"] = values["weight"] or 0.0
+        made = AnnotationCandidate(pair[1], pair[2], pair[3] if grade else None, **values)  # type: ignore[arg-type]
+        yield line, made
+
+
+def _checked(checker: RecordChecker, line: int, query: object, document: object, grade: object) -> Judgement:
+    found = checker.judgement(line, query, document, grade)
+    assert found is not None  # the reports of this file raise
+    return found
+
+
+def _number(path: Path, line: int, name: str, text: str) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise InputError(f"{path}:{line}: {name} is {text!r}, which is no number") from None
+
+
+def _log(path: Path, report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:
+    """The log's pairs; what was taken back is left out, and what was judged after that counts again."""
+    checker, found = RecordChecker(str(path), report), dict[tuple[str, str], tuple[int, AnnotationCandidate]]()
+    for line, content in json_records(path, report):
+        judged = LoggedJudgement.from_json(content, f"{path}:{line}")
+        if judged.query_id is None and not judged.query.strip():
+            raise InputError(f"{path}:{line}: neither query_id nor query; one of them says what was judged")
+        query = typed_id(judged.query) if judged.query_id is None else judged.query_id
+        _, query, document, grade = _checked(checker, line, query, judged.document_id, judged.grade or 0)
+        if judged.grade is None:
+            found.pop((query, document), None)
+            continue
+        shares = judged.query_probability, judged.document_probability
+        pair = AnnotationCandidate(query, document, grade, 0.0, None, None, judged.query, "", *shares)
+        found[query, document] = line, pair
+    yield from found.values()
