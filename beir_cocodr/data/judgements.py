@@ -42,21 +42,26 @@ class LoggedJudgement(Record):
     document_probability: float | None = None
 
 
+_TYPED = "typed-"
+
+
 def typed_id(query: str) -> str:
     """The id of a query that was typed and has none."""
-    return f"typed-{text_sha256(' '.join(query.split()))[:12]}"
+    return f"{_TYPED}{text_sha256(' '.join(query.split()))[:12]}"
 
 
 def log_judgement(path: Path, document_id: str, grade: int | None, query: str, **more: object) -> LoggedJudgement:
-    """Append a judgement to a log, on the disk when this returns; several processes may.
+    """Append a judgement to a log, on the disk when this returns; several processes may at once.
 
-    A line that cannot be written whole is taken back. ``more`` are other fields of :class:`LoggedJudgement`.
+    A line that cannot be written whole is taken back, and one that broke off stays a line of its own. ``more`` are other fields of :class:`LoggedJudgement`.
     """
     found = LoggedJudgement(time=now(), document_id=document_id, grade=grade, query=query, **more)  # type: ignore[arg-type]
     line = (json.dumps(found.to_json(), ensure_ascii=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with naming_full_disk(path.parent), locked(path.parent), path.open("ab") as file:
-        size = file.tell()
+    with naming_full_disk(path.parent), locked(path.parent), path.open("ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size and file.seek(size - 1) is not None and file.read(1) != b"\n":
+            line = b"\n" + line
         try:
             file.write(line)
             file.flush()
@@ -135,7 +140,7 @@ class Judgements:
     Attributes:
         file: where they stand.
         queries: id to what was judged of it.
-        rows: of a table of pairs, those that are judged.
+        rows: of a table of pairs, those of the queries that were begun.
         counts: what was left out, in words.
     """
 
@@ -155,7 +160,7 @@ class Judgements:
         return any(q.probability is not None or any(p < 1 for p in q.probabilities.values()) for q in queries)
 
     def of(self, queries: Mapping[str, str]) -> Judgements:
-        """Those of queries that a collection has, or that bring their text; of the others the number is kept.
+        """Those of queries that a collection has, or that were typed; of the others the number is kept.
 
         A query that was typed and has the text of one in the collection is that one. Queries with blank pairs are left
         out: what is not judged there is not known to be irrelevant.
@@ -164,10 +169,10 @@ class Judgements:
             InputError: nothing is left.
         """
         counts, kept = Counter(self.counts), dict[str, JudgedQuery]()
-        ids = {" ".join(text.split()): id for id, text in queries.items()}
+        ids = {" ".join(text.split()): id for id, text in queries.items() if text.strip()}
         for id, found in self.queries.items():
             id = id if id in queries else ids.get(" ".join(found.text.split()), id)
-            if id not in queries and not found.text:
+            if id not in queries and not (found.text and id.startswith(_TYPED)):
                 counts["judged queries that the collection does not have"] += 1
             elif found.blank:
                 counts["judged queries with pairs left blank (write 0 for what is not relevant)"] += 1
@@ -222,7 +227,7 @@ def _of_pairs(path: Path, pairs: Iterator[tuple[int, AnnotationCandidate]]) -> J
         probabilities = found.probabilities | {pair.document_id: share}
         queries[pair.query_id] = replace(found, grades=grades, probabilities=probabilities)
     judged = {id: query for id, query in queries.items() if query.grades}
-    return Judgements(str(path), judged, [pair for pair in last.values() if pair.judgement is not None])
+    return Judgements(str(path), judged, [pair for pair in last.values() if pair.query_id in judged])
 
 
 def _table(path: Path, header: list[str], report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:

@@ -32,7 +32,7 @@ _NARROWEST_AT = 30
 
 #: Deviation of a query's difference between two lists without a common document, as on labelled collections, and how
 #: many queries it counts for beside those that are judged.
-_DEVIATION, _COUNTS_FOR = 0.3, 10
+_DEVIATION, _COUNTS_FOR = 0.25, 10
 
 #: The most judgements that are planned for, and choices that are made again for the held-out gain.
 _PLANNED, _CHOICES = 10_000, 100

@@ -232,7 +232,7 @@ def _draw(pool: Mapping[str, tuple[float, float]], count: int, seed: int, query:
     order = sorted(chances, key=lambda d: (_uniform(seed, query, d), d))
     ends = np.cumsum([chances[d] for d in order]) + _uniform(seed, query, "")
     ends = np.floor(np.concatenate([[_uniform(seed, query, "")], ends]) + 1e-9)
-    drawn = {d: chances[d] for d, begin, end in zip(order, ends, ends[1:], strict=True) if end > begin}
+    drawn = {d: chances[d] for d, crossed in zip(order, np.diff(ends), strict=True) if crossed}
     return dict(sorted(drawn.items(), key=lambda item: -item[1]))
 
 

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 from graded import calibrated_by_crops, changed
 
+from beir_cocodr.cli.__main__ import main
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.judgements import log_judgement
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.records import ComparisonRecord, PseudoQueryFigures
+from beir_cocodr.models.spec import ways_to_use
 from beir_cocodr.report.evaluation_tables import verdict_tables
 from beir_cocodr.report.terminal import print_tables
 
@@ -83,6 +87,7 @@ def test_the_report_says_what_it_rests_on_and_is_written(unlabelled, capsys):
     assert list(report.seen) == models
     assert not list(output.glob(".embeddings-*"))
     lines = (output / "labels_wanted.tsv").read_text().splitlines()
+    # Queries come whole, ten documents each.
     assert len(lines) == 1 + len(report.labels_wanted.pairs) == 51
     assert len(list(output.glob("*.run"))) == 4
     print_tables(*verdict_tables(report))
@@ -247,3 +252,64 @@ def test_bad_input(distinct, tmp_path):
         with pytest.raises(InputError, match=message):
             compare_models(models, dataset, tmp_path / "o", **options)
     assert not (tmp_path / "o" / "comparison.json").exists()
+
+
+def filled(table, qrels, target, most=None):
+    """The table with its column filled from qrels, but for the last rows."""
+    header, *rows = (line.split("\t") for line in table.read_text().splitlines())
+    place = header.index("judgement")
+    for number, row in enumerate(rows):
+        done = row[place] or (most is not None and number >= most)
+        row[place] = row[place] if done else str(qrels.get(row[0], {}).get(row[1], 0))
+    target.write_text("\n".join("\t".join(row) for row in [header, *rows]) + "\n")
+    return target
+
+
+def test_what_was_wanted_is_judged_and_read_back(unlabelled, distinct, clean, damaged, tmp_path, capsys):
+    """The pairs that a comparison asks for are judged, and the next one decides with them and asks for others."""
+    _, output, _ = unlabelled
+    qrels = load_collection(str(distinct)).qrels
+    table = filled(output / "labels_wanted.tsv", qrels, tmp_path / "judged.tsv", most=45)
+    arguments = ["compare", clean, damaged, "bm25", "--dataset", str(distinct), "--samples", "40", "--wanted", "25"]
+    with pytest.raises(SystemExit) as status:
+        main([*arguments, "--judgements", str(table), "--output", str(tmp_path / "again"), "--json"])
+    assert not status.value.code
+    found = json.loads(capsys.readouterr().out)
+    few = found["few_labels"]
+    assert (few["queries"], few["documents"], few["drawn"]) == (4, 40, True)
+    assert list(few["counts"].values()) == [1]  # a query has blank pairs
+    assert few["reference"] == clean
+    assert few["held_out"]["interval"] is None
+    pair = next(pair for pair in found["pairs"] if (pair["a"], pair["b"]) == (clean, damaged))
+    assert (pair["verdict"], pair["rule"]) == ("worse", "judged")
+    assert "4 judged queries alone" in pair["reason"]
+    judged = {(row["query_id"], row["document_id"]) for row in found["labels_wanted"]["pairs"]}
+    lines = [line.split("\t") for line in (tmp_path / "again" / "labels_wanted.tsv").read_text().splitlines()[1:]]
+    assert sum(bool(line[2]) for line in lines) == 45  # nothing that was judged is lost
+    assert [line[2] for line in lines[45:]] == [""] * 25
+    assert {tuple(line[:2]) for line in lines[45:]} == judged
+    assert not judged & {tuple(line[:2]) for line in lines[:45]}
+    # The table is not written over without having been read.
+    filled(tmp_path / "again" / "labels_wanted.tsv", qrels, tmp_path / "again" / "labels_wanted.tsv")
+    with pytest.raises(InputError, match=r"labels_wanted\.tsv holds judgements of .* --judgements"):
+        compare_models([clean, damaged], str(distinct), tmp_path / "again", labels=False, samples=40, overwrite=True)
+    record = ComparisonRecord.from_json(found, "stdout")
+    print_tables(*verdict_tables(record))
+    assert "4 judged queries alone" in " ".join(capsys.readouterr().out.split())
+
+
+def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):
+    qrels = load_collection(str(distinct)).qrels
+    for query in list(qrels)[:12]:
+        for document in [*qrels[query], "d0", "d1"]:
+            log_judgement(tmp_path / "log", document, qrels[query].get(document, 0), "", query_id=query)
+    found = compare_models([clean], str(distinct), samples=20, judgements=tmp_path / "log")
+    assert set(found.models) == set(ways_to_use(clean))
+    assert found.few_labels.reference == clean
+    assert found.few_labels.chosen == found.best.model == found.ranking[0]
+    assert set(found.few_labels.unjudged) == set(found.models)
+    assert found.few_labels.held_out.interval[0] < 0 < found.few_labels.held_out.interval[1]
+    with pytest.raises(InputError, match="either labels .* or judgements"):
+        compare_models([clean], str(distinct), labels=True, judgements=tmp_path / "log")
+    with pytest.raises(InputError, match="bm25 is no encoder"):
+        compare_models(["bm25"], str(distinct), judgements=tmp_path / "log")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
@@ -149,3 +150,32 @@ def test_reference_points_of_real_collections(real_collections, minilm, tmp_path
         half = SearchOptions(stores=(tmp_path / "store",))
         found = evaluate(str(real_collections / name), [f"hybrid:{minilm}"], tmp_path / "half", search=half)
         assert figures(f"hybrid:{minilm}")[0] == pytest.approx(0.416, abs=0.003)
+
+
+def test_a_file_of_judgements_judges_in_place_of_labels(report, beir_folder, tiny_bert, tmp_path, capsys):
+    """The same labels from a file give the same figures; nDCG@10 by the judged queries alone is the measure's."""
+    labelled, _ = report
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (corpus / name).write_bytes((beir_folder / name).read_bytes())
+    qrels = tmp_path / "some.tsv"
+    qrels.write_bytes((beir_folder / "qrels" / "test.tsv").read_bytes())
+    arguments = ["evaluate", "--dataset", str(corpus), "--model", str(tiny_bert), "--model", "bm25"]
+    with pytest.raises(SystemExit) as status:
+        main([*arguments, "--judgements", str(qrels), "--output", str(tmp_path / "o")])
+    assert not status.value.code
+    found = EvaluationRecord.read(tmp_path / "o" / "results.json")
+    few = found.few_labels
+    for label, model in (("dense", str(tiny_bert)), ("bm25", "bm25")):
+        assert found.models[model].measures["nDCG@10"] == labelled.models[label].measures["nDCG@10"]
+        assert few.values[model] == pytest.approx(labelled.models[label].measures["nDCG@10"])
+    assert (few.queries, few.drawn) == (16, False)
+    low, high = few.pairs[str(tiny_bert)]["bm25"].interval
+    assert low < few.values["bm25"] - few.values[str(tiny_bert)] < high
+    assert "16 judged queries alone" in " ".join(capsys.readouterr().out.split())
+    qrels.write_text("q0 0 d1\n")
+    with pytest.raises(SystemExit) as status:
+        main([*arguments, "--judgements", str(qrels), "--output", str(tmp_path / "p")])
+    assert status.value.code == 2
+    assert f"{qrels}:1: grade 'd1'" in capsys.readouterr().err

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.evaluation.recommendation import COLUMNS, annotation_candidates, write_annotation_candidates
+from beir_cocodr.data.judgements import COLUMNS, write_annotation_candidates
+from beir_cocodr.evaluation.recommendation import PER_QUERY, annotation_candidates, draw_candidates
 
 
 def ranked(*documents):
@@ -67,4 +68,65 @@ def test_the_file_has_a_row_a_line_whatever_the_texts_hold(tmp_path):
     write_annotation_candidates(tmp_path / "f.tsv", [row])
     header, line = (tmp_path / "f.tsv").read_text().splitlines()
     assert header.split("\t") == list(COLUMNS)
-    assert line.split("\t") == ["q", "x", "1.0", "1", "", "a b", "one two"]
+    assert line.split("\t") == ["q", "x", "", "1.0", "1", "", "a b", "one two", "", ""]
+
+
+def many(count, seed, queries=60):
+    """Results of ``count`` models for the same queries, some much alike."""
+    rng = np.random.default_rng(seed)
+    order = [f"d{i}" for i in range(40)]
+    noise = rng.random(queries) * 12
+    return {
+        f"m{m}": {
+            f"q{q}": ranked(*[order[i] for i in np.argsort(np.arange(40) + noise[q] * rng.random(40))])
+            for q in range(queries)
+        }
+        for m in range(count)
+    }
+
+
+def test_what_is_drawn_has_the_probability_that_is_written():
+    """Of one query over 400 seeds; inclusion by systematic sampling is exact, and so is its number."""
+    results = many(4, 2, queries=1)
+    drawn = [draw_candidates(results, "m0", "m1", count=10, seed=seed) for seed in range(400)]
+    assert {len(pairs) for pairs in drawn} == {PER_QUERY}
+    chances, times = {}, {}
+    for pair in (pair for pairs in drawn for pair in pairs):
+        times[pair.document_id] = times.get(pair.document_id, 0) + 1
+        assert chances.setdefault(pair.document_id, pair.document_probability) == pair.document_probability
+        assert pair.query_probability == 1
+    pool = {d for found in results.values() for d, _ in found["q0"][:10]}
+    assert set(times) == pool and len(pool) > PER_QUERY
+    assert sum(chances.values()) == pytest.approx(PER_QUERY)
+    for document, chance in chances.items():
+        assert times[document] / 400 == pytest.approx(chance, abs=4 * np.sqrt(chance * (1 - chance) / 400) + 1e-9)
+
+
+def test_queries_on_which_the_models_differ_are_drawn_more_often_and_weights_undo_it():
+    results = many(3, 4)
+    differ = {q: len({d for found in results.values() for d, _ in found[q][:10]}) for q in results["m0"]}
+    size = np.array(list(differ.values()), float)
+    means, weighted, truth = [], [], size.mean()
+    for seed in range(150):
+        pairs = draw_candidates(results, "m0", "m1", count=80, seed=seed)
+        chances = {pair.query_id: pair.query_probability for pair in pairs}
+        assert len(chances) == 8
+        values = np.array([differ[q] for q in chances])
+        means.append(values.mean())
+        weighted.append(np.average(values, weights=1 / np.array(list(chances.values()))))
+    error = np.std(weighted) / np.sqrt(150)
+    assert np.mean(means) > truth + 4 * error
+    assert np.mean(weighted) == pytest.approx(truth, abs=4 * error + 0.02 * truth)
+
+
+def test_later_draws_go_on_with_the_same_sample_and_queries_come_whole():
+    results = many(2, 6)
+    first = draw_candidates(results, "m0", "m1", count=45)
+    more = draw_candidates(results, "m0", "m1", count=90)
+    done = {pair.query_id for pair in first}
+    assert more[: len(first)] == first
+    assert draw_candidates(results, "m0", "m1", done, count=90 - len(first)) == more[len(first) :]
+    sizes = [sum(pair.query_id == query for pair in more) for query in {pair.query_id for pair in more}]
+    assert set(sizes) == {10}
+    same = {"a": results["m0"], "b": results["m0"]}
+    assert draw_candidates(same, "a", "b") == []

@@ -6,7 +6,7 @@ import pytest
 
 from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, EncoderOptions, ModelSpec
+from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, EncoderOptions, FusionSettings, ModelSpec, ways_to_use
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,33 @@ def test_options_go_over_others_and_records_leave_the_device_out():
     assert options.overrides() == {"query_length": 5, "document_length": 9, "query_prompt": "", "device": "cpu"}
     assert "device" not in options.describe()
     assert EncoderOptions().overrides() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("hybrid@0.3:m", FusionSettings(0.3)),
+        ("rm3@1:a:b", FusionSettings(1.0)),
+        ("vector@0.2,r512,smooth,feedback:m", FusionSettings(0.2, 512, True, True)),
+        ("vector:m", FusionSettings()),
+    ],
+)
+def test_settings_of_a_fusion_stand_in_its_name(name, settings):
+    found = ModelSpec.parse(name)
+    assert found.settings == settings
+    assert found.prefix + found.encoder == name
+    found.check()
+
+
+@pytest.mark.parametrize("name", ["hybrid@:m", "hybrid@1001:m", "hybrid@r512:m", "rrf@0.5:m", "vector@0.5,loud:m"])
+def test_a_setting_that_a_fusion_does_not_have_is_named(name):
+    with pytest.raises(InputError, match="is no setting of it"):
+        ModelSpec.parse(name)
+
+
+def test_the_ways_to_use_an_encoder_are_names_of_models():
+    names = ways_to_use("a/b")
+    assert len(set(names)) == len(names)
+    assert {"bm25", "a/b", "hybrid@0.5:a/b"} <= set(names)
+    for name in names:
+        ModelSpec.parse(name).check()

@@ -336,3 +336,26 @@ def test_the_statement_of_a_calibration_is_printed(distinct, clean, damaged, tmp
     assert "right in 6 of 7 decided pairs" in printed
     assert "estimates without labels" in printed
     assert "Did training make the encoder better? worse." in printed
+
+
+def test_judged_queries_choose_among_all_uses_of_the_base(distinct, clean, damaged, tmp_path, monkeypatch, capsys):
+    corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
+    monkeypatch.setitem(ADAPT_STAGES, "coco", stage_that_makes(damaged))
+    lines = [line for line in (distinct / "qrels" / "test.tsv").read_text().splitlines()[1:]][:20]
+    judged = tmp_path / "judged.tsv"
+    judged.write_text("\n".join(lines) + "\n")
+    record = adapt(corpus, None, clean, tmp_path / "o", ["coco"], samples=40, judgements=judged)
+    few = record.comparison.few_labels
+    assert (few.queries, few.reference) == (20, clean)
+    assert {"base, hybrid@0.3", "base, vector@0.5,r1024,smooth", "base, fused"} <= record.candidates.keys()
+    assert "base, hybrid@0.5" not in record.candidates  # it is "base, fused"
+    assert record.recommendation.verdicts == {"base + COCO": "worse"}
+    assert record.path in record.candidates.values() and "coco" not in record.path
+    assert any("20 queries and 20 documents are judged" in reason for reason in record.recommendation.reasons)
+    assert AdaptationRecord.read(tmp_path / "o" / "adapt.json") == record
+    print_adaptation(record, as_json=False)
+    assert "vector@0.5,r1024,smooth" in capsys.readouterr().out.replace("\n", "")
+    judged.write_text("nothing 0 d1 1\n")
+    with pytest.raises(InputError, match=r"judged\.tsv: no judged query"):
+        adapt(corpus, None, clean, tmp_path / "p", ["coco"], judgements=judged)
+    assert not (tmp_path / "p").exists()

@@ -145,8 +145,8 @@ def expected_values(
 ) -> Expected:
     """What the calibration expects of several models, for :class:`~beir_cocodr.evaluation.few_labels.Shrinkage`.
 
-    Deviations are those of :func:`decide`. Where the collection is unlike those of the calibration, it is not believed
-    which model is better, only how large differences are: all means are 0, and their squares join the variances.
+    Deviations are those of :func:`decide`. Where the collection is unlike those of the calibration, the squares of
+    expected differences join the variances, so that none is sure by itself.
     """
     model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
     means, variances, distances = (np.zeros((len(models), len(models))) for _ in range(3))
@@ -159,7 +159,6 @@ def expected_values(
     values = means.mean(axis=0)
     if likeness.remarks:
         variances += np.subtract.outer(values, values) ** 2
-        values = np.zeros(len(models))
     return Expected(values, variances, distances)
 
 

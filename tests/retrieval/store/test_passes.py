@@ -76,6 +76,30 @@ def test_queries_are_divided_by_the_deviations_of_the_smoothed_parts(place, mode
     assert search.get(f"feedback:{place / 'model'}").search(collection.queries, 5).rows.shape == found.rows.shape
 
 
+@pytest.mark.parametrize("feedback", [False, True])
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_what_is_tried_without_making_it_ranks_as_what_is_made(
+    place, model, beir_folder, tiny_cosine, tmp_path, smoothed, feedback
+):
+    store = smooth(place / "store", model, tmp_path / "smooth") if smoothed else EmbeddingStore.open(place / "store")
+    collection = load_collection(beir_folder)
+    search = Retrievers(collection.documents, tmp_path, SearchOptions(stores=(store.folder,)))
+    wanted = search.get(("feedback:" if feedback else "") + str(place / "model")).search(collection.queries, 10)
+    settings = "0.5,r24" + ",smooth" * smoothed + ",feedback" * feedback
+    plain = Retrievers(collection.documents, tmp_path / "plain")
+    found = plain.get(f"vector@{settings}:{tiny_cosine}").search(collection.queries, 10)
+    same = [len(np.intersect1d(*pair)) for pair in zip(found.rows, wanted.rows, strict=True)]
+    assert np.mean(same) > 9.5
+
+
+def test_truncated_bm25_of_full_rank_is_bm25(beir_folder, tiny_cosine, tmp_path):
+    collection = load_collection(beir_folder)
+    search = Retrievers(collection.documents, tmp_path)
+    exact = search.get(f"hybrid@0.7:{tiny_cosine}").search(collection.queries, 10)
+    found = search.get(f"vector@0.7:{tiny_cosine}").search(collection.queries, 10)
+    np.testing.assert_allclose(found.scores, exact.scores, atol=1e-4)
+
+
 def test_beyond_what_is_compared_exactly_an_index_finds_neighbours(place, model, tmp_path):
     pytest.importorskip("faiss")
     exact = smooth(place / "store", model, tmp_path / "exact").load()

@@ -1,0 +1,142 @@
+"""Judgements of one's own in three kinds of files."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from beir_cocodr.data.judgements import (
+    COLUMNS,
+    AnnotationCandidate,
+    load_judgements,
+    log_judgement,
+    typed_id,
+    write_annotation_candidates,
+)
+from beir_cocodr.errors import InputError
+
+QRELS = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 2}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\nq2\td1\t2\n",
+        "q1 0 d1 1\nq1 0 d2 0\nq2 0 d1 2\n",
+        "query_id\tdocument_id\tjudgement\r\nq1\td1\t1\r\nq1\td2\t0\r\nq2\td1\t2\r\nq3\td1\t\r\n",
+    ],
+)
+def test_qrels_and_tables_say_the_same(tmp_path, text):
+    (tmp_path / "f").write_bytes(text.encode())
+    found = load_judgements(tmp_path / "f")
+    assert found.qrels == QRELS
+    assert not found.drawn
+
+
+def test_a_log_says_the_same_and_takes_back(tmp_path):
+    log = tmp_path / "log.jsonl"
+    for query, document, grade in [
+        ("q1", "d1", 0),
+        ("q1", "d2", 0),
+        ("q2", "d1", 2),
+        ("q1", "d1", 1),
+        ("q2", "d9", 1),
+        ("q2", "d9", None),
+        ("q3", "d1", 1),
+        ("q3", "d1", None),
+    ]:
+        log_judgement(log, document, grade, "", query_id=query)
+    assert load_judgements(log).qrels == QRELS
+    first = json.loads(log.read_text().splitlines()[0])
+    assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", first["time"])
+
+
+def test_queries_that_were_typed_find_those_of_the_collection(tmp_path):
+    for query in ("heat  of plates", "something else"):
+        log_judgement(tmp_path / "log", "d1", 1, query)
+    found = load_judgements(tmp_path / "log").of({"q7": "heat of plates"})
+    assert found.qrels == {"q7": {"d1": 1}, typed_id("something else"): {"d1": 1}}
+    assert found.queries[typed_id("something else")].text == "something else"
+
+
+def test_processes_append_whole_lines(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: log_judgement(tmp_path / "log", f"d{i}", 1, "x" * 3000), range(60)))
+    assert len(load_judgements(tmp_path / "log").qrels[typed_id("x" * 3000)]) == 60
+
+
+def test_a_line_that_broke_off_is_named_and_breaks_no_other(tmp_path):
+    log = tmp_path / "log"
+    log.write_text('{"time": "2026')
+    log_judgement(log, "d1", 1, "q")
+    assert len(log.read_text().splitlines()) == 2
+    with pytest.raises(InputError, match=re.escape(f"{log}:1: broken JSON")):
+        load_judgements(log)
+
+
+PAIR = AnnotationCandidate("q1", "d1", 1, 0.5, 1, None, "=a query", "a\ttext", 0.25, 0.5)
+
+
+def test_a_table_is_read_back_as_it_was_written(tmp_path):
+    table = tmp_path / "labels_wanted.tsv"
+    blank = replace(PAIR, query_id="q2", judgement=None)
+    write_annotation_candidates(table, [PAIR, replace(PAIR, document_id="d2", judgement=0), blank])
+    assert table.read_text().splitlines()[0].split("\t") == list(COLUMNS)
+    found = load_judgements(table)
+    assert list(found.queries) == ["q1"]  # nobody began the other
+    query = found.queries["q1"]
+    assert (query.grades, query.probability) == ({"d1": 1, "d2": 0}, 0.25)
+    assert query.probabilities == {"d1": 0.5, "d2": 0.5}
+    assert found.drawn
+    assert found.rows[0] == replace(PAIR, query="'=a query", document="a text")
+
+
+def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):
+    table = tmp_path / "t"
+    begun = [replace(PAIR, query_id="q2"), replace(PAIR, query_id="q2", document_id="d2", judgement=None)]
+    write_annotation_candidates(table, [PAIR, *begun, replace(PAIR, query_id="gone", query="")])
+    found = load_judgements(table).of({"q1": "", "q2": ""})
+    assert list(found.queries) == ["q1"]
+    assert [count for count in found.counts.values()] == [1, 1]
+    with pytest.raises(InputError, match=r"no judged query can be used.* 1 .*blank"):
+        load_judgements(table).of({"q2": ""})
+    assert [pair.judgement for pair in found.rows] == [1, 1, None, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("q1 0 d1 1\nq1 0 d2\n", ":2: 3 columns"),
+        ("q1 0 d1 one\n", ":1: grade 'one'"),
+        ("query_id\tdocument_id\nq1\td1\n", ":1: no column judgement"),
+        ("query_id\tdocument_id\tjudgement\nq1\td1\n", ":2: 2 columns, not 3"),
+        ("query_id\tdocument_id\tjudgement\nq1\td1\t1.0\n", ":2: grade '1.0'"),
+        ("query_id\tdocument_id\tjudgement\n\td1\t1\n", ":2: no id"),
+        ("query_id\tdocument_id\tjudgement\tquery_probability\nq\td\t1\tx\n", ":2: query_probability is 'x'"),
+        ("query_id\tdocument_id\tjudgement\tdocument_probability\nq\td\t1\t0\n", ":2: document_probability is 0"),
+        ('{"time": "t", "query_id": "q", "document_id": "d", "grade": 1}\n{"time": \n', ":2: broken JSON"),
+        ('{"time": "t", "query_id": "q", "document_id": "d"}\n', ":1: grade: "),
+        ('{"time": "t", "query_id": "q", "document_id": "d", "grade": "yes"}\n', ":1: grade"),
+        ('{"time": "t", "document_id": "d", "grade": 1}\n', ":1: neither query_id nor query"),
+        ('{"schema": 9, "time": "t"}\n', ":1: has schema 9"),
+    ],
+)
+def test_damage_is_one_line_with_file_and_line(tmp_path, text, message):
+    path = tmp_path / "f"
+    path.write_text(text)
+    with pytest.raises(InputError) as found:
+        load_judgements(path).of({"q1": "", "q": ""})
+    assert f"{path}{message}" in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_no_file_and_nothing_in_it(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        load_judgements(tmp_path / "f")
+    (tmp_path / "f").write_text("")
+    with pytest.raises(InputError, match="nothing is judged"):
+        load_judgements(tmp_path / "f").of({"q": ""})
