@@ -53,7 +53,8 @@ def typed_id(query: str) -> str:
 def log_judgement(path: Path, document_id: str, grade: int | None, query: str, **more: object) -> LoggedJudgement:
     """Append a judgement to a log, on the disk when this returns; several processes may at once.
 
-    A line that cannot be written whole is taken back, and one that broke off stays a line of its own. ``more`` are other fields of :class:`LoggedJudgement`.
+    A line that cannot be written whole is taken back, and one that broke off before stays a line of its own. ``more``
+    are other fields of :class:`LoggedJudgement`.
     """
     found = LoggedJudgement(time=now(), document_id=document_id, grade=grade, query=query, **more)  # type: ignore[arg-type]
     line = (json.dumps(found.to_json(), ensure_ascii=False) + "\n").encode()

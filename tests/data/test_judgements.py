@@ -101,7 +101,7 @@ def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):
     write_annotation_candidates(table, [PAIR, *begun, replace(PAIR, query_id="gone", query="")])
     found = load_judgements(table).of({"q1": "", "q2": ""})
     assert list(found.queries) == ["q1"]
-    assert [count for count in found.counts.values()] == [1, 1]
+    assert list(found.counts.values()) == [1, 1]
     with pytest.raises(InputError, match=r"no judged query can be used.* 1 .*blank"):
         load_judgements(table).of({"q2": ""})
     assert [pair.judgement for pair in found.rows] == [1, 1, None, 1]

@@ -309,7 +309,7 @@ def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):
     assert found.few_labels.chosen == found.best.model == found.ranking[0]
     assert set(found.few_labels.unjudged) == set(found.models)
     assert found.few_labels.held_out.interval[0] < 0 < found.few_labels.held_out.interval[1]
-    with pytest.raises(InputError, match="either labels .* or judgements"):
+    with pytest.raises(InputError, match=r"either labels .* or judgements"):
         compare_models([clean], str(distinct), labels=True, judgements=tmp_path / "log")
     with pytest.raises(InputError, match="bm25 is no encoder"):
         compare_models(["bm25"], str(distinct), judgements=tmp_path / "log")

@@ -94,11 +94,7 @@ def test_the_sequence_covers_however_often_one_looks_and_a_usual_interval_does_n
 def test_how_many_more_is_the_first_number_that_settles_it(difference):
     found = more_queries(difference, 0.15, 12, 0.01)
     first = next(
-        (
-            n
-            for n in range(12, 10_001)
-            if half_width(n, 0.15) < difference or difference + half_width(n, 0.15) <= 0.01
-        ),
+        (n for n in range(12, 10_001) if half_width(n, 0.15) < difference or difference + half_width(n, 0.15) <= 0.01),
         None,
     )
     assert found == (None if first is None else first - 12)
@@ -135,7 +131,8 @@ def test_choosing_among_equals_gains_nothing_on_queries_that_had_no_part_in_it()
 
 def judgements(grades, **changes):
     queries = {
-        query: JudgedQuery(found, dict.fromkeys(found, 1.0), **changes.get(query, {})) for query, found in grades.items()
+        query: JudgedQuery(found, dict.fromkeys(found, 1.0), **changes.get(query, {}))
+        for query, found in grades.items()
     }
     return Judgements("f.tsv", queries)
 
