@@ -89,7 +89,7 @@ _SHORT = f"--max-steps 1 {TRAIN} --output out"
 
 SCENARIOS: dict[str, Scenario] = {
     "validate": Scenario("validate --dataset in/beir", 8, True),
-    "validate-file": Scenario("validate --dataset in/flat/corpus.tsv --split test", 3, True),
+    "validate-file": Scenario("validate --dataset in/flat/corpus.tsv", 3, True),
     "evaluate-bm25": Scenario("evaluate --dataset in/beir --model bm25 --output out", 8, True),
     "evaluate-dense": Scenario("evaluate --dataset in/beir --model in/model --output out", 10),
     "evaluate-hybrid": Scenario("evaluate --dataset in/beir --model hybrid:in/bert --output out", 6),
