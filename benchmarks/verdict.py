@@ -164,8 +164,8 @@ def judge(cells: Sequence[Cells], arguments: argparse.Namespace) -> tuple[dict[s
     report["versions"] = versions()
     corpora = [one.corpus for one in cells]
     names = [one.name for one in cells]
-    calibration = Calibration(names, corpora, trust, report["date"], models, MARGIN, ranges)
-    return report, calibration
+    reliable = report[GIVEN_QUERIES]["left out"]["reliability"]
+    return report, Calibration(names, corpora, trust, report["date"], models, MARGIN, ranges, reliability=reliable)
 
 
 def summary(made: Sequence[Predicted]) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def validate(
     from beir_cocodr.data.validation import validate as find_defects
 
     defects = find_defects(dataset, split)
-    errors = sum(defect.severity == "error" for defect in defects)
+    stopping = [defect for defect in defects if defect.severity == "error"]
+    errors = len(stopping)
     if as_json:
         print_json([asdict(defect) for defect in defects])
     else:
@@ -122,7 +123,7 @@ def validate(
                 f"no labels, which is fine: compare judges models on {dataset} without, and search shows what they find"
             )
     if errors:
-        raise InputError(f"{dataset} has {errors} errors, and would be refused when loading")
+        raise InputError(f"{dataset} has {errors} errors, and would be refused when loading, first for {stopping[0]}")
 
 
 @app.command()

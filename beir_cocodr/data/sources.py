@@ -113,7 +113,8 @@ class FileSource:
             return
         if self.folder is None:
             message = (
-                f"a lone corpus file has no queries or qrels; give a BEIR folder or an irds: id, or {WITHOUT_LABELS}"
+                f"a lone corpus file has no queries or qrels, and no split {self.wanted_split!r}; give a BEIR folder "
+                f"or an irds: id, or {WITHOUT_LABELS}"
             )
             report(error("missing file", str(self.corpus), message))
             return

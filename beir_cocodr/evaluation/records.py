@@ -280,6 +280,8 @@ class Calibration(Record):
             within the margin), ``equal_decided``; each collection was judged by a model fitted without it and
             everything resampled from it.
         weights, threshold: of comparisons that were written before there were intervals.
+        reliability: bins of pairs, each in both directions, by the chance that b is better: ``predicted``, the share in
+            which labels put b in front (``observed``), and the number of ``pairs``.
     """
 
     collections: list[str]
@@ -291,6 +293,7 @@ class Calibration(Record):
     ranges: dict[str, Interval] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     threshold: float | None = None
+    reliability: list[dict[str, float]] = field(default_factory=list)
 
     def statement(self, family: str, corpus_sha256: str | None = None) -> str:
         """How far to trust a verdict, for a person."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from beir_cocodr.evaluation.recommendation import TRAINING, USE
 from beir_cocodr.evaluation.records import (
     AnnotationCandidates,
     Best,
+    Calibration,
     ComparisonRecord,
     Estimate,
     EvaluationRecord,
@@ -22,7 +24,7 @@ from beir_cocodr.evaluation.records import (
 from beir_cocodr.evaluation.runs import run_tops
 from beir_cocodr.report.html.outputs import ClusterWeights, LabelledEvaluation
 from beir_cocodr.report.html.page import page
-from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain
+from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain, reliability_picture
 from beir_cocodr.report.html.sections import chosen_queries, list_spread, score_spread
 from beir_cocodr.report.html.verdict import label_free_headline
 from beir_cocodr.report.text import collection_name, p_value, short_names, signed, span
@@ -102,6 +104,22 @@ def test_a_test_that_was_made_the_other_way_round_is_turned():
     assert turned.t_p_holm == pytest.approx(2 * direct.t_p)
     assert judged.test("a", "b", "m", family=TRAINING).t_p_holm == pytest.approx(direct.t_p)
     assert judged.test("a", "nobody", "m") is None
+
+
+def test_the_reliability_diagram_has_a_point_for_each_bin():
+    bins = [{"predicted": p, "observed": p / 2, "pairs": 10} for p in (0.1, 0.5, 0.9)]
+    drawn = reliability_picture(Calibration(["a", "b"], [], {}, "2026-01-01", reliability=bins))
+    assert drawn is not None
+    assert "30 pairs" in drawn.caption
+    assert "2 labelled collections" in drawn.caption
+    [marks] = re.findall(r'<use [^>]*x="([^"]+)" y="([^"]+)"(?:.*?)' * 3, drawn.svg.split("line2d")[-1], re.DOTALL)
+    points = np.array(marks, float).reshape(3, 2)
+    # In units of the axes, of which an SVG's second grows downwards.
+    right, down = np.diff(points, axis=0).T
+    assert right[0] == pytest.approx(right[1])
+    assert down[0] == pytest.approx(down[1])
+    assert down[0] < 0 < right[0]
+    assert reliability_picture(Calibration([], [], {}, "2026-01-01")) is None
 
 
 def test_pictures_take_the_colours_of_the_page_and_ids_of_their_own():

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.evaluation.recommendation import USE
+from beir_cocodr.evaluation.records import Calibration
 from beir_cocodr.report.html.outputs import ClusterWeights, CurvePoint, LabelledEvaluation
 from beir_cocodr.report.pictures import has_matplotlib, plain
 from beir_cocodr.report.text import short_names
@@ -309,3 +310,26 @@ def query_picture(
     if count > _MOST_BARS:
         caption += f" {_MOST_BARS} evenly spaced ones of {count:,} are drawn."
     return picture("queries", f"Difference on every query, {evaluation.measure}", caption, 2.5, draw)
+
+
+def reliability_picture(calibration: Calibration) -> Picture | None:
+    """The reliability diagram of verdicts without labels; None where the calibration has none."""
+    bins = calibration.reliability
+    if not bins:
+        return None
+
+    def draw(axis: Axes) -> None:
+        axis.plot([0, 1], [0, 1], color=LINE, lw=1)
+        predicted, observed = ([found[name] for found in bins] for name in ("predicted", "observed"))
+        axis.plot(predicted, observed, "o-", color=ACCENT, ms=5, lw=1.5)
+        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="estimated chance to be better", ylabel="share that was better")
+
+    return picture(
+        "reliability",
+        "How reliable estimates without labels are",
+        f"{sum(int(found['pairs']) for found in bins):,} pairs of models on {len(calibration.collections)} labelled "
+        "collections and parts of them, each estimated by a model fitted without its collection. On the line the "
+        "chance is what it says.",
+        2.8,
+        draw,
+    )

@@ -14,13 +14,19 @@ import numpy as np
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.records import Calibration, EvaluationRecord
 from beir_cocodr.evaluation.runs import run_tops
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import ContaminationStatement
 from beir_cocodr.report.html.outputs import Found, Scores
-from beir_cocodr.report.html.pictures import cluster_pictures, curve_picture, interval_picture, query_picture
+from beir_cocodr.report.html.pictures import (
+    cluster_pictures,
+    curve_picture,
+    interval_picture,
+    query_picture,
+    reliability_picture,
+)
 from beir_cocodr.report.html.tables import (
     Column,
     HtmlTable,
@@ -69,6 +75,9 @@ def comparison_parts(
         parts["models"] = verdict_table(comparison, names, shown, "Verdicts and estimates without labels")
         if len(shown) < len(comparison.estimated):
             parts["tests"] = verdict_table(comparison, names, comparison.estimated, "All pairs of models")
+        if isinstance(comparison.calibration, Calibration):
+            drawn = reliability_picture(comparison.calibration)
+            parts["pictures"] = [] if drawn is None else [drawn]
     return parts
 
 
