@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from beir_cocodr.data.defects import Report, error, raise_errors
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.readers import Judgement, RecordChecker, json_records, numbered_lines, read_judgements
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError
@@ -142,7 +143,7 @@ class Judgements:
         file: where they stand.
         queries: id to what was judged of it.
         rows: of a table of pairs, those of the queries that were begun.
-        counts: what was left out, in words.
+        counts: what was left out or is not there, in words.
     """
 
     file: str
@@ -160,8 +161,9 @@ class Judgements:
         queries = self.queries.values()
         return any(q.probability is not None or any(p < 1 for p in q.probabilities.values()) for q in queries)
 
-    def of(self, queries: Mapping[str, str]) -> Judgements:
-        """Those of queries that a collection has, or that were typed; of the others the number is kept.
+    def of(self, queries: Mapping[str, str], documents: Documents | None = None) -> Judgements:
+        """Those of queries that a collection has, or that were typed; of the others the number is kept, and of judged
+        documents that it does not have, which stay, as in trec_eval.
 
         A query that was typed and has the text of one in the collection is that one. Queries with blank pairs are left
         out: what is not judged there is not known to be irrelevant.
@@ -185,7 +187,12 @@ class Judgements:
         if not kept:
             why = "; ".join(f"{count} {what}" for what, count in counts.items()) or "nothing is judged"
             raise InputError(f"{self.file}: no judged query can be used: {why}")
-        return replace(self, queries=kept, counts=dict(counts))
+        if documents is not None:
+            judged = [document for query in kept.values() for document in query.grades]
+            counts["judged documents that the corpus does not have (kept, as in trec_eval)"] += int(
+                (documents.rows(judged) < 0).sum()
+            )
+        return replace(self, queries=kept, counts=dict(+counts))
 
 
 def load_judgements(path: Path) -> Judgements:

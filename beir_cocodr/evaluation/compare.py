@@ -109,7 +109,7 @@ def compare_models(
     if judgements is not None and labels:
         raise InputError("either labels of the split judge or judgements of a file: leave one out")
     collection = load_collection(dataset, split, labels="required" if labels else "optional")
-    judged = None if judgements is None else load_judgements(judgements).of(collection.queries)
+    judged = None if judgements is None else load_judgements(judgements).of(collection.queries, collection.documents)
     if output is not None:
         check_judgements_kept(output / LABELS_FILE, judgements)
     if labels is None and judged is None and not collection.qrels:

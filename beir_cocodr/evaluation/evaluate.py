@@ -98,7 +98,7 @@ def evaluate(
     collection = load_collection(dataset, split, labels="required" if judgements is None else "optional")
     few = None
     if judgements is not None:
-        few = load_judgements(judgements).of(collection.queries)
+        few = load_judgements(judgements).of(collection.queries, collection.documents)
         if few.drawn:
             log.warning("%s: pairs were drawn, which the measures do not know; nDCG@10 by few_labels does", judgements)
         texts = {id: query.text for id, query in few.queries.items()}

@@ -265,7 +265,7 @@ class FewLabels:
             what = "documents among the ten best are not judged and count as not relevant"
             yield f"Of a query {least:.1f} to {most:.1f} {what}, by model."
         for what, count in self.counts.items():
-            yield f"Left out: {count} {what}."
+            yield f"{count} {what}."
 
 
 def judge(

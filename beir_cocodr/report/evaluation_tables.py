@@ -216,7 +216,8 @@ def _verdicts(record: ComparisonRecord) -> Table:
     remarks = [record.best.reason, *dict.fromkeys(pair.trust for pair in record.estimated)]
     remarks += describe_likeness(record.likeness)
     columns = ["nDCG@10 b − a", "90%", "P(b better)"]
-    return make_table(f"{title} (without labels)", ["a", "b", "verdict"], columns, rows, remarks, ["reason"])
+    title += " (without labels)" if record.few_labels is None else " (judged queries and estimates)"
+    return make_table(title, ["a", "b", "verdict"], columns, rows, remarks, ["reason"])
 
 
 def _expected(pair: PairVerdict) -> list[str]:

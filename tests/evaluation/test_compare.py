@@ -19,6 +19,7 @@ from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.records import ComparisonRecord, PseudoQueryFigures
 from beir_cocodr.models.spec import ways_to_use
 from beir_cocodr.report.evaluation_tables import verdict_tables
+from beir_cocodr.report.html.verdict import label_free_headline
 from beir_cocodr.report.terminal import print_tables
 
 OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell", "no difference": "no difference"}
@@ -294,6 +295,9 @@ def test_what_was_wanted_is_judged_and_read_back(unlabelled, distinct, clean, da
     with pytest.raises(InputError, match=r"labels_wanted\.tsv holds judgements of .* --judgements"):
         compare_models([clean, damaged], str(distinct), tmp_path / "again", labels=False, samples=40, overwrite=True)
     record = ComparisonRecord.from_json(found, "stdout")
+    headline = label_free_headline(record, {model: model for model in record.models})
+    assert headline.sentence.startswith("By 4 judged queries and estimates")
+    assert any("40 documents are judged" in note for note in headline.notes)
     print_tables(*verdict_tables(record))
     assert "4 judged queries alone" in " ".join(capsys.readouterr().out.split())
 
@@ -303,9 +307,11 @@ def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):
     for query in list(qrels)[:12]:
         for document in [*qrels[query], "d0", "d1"]:
             log_judgement(tmp_path / "log", document, qrels[query].get(document, 0), "", query_id=query)
+    log_judgement(tmp_path / "log", "no-such-document", 0, "", query_id=query)
     found = compare_models([clean], str(distinct), samples=20, judgements=tmp_path / "log")
     assert set(found.models) == set(ways_to_use(clean))
     assert found.few_labels.reference == clean
+    assert list(found.few_labels.counts.values()) == [1]  # a document that is not there
     assert found.few_labels.chosen == found.best.model == found.ranking[0]
     assert set(found.few_labels.unjudged) == set(found.models)
     assert found.few_labels.held_out.interval[0] < 0 < found.few_labels.held_out.interval[1]

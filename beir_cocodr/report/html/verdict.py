@@ -142,11 +142,15 @@ def label_free_headline(
     if pair.a != first:
         pair = pair.turned()
     a, b, where = names[first], names[other], collection_name(comparison.dataset)
-    verdict = f"By estimates without labels, {b} is {pair.verdict} than {a} on {where}"
+    by, few = "estimates without labels", comparison.few_labels
+    if few is not None:
+        by = f"{few.queries} judged queries and estimates"
+        notes += [_with_names(sentence, names) for sentence in few.describe() if sentence not in reasons]
+    verdict = f"By {by}, {b} is {pair.verdict} than {a} on {where}"
     if pair.verdict == CANNOT_TELL:
-        verdict = f"Without labels it cannot be told whether {b} is better or worse than {a} on {where}"
+        verdict = f"By {by} it cannot be told whether {b} is better or worse than {a} on {where}"
     elif pair.verdict == NO_DIFFERENCE:
-        verdict = f"By estimates without labels, {b} is as good as {a} on {where}, as near as matters"
+        verdict = f"By {by}, {b} is as good as {a} on {where}, as near as matters"
     facts = [("P(better)", f"{pair.probability:.2f}")] if pair.probability is not None else []
     if pair.estimate is not None:
         facts.insert(0, ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)})"))
