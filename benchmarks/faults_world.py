@@ -173,6 +173,9 @@ SCENARIOS: dict[str, Scenario] = {
     "parity": Scenario("compare --parity in/evaluated/bm25.run --dataset in/beir --output out", 5, True),
     "compare": Scenario("compare bm25 in/model --dataset in/beir --output out", 4),
     "compare-unlabelled": Scenario("compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output out", 3),
+    "compare-judged": Scenario(
+        "compare bm25 in/model --dataset in/beir --judgements in/beir/qrels/test.tsv --samples 8 --output out", 3
+    ),
     "report-evaluated": Scenario("report in/evaluated --output out/page.html", 6, True),
     "report-published": Scenario(
         "report in/evaluated --published in/figures/cocodr.json --output out/page.html", 4, True

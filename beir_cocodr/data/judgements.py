@@ -6,6 +6,7 @@ They come a few at a time, and pairs may have been drawn, each with a known prob
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, locked, text_cell, text_sha256
 from beir_cocodr.records import Record
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,8 @@ def log_judgement(path: Path, document_id: str, grade: int | None, query: str, *
     A line that cannot be written whole is taken back, and one that broke off before stays a line of its own. ``more``
     are other fields of :class:`LoggedJudgement`.
     """
-    found = LoggedJudgement(time=now(), document_id=document_id, grade=grade, query=query, **more)  # type: ignore[arg-type]
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    found = LoggedJudgement(time=time, document_id=document_id, grade=grade, query=query, **more)  # type: ignore[arg-type]
     line = (json.dumps(found.to_json(), ensure_ascii=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     with naming_full_disk(path.parent), locked(path.parent), path.open("ab+") as file:
@@ -72,10 +76,6 @@ def log_judgement(path: Path, document_id: str, grade: int | None, query: str, *
             os.ftruncate(file.fileno(), size)
             raise
     return found
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
@@ -179,11 +179,10 @@ class Judgements:
                 counts["judged queries that the collection does not have"] += 1
             elif found.blank:
                 counts["judged queries with pairs left blank (write 0 for what is not relevant)"] += 1
-            elif id in kept:
-                grades = kept[id].grades | found.grades
-                kept[id] = replace(kept[id], grades=grades, probabilities=kept[id].probabilities | found.probabilities)
-            elif found.grades:
-                kept[id] = replace(found, text=queries.get(id, found.text))
+            else:
+                first = kept.get(id, JudgedQuery())
+                grades, shares = first.grades | found.grades, first.probabilities | found.probabilities
+                kept[id] = replace(found, grades=grades, probabilities=shares, text=queries.get(id, found.text))
         if not kept:
             why = "; ".join(f"{count} {what}" for what, count in counts.items()) or "nothing is judged"
             raise InputError(f"{self.file}: no judged query can be used: {why}")
@@ -192,6 +191,8 @@ class Judgements:
             counts["judged documents that the corpus does not have (kept, as in trec_eval)"] += int(
                 (documents.rows(judged) < 0).sum()
             )
+        for what, count in (+counts).items():
+            log.info("%s: %s: %d", self.file, what, count)
         return replace(self, queries=kept, counts=dict(+counts))
 
 
@@ -239,7 +240,10 @@ def _of_pairs(path: Path, pairs: Iterator[tuple[int, AnnotationCandidate]]) -> J
 
 
 def _table(path: Path, header: list[str], report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:
+    from pydantic import TypeAdapter, ValidationError  # only this needs it, and it takes a while
+
     checker, columns = RecordChecker(str(path), report), {name: i for i, name in enumerate(header)}
+    adapter = TypeAdapter(AnnotationCandidate)
     if "judgement" not in columns:
         raise InputError(f"{path}:1: no column judgement; add it, with 0 for not relevant and 1 for relevant")
     for line, text in numbered_lines(path, report):
@@ -249,30 +253,22 @@ def _table(path: Path, header: list[str], report: Report) -> Iterator[tuple[int,
         if len(cells) != len(header):
             report(error("wrong columns", str(path), f"{len(cells)} columns, not {len(header)} as on top", line))
         found = {name: cells[i].strip() for name, i in columns.items() if name in COLUMNS}
-        grade = found.pop("judgement")
-        pair = _checked(checker, line, found["query_id"], found["document_id"], grade or "0")
-        values: dict[str, object] = {"query": found.get("query", ""), "document": found.get("document", "")}
-        for name in ("weight", "query_probability", "document_probability"):
-            values[name] = _number(path, line, name, found.get(name, ""))
-        for name in ("rank_a", "rank_b"):
-            rank = _number(path, line, name, found.get(name, ""))
-            values[name] = None if rank is None else int(rank)
-        values["weight"] = values["weight"] or 0.0
-        made = AnnotationCandidate(pair[1], pair[2], pair[3] if grade else None, **values)  # type: ignore[arg-type]
-        yield line, made
+        grade = found["judgement"] or "0"
+        _, query, document, judged = _checked(checker, line, found["query_id"], found["document_id"], grade)
+        given: dict[str, object] = {name: cell for name, cell in found.items() if cell}
+        given |= {"query_id": query, "document_id": document}
+        given |= {"judgement": judged} if found["judgement"] else {}
+        try:
+            yield line, adapter.validate_python(given)
+        except ValidationError as cause:
+            at = cause.errors()[0]
+            raise InputError(f"{path}:{line}: {at['loc'][0]} is {at['input']!r}: {at['msg'].lower()}") from None
 
 
 def _checked(checker: RecordChecker, line: int, query: object, document: object, grade: object) -> Judgement:
     found = checker.judgement(line, query, document, grade)
     assert found is not None  # the reports of this file raise
     return found
-
-
-def _number(path: Path, line: int, name: str, text: str) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise InputError(f"{path}:{line}: {name} is {text!r}, which is no number") from None
 
 
 def _log(path: Path, report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:

@@ -66,15 +66,11 @@ def sampled_ndcg(found: Sequence[str], grades: Mapping[str, int], probabilities:
 
 def judged_scores(judged: Judgements, results: Sequence[Results]) -> Floats:
     """(n, M) estimated nDCG@10 of the judged queries."""
-    return np.array(
-        [
-            [
-                sampled_ndcg([document for document, _ in found.get(id, ())], query.grades, query.probabilities)
-                for found in results
-            ]
-            for id, query in judged.queries.items()
-        ]
+    rows = (
+        [sampled_ndcg([d for d, _ in found.get(id, ())], query.grades, query.probabilities) for found in results]
+        for id, query in judged.queries.items()
     )
+    return np.array(list(rows))
 
 
 def query_weights(judged: Judgements) -> Floats:
@@ -87,10 +83,8 @@ def query_weights(judged: Judgements) -> Floats:
 
 def count_unjudged(judged: Judgements, results: Results) -> float:
     """Documents among a query's best ten that nobody judged, on average; they count as not relevant."""
-    lists = [[d for d, _ in results.get(id, ())[:_DEPTH]] for id in judged.queries]
-    return float(
-        np.mean([sum(d not in judged.qrels[id] for d in f) for id, f in zip(judged.queries, lists, strict=True)])
-    )
+    found = [sum(d not in q.grades for d, _ in results.get(id, ())[:_DEPTH]) for id, q in judged.queries.items()]
+    return float(np.mean(found))
 
 
 def half_width(queries: float, deviation: float, level: float = LEVEL) -> float:
@@ -187,11 +181,9 @@ class Shrinkage:
         values, shares = scores - scores.mean(axis=1, keepdims=True), weights / weights.sum()
         mean = shares @ values
         influences = n * shares[:, None] * (values - mean)
-        freedom, size = max(n - 1, 0), float(np.trace(self.spread))
-        usual = _DEVIATION**2 * size if n < 2 else (np.square(influences).sum() + _COUNTS_FOR * _DEVIATION**2 * size)
-        usual = usual if n < 2 else usual / (freedom + _COUNTS_FOR)
-        target = self.spread * (float(usual) / size) if size else self.spread
-        error = (influences.T @ influences + _COUNTS_FOR * target) / (freedom + _COUNTS_FOR) / n
+        freedom, size = n - 1 + _COUNTS_FOR, max(float(np.trace(self.spread)), 1e-12)
+        usual = (np.square(influences).sum() + _COUNTS_FOR * _DEVIATION**2 * size) / freedom
+        error = (influences.T @ influences + _COUNTS_FOR * usual / size * self.spread) / freedom / n
         gain = self.prior.covariance @ np.linalg.pinv(self.prior.covariance + error, rcond=1e-10, hermitian=True)
         return Posterior(
             self.prior.mean + gain @ (mean - self.prior.mean), self.prior.covariance - gain @ self.prior.covariance
@@ -285,8 +277,7 @@ def judge(
     posterior = shrinkage.posterior(scores, weights)
     pairs: dict[str, dict[str, JudgedGain]] = {a: {} for a in models[:-1]}
     for (i, a), (j, b) in itertools.combinations(enumerate(models), 2):
-        distance = float(expected.distances[i, j])
-        pairs[a][b] = JudgedGain.of(scores[:, j] - scores[:, i], weights, distance, margin)
+        pairs[a][b] = JudgedGain.of(scores[:, j] - scores[:, i], weights, float(expected.distances[i, j]), margin)
     found = FewLabels(
         file=judged.file,
         queries=len(scores),

@@ -7,7 +7,7 @@ import math
 import ir_measures
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
@@ -29,6 +29,7 @@ from beir_cocodr.evaluation.few_labels import (
 DOCUMENTS = "abcdefghijklmnop"
 
 
+@settings(deadline=None)
 @given(st.permutations(DOCUMENTS), st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(-1, 3), min_size=1))
 def test_where_all_is_judged_it_is_ndcg_as_trec_eval_has_it(found, grades):
     run = {"q": {document: float(-rank) for rank, document in enumerate(found)}}
