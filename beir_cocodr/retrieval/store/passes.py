@@ -145,7 +145,8 @@ def pass_over(
         trained = read_record(model_source(name))
         if not isinstance(model, HybridEncoder) or trained is None or dense is None:
             raise InputError(
-                f"model {name!r} was not made by beir-cocodr fuse, and has no terms to add to a store; leave --dense out, or name one that was"
+                f"model {name!r} was not made by beir-cocodr fuse, and has no terms to add to a store; leave --dense "
+                "out, or name one that was"
             )
         documents = load_collection(dataset, labels="none").documents
         store = add_lexical(dense, model, trained, name, documents, output)
