@@ -152,6 +152,7 @@ EXTRAS = {
     "pyserini": "Pyserini's searchers over our models, Lucene's BM25, with a Java 21 of its own",
     "ray": "encoding and searching on a Ray cluster",
     "report": "pictures of qpp, shift, representation and resample",
+    "files": "PDF and Word files in a folder of files",
     "quickstart": "the model minilm (all-MiniLM-L6-v2), without a network",
     "test": "the tests, and make lint",
 }

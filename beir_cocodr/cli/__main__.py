@@ -210,6 +210,10 @@ for _command in (*_COMMANDS, report, doctor, overlap):
 for _command in (encode, search):
     app.command(cls=options.RayCommand)(_command)
 
+for _registered in (*app.registered_commands, *resample.registered_commands):
+    if _registered.callback is not None:
+        _registered.callback = options.reads(_registered.callback)
+
 app.add_typer(resample, name="resample")
 
 

@@ -7,6 +7,7 @@ command names the fields it has flags for, and gets the options as one object: b
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, fields, is_dataclass
@@ -18,6 +19,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from typer import Context, Option
 from typer.core import TyperCommand
 
+from beir_cocodr.data.analyzers import Language
+from beir_cocodr.data.file_folder import Reading, TextFiles
+from beir_cocodr.data.sources import FileSource
+from beir_cocodr.errors import InputError
 from beir_cocodr.io import results_folder
 from beir_cocodr.models.spec import described
 from beir_cocodr.report.terminal import print_json
@@ -29,7 +34,9 @@ def plain(help: str) -> Any:
     return Option(help=help, show_default=False)
 
 
-Dataset = Annotated[str, plain("BEIR folder, corpus file, irds:ID, BEIR short name, or apidocs/DOMAIN.")]
+Dataset = Annotated[
+    str, plain("Folder of files or BEIR folder, corpus file, hf:NAME, irds:ID, BEIR short name, or apidocs/DOMAIN.")
+]
 
 Output = Annotated[Path, plain("Folder for results.")]
 
@@ -65,6 +72,21 @@ Judgements = Annotated[
     Path | None, plain("Some judged queries: qrels, labels_wanted.tsv with its column filled, or a log of judgements.")
 ]
 
+_TextColumn = Annotated[
+    list[str] | None,
+    plain("Column of a table that is the text, where its name does not show it; repeat to join several."),
+]
+
+_Language = Annotated[
+    str | None,
+    plain(
+        "Of the corpus, an ISO 639 code or an English name: sentences are parted, and words stemmed and left out by "
+        "BM25, as in this language, unless --bm25-analyzer names another than english. Default: English."
+    ),
+]
+
+log = logging.getLogger(__name__)
+
 Command = Callable[..., None]
 
 #: What every training command has flags for.
@@ -77,7 +99,8 @@ _INCIDENTAL = ("output", "overwrite", "as_json", "picture", "device", "encode_ba
 
 def this_run(context: Context) -> dict[str, object]:
     """The running command and its settings: what :func:`~beir_cocodr.io.results_folder` knows a run by."""
-    settings = {name: value for name, value in context.params.items() if name not in _INCIDENTAL}
+    unset = {name for name in ("language", "text_column") if not context.params.get(name)}
+    settings = {name: value for name, value in context.params.items() if name not in (*_INCIDENTAL, *unset)}
     return {"command": context.command.name, **settings}
 
 
@@ -91,6 +114,59 @@ def results(context: Context, output: Path | None, overwrite: bool) -> Iterator[
         return
     with results_folder(output, this_run(context), overwrite) as folder:
         yield folder
+
+
+def reads(command: Command) -> Command:
+    """Give a command that has ``--dataset`` or ``--corpus`` the flags that say how files and languages are read.
+
+    A corpus of files is read with what they say, which stands behind its name from then on
+    (:class:`~beir_cocodr.data.file_folder.Reading`); BM25 reads by the language's analyzer.
+    """
+    original = signature(command, eval_str=True)
+    named = [name for name in ("dataset", "corpus") if name in original.parameters]
+    if not named:
+        return command
+    own = "language" in original.parameters  # of sentences alone
+    flags = {"text_column": _TextColumn} | ({} if own else {"language": _Language})
+    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint) for name, hint in flags.items()]
+
+    @wraps(command)
+    def extended(**values: Any) -> None:
+        columns = values.pop("text_column") or []
+        given = values["language"] if own else values.pop("language")
+        if given is not None and not (own and given == "en"):
+            language = Language.parse(given)
+            log.info("%s", language.describe())
+            if values.get("bm25_analyzer", "") in (None, "english"):
+                values["bm25_analyzer"] = language.analyzer
+            given = language.code
+        settings = {"text": ",".join(columns), "language": given or ""}
+        for name in named if columns or given else ():
+            if (value := values[name]) is None:
+                continue
+            values[name] = (
+                [_read_with(one, settings) for one in value] if type(value) is list else _read_with(value, settings)
+            )
+        command(**values)
+
+    parameters = [*original.parameters.values(), *added]
+    extended.__signature__ = original.replace(  # type: ignore[attr-defined]
+        parameters=sorted(parameters, key=lambda parameter: parameter.kind)
+    )
+    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return extended
+
+
+def _read_with(dataset: str, settings: Mapping[str, str]) -> str:
+    """The name of a dataset that is read with these settings; of no files, its own."""
+    from beir_cocodr.data.collection import resolve_source  # what reads files is not needed for help
+
+    source, given = resolve_source(dataset, "test"), {name: value for name, value in settings.items() if value}
+    if isinstance(source, TextFiles) or (isinstance(source, FileSource) and source.folder is None and settings["text"]):
+        return Reading.extend(dataset, **given)
+    if settings["text"]:
+        raise InputError(f"--text-column is of tables and files, and {dataset} is a collection; leave it out")
+    return dataset
 
 
 def takes(into: str, *names: str) -> Callable[[Command], Command]:

@@ -58,6 +58,10 @@ def encode(
     dense: Annotated[
         Path | None, plain("Store of the encoder that a hybrid encoder was fused from: only terms are looked at.")
     ] = None,
+    as_now: Annotated[
+        bool,
+        Option("--update", help="Bring a store to what the corpus is now: texts that it holds are not encoded again."),
+    ] = False,
     smooth: Annotated[
         Path | None, plain("Store of this model: draws its vectors towards their neighbours, instead of encoding.")
     ] = None,
@@ -69,12 +73,12 @@ def encode(
     from beir_cocodr.retrieval.store.encode import encode as run
     from beir_cocodr.retrieval.store.estimate import size
 
-    if dense is not None or smooth is not None:
-        if ray is not None or (dense and smooth):
-            raise InputError("--dense and --smooth are passes of this process over one store: give one of them alone")
+    if dense is not None or smooth is not None or as_now:
+        if ray is not None or sum((dense is not None, smooth is not None, as_now)) > 1:
+            raise InputError("--dense, --smooth and --update are passes of this process: give one of them alone")
         from beir_cocodr.retrieval.store.passes import pass_over
 
-        report = pass_over(dataset, model, output, dense, smooth, smoothing, encoder)
+        report = pass_over(dataset, model, output, dense, smooth, smoothing, encoder, settings if as_now else None)
     elif ray is None:
         count = 1 if processes is None else processes
         report = run(dataset, model, output, settings, count, threads, progress=True, encoder=encoder)

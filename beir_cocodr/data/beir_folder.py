@@ -12,6 +12,7 @@ from pathlib import Path
 
 from beir_cocodr.data.collection import Collection, resolve_source
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.file_folder import TextFiles
 from beir_cocodr.io import cache_root, write_jsonl
 
 # What our reader puts right, and BEIR's loader does not.
@@ -60,8 +61,14 @@ def _link(file: Path, target: Path, path: str | Path | None) -> None:
 
 def _beir_corpus(collection: Collection) -> Path | None:
     """The file behind a collection, if it is one that BEIR's loader reads as we do."""
-    path = Path(resolve_source(collection.name, "train").documents_file)
-    if path.suffix != ".jsonl" or not path.is_file() or any(kind in collection.counts for kind in _ONLY_WE_READ):
+    source = resolve_source(collection.name, "train")
+    path = Path(source.documents_file)
+    if (
+        isinstance(source, TextFiles)
+        or path.suffix != ".jsonl"
+        or not path.is_file()
+        or any(kind in collection.counts for kind in _ONLY_WE_READ)
+    ):
         return None
     with path.open(encoding="utf-8") as file:
         first = json.loads(file.readline())

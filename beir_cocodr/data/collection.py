@@ -6,7 +6,9 @@ judgements are joined when they are read; queries alone (:func:`load_queries`) n
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,22 +21,27 @@ import numpy.typing as npt
 
 from beir_cocodr.data.defects import Duplicate, Repeats, Report, StrictReport, check_duplicates, error, ignore, warning
 from beir_cocodr.data.documents import ArrowCorpus, Documents, open_corpus, write_arrow
+from beir_cocodr.data.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
+from beir_cocodr.data.file_formats import DOCUMENTS, TABLES
 from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels, Source
 from beir_cocodr.errors import InputError, check_name
-from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
+from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished, write_text
 
 
 def resolve_source(dataset: str | Path, split: str) -> Source:
     """Find the source of a collection. The first of these that fits is taken, so a folder hides a short name:
 
     1. an existing folder: a BEIR folder (``corpus.jsonl``, ``queries.jsonl``, ``qrels/SPLIT.tsv``, each plain or
-       ``.gz``);
-    2. an existing file: a lone corpus (see `read_documents`);
-    3. ``irds:ID``: any ir_datasets id;
-    4. ``apidocs/DOMAIN``: the embedded collection;
-    5. a BEIR short name such as ``scifact`` or ``cqadupstack/android``, through ir_datasets.
+       ``.gz``), a saved data set of Hugging Face, or any files of `TextFiles`;
+    2. an existing file: a lone corpus (see `read_documents`), or one of `TextFiles`;
+    3. ``hf:NAME``: a data set of Hugging Face;
+    4. ``irds:ID``: any ir_datasets id;
+    5. ``apidocs/DOMAIN``: the embedded collection;
+    6. a BEIR short name such as ``scifact`` or ``cqadupstack/android``, through ir_datasets.
+
+    Behind a question mark stands how files are read, see `Reading`: ``my.csv?text=body&language=de``.
 
     Raises:
         InputError: if it is none of them.
@@ -46,15 +53,18 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
         raise InputError(f"the split of {name} has no name; give one such as test, or leave the option out")
     check_name("dataset", name)
     check_name("split", split)
-    path = Path(dataset)
-    if path.is_dir():
-        return FileSource.of_folder(name, path, split)
-    if path.is_file():
-        if not path.name.endswith(CORPUS_SUFFIXES):
-            raise InputError(f"{name}: a corpus file ends in one of {', '.join(CORPUS_SUFFIXES)}; rename it")
-        return FileSource(name, path, None, split)
+    bare, reading = (name, None) if Path(dataset).exists() else Reading.parse(name)
+    found = _local_source(name, Path(bare), split, reading)
+    if found is not None:
+        return found
     if isinstance(dataset, Path):
         raise InputError(f"dataset {name!r}: no such file or folder")
+    if name.startswith(HUGGING_FACE):
+        return HubDataset(name, Path(bare), reading or Reading())
+    if reading is not None:
+        raise InputError(
+            f"{name}: no such file or folder, and no hf: data set, which a question mark could stand behind"
+        )
     if name.startswith("irds:"):
         return IrdsSource(name, name.removeprefix("irds:"), split)
     if name.startswith("apidocs/"):
@@ -66,9 +76,29 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
         return IrdsSource(name, identifier, split)
     hint = suggestion(identifier, below="beir/")
     raise InputError(
-        f"dataset {name!r} is not a BEIR folder, a corpus file ({', '.join(CORPUS_SUFFIXES)}), irds:ID, "
-        f"apidocs/DOMAIN or a BEIR name such as scifact{hint}"
+        f"dataset {name!r} is not a folder or file that is there, hf:NAME, irds:ID, apidocs/DOMAIN or a BEIR name such "
+        f"as scifact{hint}"
     )
+
+
+def _local_source(name: str, path: Path, split: str, reading: Reading | None) -> Source | None:
+    """The source of a folder or file; None where there is none."""
+    if path.is_dir():
+        is_beir = any((path / part).exists() for part in ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "qrels"))
+        if not is_beir and HubDataset.saved_in(path):
+            return HubDataset(name, path, reading or Reading())
+        if not is_beir and TextFiles.in_folder(path):
+            return TextFiles(name, path, reading or Reading())
+        if reading is not None:
+            raise InputError(f"{name}: a BEIR folder is read as it is; leave out what stands behind the question mark")
+        return FileSource.of_folder(name, path, split)
+    if path.is_file():
+        if reading is None and path.name.endswith(CORPUS_SUFFIXES):
+            return FileSource(name, path, None, split)
+        if not TextFiles.reads(path):
+            raise InputError(f"{name}: a corpus file ends in one of {', '.join((*TABLES, *DOCUMENTS))}; rename it")
+        return TextFiles(name, path, reading or Reading())
+    return None
 
 
 #: Which of the given ids are documents, bool (M,).
@@ -163,7 +193,32 @@ def converted_corpus(source: Source) -> ArrowCorpus:
             raise InputError(f"{source.documents_file}: changed while it was being read; run again")
         place = _place(folder, key or ("content", written.content_hash))
         temporary.replace(place)
-    return open_corpus(place)
+    opened = open_corpus(place)
+    if isinstance(source, TextFiles):
+        _forget_former(folder, source, place)
+        log.info(
+            "%s: %d passages; what was read is kept in %s, which may be emptied at any time (BEIR_COCODR_CACHE names "
+            "another place)", source.name, len(opened.documents), folder.parent,
+        )  # fmt: skip
+    return opened
+
+
+# A process that maps a corpus may have to open it again, but not for longer.
+_FORMER_SECONDS = 86_400
+
+
+def _forget_former(folder: Path, source: TextFiles, place: Path) -> None:
+    """Remove from the cache what files said before they were changed or deleted, after a day."""
+    known = folder / f"{text_sha256(_FORMAT, 'of', str(source.path.resolve()), repr(source.reading))[:32]}.json"
+    former: list[str] = []
+    with suppress(OSError, ValueError):
+        former = [name for name in json.loads(known.read_text()) if name != place.name]
+    for name in list(former):
+        with suppress(OSError):
+            if time.time() - (folder / name).stat().st_mtime > _FORMER_SECONDS:
+                (folder / name).unlink()
+                former.remove(name)
+    write_text(known, json.dumps([*former, place.name]))
 
 
 def _place(folder: Path, key: tuple[str, ...]) -> Path:

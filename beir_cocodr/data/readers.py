@@ -244,6 +244,7 @@ def _read_jsonl(path: Path, checker: RecordChecker) -> Iterator[Document]:
         checker.empty_corpus()
     elif not with_text:
         message = "no document has a field text, contents or title; rename the field that holds the text"
+        message += ", or name it with --text-column"
         checker.error("no text field", message)
 
 

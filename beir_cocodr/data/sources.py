@@ -104,6 +104,7 @@ class FileSource:
     def missing(self, report: Report, labels: Labels) -> None:
         if not self.corpus.is_file():
             message = "no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
+            message += ", any other texts such as .txt and .md"
             report(error("missing file", str(self.corpus), message))
         if self.folder is not None and labels != "none":
             for name in ("queries.jsonl", f"qrels/{self.wanted_split}.tsv"):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beir_cocodr.data.collection import Collection, load_collection, resolve_source
+from beir_cocodr.data.file_folder import TextFiles
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_root, json_sha256, parse_json, text_sha256, write_text
@@ -264,6 +265,8 @@ class Origin:
 def origin(dataset: str, split: str) -> Origin:
     """Find where a dataset comes from; arguments and errors are those of `load_collection`."""
     source = resolve_source(dataset, split)
+    if isinstance(source, TextFiles):
+        return Origin(_safe(source.path.resolve().name), None, None)
     if not isinstance(source, FileSource):
         identifier: str = source.dataset_id  # type: ignore[attr-defined]
         return Origin(_SPLITS.sub("", identifier), identifier, None)

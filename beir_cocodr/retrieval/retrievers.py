@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from beir_cocodr import load_object, load_plugin
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import text_sha256
+from beir_cocodr.io import json_sha256, text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, ModelSpec, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
@@ -20,6 +20,7 @@ from beir_cocodr.retrieval.ranking import Lexical, Retriever
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.retrieval.dense import Dense, StoreChoice
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 
 Made = TypeVar("Made")
@@ -32,10 +33,14 @@ class Retrievers:
         documents: the corpus.
         folder: where Lucene's index, and embeddings too many for memory, are written; the caller removes it.
         options: how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
+        kept: a folder where embeddings are kept from run to run, and texts that have not changed are not encoded again;
+            None keeps none.
     """
 
-    def __init__(self, documents: Documents, folder: Path, options: SearchOptions = SearchOptions()) -> None:
-        self.documents, self.folder, self.options = documents, folder, options
+    def __init__(
+        self, documents: Documents, folder: Path, options: SearchOptions = SearchOptions(), kept: Path | None = None
+    ) -> None:
+        self.documents, self.folder, self.options, self.kept = documents, folder, options, kept
         self._made: dict[str, Any] = {}
 
     def get(self, name: str) -> Retriever:
@@ -112,6 +117,19 @@ class Retrievers:
 
         return StoreChoice(self.options.stores, self.documents, self.options.verify)
 
+    def _kept(self, name: str, model: COCODR, folder: Path) -> EmbeddingStore:
+        """What an encoder made of this corpus, or of it as it was before; one folder for each encoder."""
+        from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+        from beir_cocodr.retrieval.store.encode import identity_of
+        from beir_cocodr.retrieval.store.passes import update
+        from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
+
+        options = EncodeOptions(verify=self.options.verify)
+        identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE) | {"corpus": None}
+        return update(
+            model, self.documents, folder / json_sha256(identity)[:16], options, name, self.options.progress
+        ).store
+
     def _dense(self, name: str) -> Dense:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
         from beir_cocodr.models.loading import load_encoder
@@ -121,6 +139,8 @@ class Retrievers:
             folder, options = self.folder / text_sha256(name)[:16], self.options
             model: COCODR = load_encoder(name, options.encoder)
             stored = self._stores.of(model) if options.stores else None
+            if stored is None and self.kept is not None:
+                stored = self._kept(name, model, self.kept)
             return Dense(model, self.documents, folder, options.batch_size, options.progress, stored)
 
         return self._once(f"dense {name}", make)

@@ -13,7 +13,9 @@ import numpy as np
 
 from beir_cocodr.data.analyzers import Analyzer, snippet
 from beir_cocodr.data.collection import load_collection, resolve_source
+from beir_cocodr.data.file_folder import ABOVE, TextFiles
 from beir_cocodr.errors import InputError, check_count
+from beir_cocodr.io import cache_folder, text_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Parts
@@ -91,10 +93,12 @@ class Searcher:
         check_device(options.encoder.device, [model])
         self.dataset, self.model, self.options, self.snippet_length = str(dataset), model, options, snippet_length
         self.analyzer = Analyzer(options.analyzer)
-        self.documents = load_collection(dataset, labels="none").documents
-        self._source = resolve_source(dataset, "test")
+        self.documents, source = load_collection(dataset, labels="none").documents, resolve_source(dataset, "test")
+        self._files = source if isinstance(source, TextFiles) else None
+        named = str(self._files.path.resolve()) if self._files else source.documents_file
+        kept = cache_folder("embeddings") / text_sha256(named, repr(self._files and self._files.reading))[:32]
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
-        self._retrievers = Retrievers(self.documents, Path(place.name), options)
+        self._retrievers = Retrievers(self.documents, Path(place.name), options, kept)
         weakref.finalize(self._retrievers, place.cleanup)  # searchers beside this one share them
         self._retriever = self._retrievers.get(model)
         self._retrievers.check_stores_used()
@@ -132,7 +136,21 @@ class Searcher:
         """The text of a document; of a passage of a file, the texts of all passages of the file."""
         if id not in self.documents:
             raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
-        return self.documents[id]["text"]
+        place = id.partition("#")[0] + "#"
+        if self._files is None or not self._files.path.is_dir() or self.file_of(id) is None:
+            return self.documents[id]["text"]
+        # The passages of a file stand side by side.
+        row = int(self.documents.rows([id])[0])
+        first, last = row, row
+        while first and self.documents.ids([first - 1])[0].startswith(place):
+            first -= 1
+        while last + 1 < len(self.documents) and self.documents.ids([last + 1])[0].startswith(place):
+            last += 1
+        return "\n\n".join(document["text"] for document in self.documents.take(np.arange(first, last + 1)))
+
+    def file_of(self, id: str) -> str | None:
+        """The file that a document is of, as its path in the folder; None where the corpus is no files."""
+        return None if self._files is None else self._files.file_of(id)
 
     def _hits(self, query: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
         if not len(rows):
@@ -146,16 +164,19 @@ class Searcher:
             shown = snippet(text or title, query, self.analyzer, self.snippet_length)
             whole = f"{title}\n{text}"
             words = dict.fromkeys(whole[start:end].lower() for start, end, _ in self.analyzer.matches(whole, terms))
+            heading, _, section = title.partition(ABOVE) if self._files is not None else (title, "", "")
             hits.append(
                 Hit(
                     rank=place + 1,
                     id=document["_id"],
                     score=float(scores[place]),
-                    title=title,
+                    title=heading,
                     text=text,
                     snippet=shown.text,
                     matches=shown.matches,
                     words=tuple(words),
+                    file=self.file_of(document["_id"]),
+                    section=section or None,
                     dense=None if dense is None else float(dense[place]),
                     lexical=None if lexical is None else float(lexical[place]),
                 )

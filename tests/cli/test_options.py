@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from beir_cocodr.cli import options
+from beir_cocodr.errors import InputError
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -91,3 +92,32 @@ def test_help_is_that_of_the_field(kind, name, expected):
         pass
 
     assert expected in run(command, "--help")
+
+
+def test_every_command_with_a_corpus_reads_files_and_languages(tmp_path, beir_folder):
+    from beir_cocodr.cli.__main__ import app
+
+    (tmp_path / "a.csv").write_text("body\nein Text\n")
+    got: list[dict[str, Any]] = []
+
+    @options.reads
+    @options.takes("search", "analyzer")
+    def command(dataset: str, corpus: list[str] | None = None, *, search: SearchOptions) -> None:
+        got.append({"dataset": dataset, "corpus": corpus, "analyzer": search.analyzer})
+
+    name, folder = str(tmp_path / "a.csv"), str(beir_folder)
+    run(command, name, "--text-column", "body", "--language", "german")
+    run(command, folder, "--corpus", folder, "--corpus", name, "--language", "de")
+    run(command, name, "--language", "pl", "--bm25-analyzer", "none")
+    run(command, folder)
+    assert got == [
+        {"dataset": f"{name}?text=body&language=de", "corpus": None, "analyzer": "german"},
+        {"dataset": folder, "corpus": [folder, f"{name}?language=de"], "analyzer": "german"},
+        {"dataset": f"{name}?language=pl", "corpus": None, "analyzer": "none"},
+        {"dataset": folder, "corpus": None, "analyzer": "english"},
+    ]
+    with pytest.raises(InputError, match="--text-column"):
+        run(command, folder, "--text-column", "body")
+    for registered in app.registered_commands:
+        named = registered.callback.__annotations__
+        assert ("text_column" in named) == bool({"dataset", "corpus"} & named.keys())

@@ -245,9 +245,9 @@ def test_a_misspelt_beir_name_gets_a_suggestion(tmp_path: Path) -> None:
         load_collection("scifat")
     with pytest.raises(InputError, match=r"cqadupstack/android"):
         load_collection("cqadupstack")
-    other = tmp_path / "corpus.csv"
+    other = tmp_path / "corpus.xml"
     other.write_text("1,2")
-    with pytest.raises(InputError, match=r"\.jsonl, \.jsonl\.gz, \.tsv, \.tsv\.gz"):
+    with pytest.raises(InputError, match=r"\.csv, \.tsv, \.jsonl.*\.md"):
         load_collection(other)
 
 

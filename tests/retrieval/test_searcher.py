@@ -67,6 +67,35 @@ def test_a_searcher_beside_another_shares_what_it_has_and_outlives_it(beir_folde
     assert other.beside(str(tiny_cosine)).search(QUERY) == expected
 
 
+def test_a_folder_of_files_is_searched_and_only_what_changed_is_encoded(tiny_cosine, tmp_path, monkeypatch):
+    from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+
+    encoded: list[str] = []
+    original = CorpusEncoder.encode
+
+    def counted(self, rows, *rest):
+        encoded.extend(self.documents.ids(rows))
+        return original(self, rows, *rest)
+
+    monkeypatch.setattr(CorpusEncoder, "encode", counted)
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    (folder / "wings.md").write_text("# Wings\n\nSupersonic flow.\n\n## In a tunnel\n\nTurbulent flow over a wing.\n")
+    (folder / "books.txt").write_text("A library has an index.")
+    hit = Searcher(folder, f"hybrid:{tiny_cosine}").search("wing in turbulent flow")[0]
+    assert (hit.file, hit.place, hit.title, hit.section) == ("wings.md", "wings.md", "Wings", "In a tunnel")
+    assert hit.words == ("wings", "turbulent", "flow", "wing")
+    assert len(set(encoded)) == 3
+    encoded.clear()
+    (folder / "books.txt").unlink()
+    (folder / "news.txt").write_text("A treaty of the parliament.")
+    searcher = Searcher(folder, str(tiny_cosine))
+    assert {hit.file for hit in searcher.search("library")} == {"wings.md", "news.txt"}
+    assert [id.partition("#")[0] for id in encoded] == ["news.txt"]
+    assert searcher.full_text(hit.id) == "Supersonic flow.\n\nTurbulent flow over a wing."
+    assert Searcher(folder / "news.txt").search("treaty")[0].file == "news.txt"
+
+
 def test_bad_input(beir_folder):
     searcher = Searcher(beir_folder)
     assert searcher.search("zzz") == []

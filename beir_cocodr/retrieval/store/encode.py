@@ -4,6 +4,7 @@ from texts to a file, in this process or in several.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from tqdm import tqdm
 
-from beir_cocodr.checksums import add_checksums, checked_path, has_checksums
+from beir_cocodr.checksums import add_checksums, checked_path, fault, has_checksums
 from beir_cocodr.data.collection import load_collection, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
@@ -48,7 +49,7 @@ from beir_cocodr.retrieval.store.record import (
     Refit,
     StoreRecord,
 )
-from beir_cocodr.retrieval.store.store import FOLDING_FILE, EmbeddingStore, StoreIds
+from beir_cocodr.retrieval.store.store import FOLDING_FILE, TEXTS_FILE, EmbeddingStore, StoreIds
 
 #: Queries and documents that the means of a folding are taken from.
 FOLDING_SAMPLE = 256
@@ -156,6 +157,8 @@ def prepare_store(
         tables = found.table.broken()
         if not has_checksums(folder):
             found, tables = _with_checksums(found, missing, options.verify), StoreIds.FILES
+        if fault(folder / TEXTS_FILE) is not None:  # an earlier version wrote none, or a kill came first
+            write_text_hashes(folder, encoder)
         if not missing and not tables:
             log.info("%s is complete, nothing is encoded", folder)
             return found, [], None
@@ -171,10 +174,27 @@ def prepare_store(
     if found is None:
         store.write_record()
     store.table.write(documents, tables)
+    if found is None:
+        write_text_hashes(folder, encoder)
     if store.lacks_folding():
         with checked_path(folder / FOLDING_FILE) as temporary:
             _folding(encoder, queries).save(temporary)
     return store, missing, expected
+
+
+def text_hashes(encoder: CorpusEncoder) -> np.ndarray:
+    """Hashes of what the encoder reads of each document, uint64 (N, 2)."""
+    found, form = np.empty((len(encoder.documents), 2), np.uint64), encoder.model.text_format
+    texts = (form.document(document) for document in encoder.documents.values())
+    for row, text in enumerate(texts):
+        found[row] = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.uint64)
+    return found
+
+
+def write_text_hashes(folder: Path, encoder: CorpusEncoder) -> None:
+    """Write :func:`text_hashes` into a store's folder."""
+    with checked_path(folder / TEXTS_FILE) as temporary, temporary.open("wb") as file:
+        np.save(file, text_hashes(encoder))
 
 
 def _with_checksums(store: EmbeddingStore, missing: list[int], verify: bool) -> EmbeddingStore:

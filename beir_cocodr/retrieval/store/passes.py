@@ -6,40 +6,58 @@ linear in the vectors, and so can be done once, when a corpus is indexed; encodi
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from tqdm import tqdm
 
 from beir_cocodr import checksums
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import draft_folder
+from beir_cocodr.io import draft_folder, output_folder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import Balance, HybridEncoder, covariance_root
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions, SmoothOptions
 from beir_cocodr.provenance import TrainingRecord, read_record
-from beir_cocodr.retrieval.corpus_encoder import HybridCorpusEncoder
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
-from beir_cocodr.retrieval.store.encode import check_refit, encoded_by, identity_of
+from beir_cocodr.retrieval.store.encode import (
+    check_refit,
+    encode_documents,
+    encoded_by,
+    identity_of,
+    text_hashes,
+    write_text_hashes,
+)
 from beir_cocodr.retrieval.store.record import EncodeOptions, Identity, StoreRecord
-from beir_cocodr.retrieval.store.store import BALANCE_FILE, SMOOTHED, SMOOTHED_PARTS, DerivedEmbeddings, EmbeddingStore
+from beir_cocodr.retrieval.store.store import (
+    BALANCE_FILE,
+    SMOOTHED,
+    SMOOTHED_PARTS,
+    TEXTS_FILE,
+    DerivedEmbeddings,
+    EmbeddingStore,
+)
 from beir_cocodr.retrieval.topk import search_chunks
 
 #: Documents whose neighbours are found by comparing all with all; beyond, by FAISS.
 EXACT = 100_000
 
 Rows = npt.NDArray[np.int64]
+
+log = logging.getLogger(__name__)
 
 
 def smooth(
@@ -122,6 +140,89 @@ def add_lexical(
     return _write(given, wanted, output, extended, None)
 
 
+class Update(NamedTuple):
+    """A store of what its corpus is now, the documents whose vectors it took over, and those that were encoded."""
+
+    store: EmbeddingStore
+    kept: int
+    encoded: int
+
+
+def update(
+    model: COCODR,
+    documents: Documents,
+    folder: Path,
+    options: EncodeOptions | None = None,
+    name: str | None = None,
+    progress: bool = True,
+) -> Update:
+    """Bring a store to what its corpus is now: texts that it holds are not encoded again, those that are gone leave it,
+    and with them every index of it.
+
+    The store is replaced in one step; a run that is killed leaves the former one. Where there is none, one is encoded.
+
+    Args:
+        model: the encoder that wrote it.
+        documents: the corpus.
+        folder: of the store.
+        options: of a new store; one that is there keeps its precision and the size of its shards.
+        name: what the model is loaded by.
+        progress: show a bar on stderr.
+
+    Raises:
+        InputError: a store of another model, or made with other settings; one that is smoothed, folded or lacks the
+            hashes of its texts.
+    """
+    options = options or EncodeOptions()
+    former = EmbeddingStore.found(folder, options.verify)
+    if former is None:
+        store = encode_documents(model, documents, folder, options, name=name, progress=progress)
+        return Update(store, 0, len(documents))
+    record = former.record
+    options = replace(options, shard_size=record.shard_size, precision=record.precision, backend=record.backend)
+    encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
+    identity = identity_of(encoder, options, record.shard_size)
+    if SMOOTHED in record.identity or record.prior:
+        raise InputError(f"{folder} is smoothed, or folded, and depends on all its texts at once; encode again")
+    record.check_identity(identity | {"corpus": record.identity["corpus"]}, folder)
+    if identity == record.identity:
+        left = sum(len(former.shards[number]) for number in former.missing())
+        store = encode_documents(model, documents, folder, options, name=name, progress=progress)
+        return Update(store, len(documents) - left, left)
+    if not (folder / TEXTS_FILE).is_file():
+        raise InputError(f"{folder} has no {TEXTS_FILE}, as an earlier version wrote it; encode into another folder")
+    if former.verify:
+        checksums.verify(folder / TEXTS_FILE, "encode into another folder")
+    rows = _rows_there(former, np.load(folder / TEXTS_FILE), text_hashes(encoder))
+    kept, made_by = int((rows >= 0).sum()), encoded_by(name) if name else record.model
+    log.info("%s: of %d documents %d are there, the others are encoded", folder, len(rows), kept)
+    with draft_folder(folder, replace=True) as draft:
+        store = EmbeddingStore(
+            draft, replace(record, identity=identity, model=made_by, documents=len(documents)), former.verify
+        )
+        store.write_record()
+        store.table.write(documents)
+        write_text_hashes(draft, encoder)
+        with tqdm(total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress) as bar:
+            for number, shard in enumerate(store.shards):
+                wanted = rows[shard.start : shard.stop]
+                there, vectors = wanted >= 0, np.empty((len(shard), former.dimensions), np.float32)
+                if there.any():
+                    vectors[there] = former.rows(wanted[there]).numpy()
+                if not there.all():
+                    vectors[~there] = encoder.encode(shard.start + np.flatnonzero(~there), bar.update)
+                store.write(number, vectors, documents)
+    return Update(EmbeddingStore.open(folder), kept, len(rows) - kept)
+
+
+def _rows_there(former: EmbeddingStore, known: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Rows:
+    """The rows of a store, complete or not, that hold the texts of these hashes; -1 where there is none."""
+    rows = {tuple(pair): row for row, pair in enumerate(known.tolist())}
+    found = np.array([rows.get(tuple(pair), -1) for pair in wanted.tolist()], np.int64)
+    lost = np.isin(found // former.record.shard_size, former.missing(thorough=True))
+    return np.where(lost, -1, found)
+
+
 def pass_over(
     dataset: str,
     name: str,
@@ -130,15 +231,21 @@ def pass_over(
     smoothed: Path | None,
     options: SmoothOptions,
     encoder: EncoderOptions,
+    updated: EncodeOptions | None = None,
 ) -> dict[str, Any]:
-    """What ``encode --dense`` and ``encode --smooth`` do, by names; gives what ``encode`` gives.
+    """What ``encode --dense``, ``--smooth`` and ``--update`` do, by names; gives what ``encode`` gives.
 
     Raises:
         InputError: as :func:`add_lexical` and :func:`smooth`, or a model that is not the store's or no hybrid encoder.
     """
     began, model = time.perf_counter(), load_encoder(name, encoder)
-    found: dict[str, Any] = {}
-    if smoothed is not None:
+    found: dict[str, Any] = {"documents_encoded": 0}
+    if updated is not None:
+        documents = load_collection(dataset, labels="none").documents
+        store, _, found["documents_encoded"] = update(model, documents, output_folder(output, utf8=True), updated, name)
+        if isinstance(model, HybridEncoder):
+            found["refit"] = check_refit(store, model.head, model.text_format, name, documents).describe()
+    elif smoothed is not None:
         EmbeddingStore.open(smoothed).record.check_encoder(fingerprint(model), name, smoothed)
         store = smooth(smoothed, model, output, options)
     else:
@@ -153,7 +260,7 @@ def pass_over(
         found["refit"] = check_refit(store, model.head, model.text_format, name, documents).describe()
     size = sum(file.stat().st_size for file in output.iterdir() if file.is_file())
     seconds = round(time.perf_counter() - began, 3)
-    found |= {"documents_encoded": 0, "bytes": size, "encoding_seconds": seconds, "seconds": seconds}
+    found |= {"bytes": size, "encoding_seconds": seconds, "seconds": seconds}
     return {**store.describe(), **found}
 
 

@@ -116,9 +116,11 @@ class StoreRecord(Record):
         if self.identity == identity:
             return
         wanted = json_sha256(identity, ensure_ascii=False)
+        changed = {name for name in {**self.identity, **identity} if self.identity.get(name) != identity.get(name)}
+        way_out = ", or bring it to this corpus with --update" if changed == {"corpus"} else ""
         raise InputError(
             f"{folder} holds embeddings with the key {self.key[:16]}, and {wanted[:16]} is wanted: "
-            f"{_differences(self.identity, identity)}; choose another folder, or delete this one"
+            f"{_differences(self.identity, identity)}; choose another folder, or delete this one{way_out}"
         )
 
     def check_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:

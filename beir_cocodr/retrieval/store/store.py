@@ -45,6 +45,9 @@ _GROUP = 16_384
 
 FOLDING_FILE = "folding.safetensors"
 
+#: A hash of each text that was encoded, uint64 (N, 2), by which unchanged ones are known; older stores lack it.
+TEXTS_FILE = "texts.npy"
+
 #: What a smoothed store has beside its shards, and the part of its identity that names the store it was made of.
 BALANCE_FILE, SMOOTHED = "balance.safetensors", "smoothed_from"
 
@@ -293,6 +296,7 @@ class EmbeddingStore(Embeddings):
       MRL's below fp32 with ``priors`` (n,) float32 and without their first number.
     - ``folding.safetensors``: what was done to MRL's vectors before they lost precision.
     - ``ids.parquet`` and others: :class:`StoreIds`.
+    - ``texts.npy``: hashes of the texts, for :func:`~beir_cocodr.retrieval.store.passes.update`.
     - ``checksums``: of each of these files; stores of earlier versions have none, and get them by ``encode``.
 
     A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision: scores of a

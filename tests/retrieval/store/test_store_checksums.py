@@ -89,6 +89,7 @@ def test_every_flipped_byte_is_refused_in_one_line(copied, name, index):
     expected = searched(store, index)
     unread = [] if name == "mrl" or index is None else [f"shard-0000{number}.safetensors" for number in range(3)]
     unread += ["tie_order.npy"] if index else []
+    unread += ["texts.npy"]  # read by an update alone
     silent = []
     for path in sorted(path for path in store.rglob("*") if path.is_file() and path.name not in unread):
         content = path.read_bytes()
@@ -194,4 +195,5 @@ def test_a_file_is_hashed_once_in_a_process(copied, monkeypatch):
     for _ in range(2):
         searched(store)
     EmbeddingStore.open(store).rows(np.arange(70))
-    assert sorted(hashed) == sorted(path.name for path in store.iterdir() if path.is_file())
+    read = {path.name for path in store.iterdir() if path.is_file()} - {"texts.npy"}
+    assert sorted(hashed) == sorted(read)

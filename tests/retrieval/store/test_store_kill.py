@@ -54,7 +54,7 @@ def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path)
     again = tmp_path / "again"
     started(folder, tiny_bert, again, "fp32").join()
     seconds, expected = time.monotonic() - begun, contents(whole)
-    assert len(expected) == 2 * (-(-DOCUMENTS // SIZE) + 4)
+    assert len(expected) == 2 * (-(-DOCUMENTS // SIZE) + 5)
     assert contents(again) == expected
 
     random = np.random.default_rng(0)

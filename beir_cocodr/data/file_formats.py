@@ -1,0 +1,398 @@
+"""Files that people have, as titles, sections and records: one reader for each format, by a library that is kept well.
+
+A document (text, Markdown, reStructuredText, HTML, PDF, Word) becomes a title and sections; a table (CSV, TSV, JSON
+lines, parquet) becomes records, whose columns are found by their names.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from beir_cocodr.data.defects import Report, error
+from beir_cocodr.data.readers import json_records
+from beir_cocodr.errors import InputError, first_line
+
+
+class Section(NamedTuple):
+    """A part of a document: the headings that it stands below, outermost first, and its text in paragraphs."""
+
+    headings: tuple[str, ...]
+    text: str
+
+
+class Content(NamedTuple):
+    """What a document says: its title, "" where it has none, and its sections in order."""
+
+    title: str
+    sections: list[Section]
+
+
+class _Outline:
+    """Collects blocks of text below headings of levels."""
+
+    def __init__(self) -> None:
+        self.sections: list[Section] = []
+        self._headings: list[tuple[int, str]] = []
+        self._blocks: list[str] = []
+
+    def heading(self, level: int, text: str) -> None:
+        self.end()
+        self._headings = [(above, title) for above, title in self._headings if above < level]
+        if text := " ".join(text.split()):
+            self._headings.append((level, text))
+
+    def block(self, text: str) -> None:
+        if text.strip():
+            self._blocks.append(text.strip("\n"))
+
+    def end(self) -> None:
+        if self._blocks:
+            self.sections.append(Section(tuple(text for _, text in self._headings), "\n\n".join(self._blocks)))
+        self._blocks = []
+
+    def content(self, title: str = "") -> Content:
+        """The only heading of the lowest level is the title, where none is given, and stands in no section then."""
+        self.end()
+        first = {headings[0] for headings, _ in self.sections if headings}
+        if len(first) == 1 and all(headings for headings, _ in self.sections) and (not title or title in first):
+            [title] = first
+            return Content(title, [Section(headings[1:], text) for headings, text in self.sections])
+        return Content(" ".join(title.split()), self.sections)
+
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+def _decode(data: bytes) -> str:
+    """UTF-8, or what a byte order mark names; a ``ValueError`` for all else."""
+    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
+    return data.decode(encoding)
+
+
+def _read_text(data: bytes) -> Content:
+    outline = _Outline()
+    outline.block(_decode(data))
+    return outline.content()
+
+
+_FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)^(?:---|\.\.\.)\s*\n", re.DOTALL | re.MULTILINE)
+
+_TITLE_LINE = re.compile(r"^title:\s*['\"]?(.*?)['\"]?\s*$", re.MULTILINE)
+
+
+def _read_markdown(data: bytes) -> Content:
+    """CommonMark with tables, by markdown-it-py; the title of YAML front matter is the title."""
+    from markdown_it import MarkdownIt
+
+    text, title = _decode(data).replace("\r\n", "\n"), ""
+    if front := _FRONT_MATTER.match(text):
+        found = _TITLE_LINE.search(front[1])
+        title, text = found[1] if found else "", text[front.end() :]
+    outline, level = _Outline(), 0
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "heading_open":
+            level = int(token.tag[1:])
+        elif token.type == "inline":
+            shown = _inline(token)
+            outline.heading(level, shown) if level else outline.block(shown)
+            level = 0
+        elif token.type in ("fence", "code_block"):
+            outline.block(token.content)
+        elif token.type == "html_block":
+            for section in _read_html(token.content.encode()).sections:
+                outline.block(section.text)
+    return outline.content(title)
+
+
+def _inline(token: Any) -> str:
+    """The words of a run of Markdown: of links and pictures their text, of inline HTML nothing but what it encloses."""
+    breaks = {"softbreak": "\n", "hardbreak": "\n", "html_inline": ""}
+    return "".join(
+        breaks[child.type] if child.type in breaks else _inline(child) if child.children else child.content
+        for child in token.children or ()
+    )
+
+
+_HEADING = re.compile("h[1-6]")
+
+# Parts of a page that are read as lines of their own.
+_BLOCKS = frozenset(
+    "address article aside blockquote body caption dd details div dl dt fieldset figcaption figure footer form header "
+    "hr li main ol p pre section summary table tbody tfoot thead tr ul".split()
+)
+
+
+def _read_html(data: bytes) -> Content:
+    """By Beautiful Soup, in the encoding that the page names: its ``<main>`` where there is one, else all of it,
+    without scripts, styles and navigation.
+    """
+    from bs4 import BeautifulSoup
+    from bs4.element import NavigableString
+
+    page = BeautifulSoup(data, "html.parser")
+    title = page.title.get_text() if page.title else ""
+    for part in page(["script", "style", "template", "noscript", "nav", "head"]):
+        part.decompose()
+    outline, line = _Outline(), [""]  # the line that is being read
+
+    def flush() -> None:
+        outline.block("\n".join(" ".join(found.split()) for found in line[0].splitlines()))
+        line[0] = ""
+
+    def visit(node: Any) -> None:
+        for child in node.children:
+            name = child.name
+            if name is None:
+                if type(child) is NavigableString:  # and no comment, which is a kind of it
+                    line[0] += re.sub(r"\s+", " ", str(child))
+            elif _HEADING.fullmatch(name):
+                flush()
+                outline.heading(int(name[1]), child.get_text())
+            elif name == "pre":
+                flush()
+                outline.block(child.get_text())
+            elif name == "br":
+                line[0] += "\n"
+            else:
+                block = name in _BLOCKS
+                flush() if block else None
+                line[0] += " " if name in ("td", "th") else ""
+                visit(child)
+                flush() if block else None
+
+    visit(page.main or page)
+    flush()
+    return outline.content(title)
+
+
+def _read_rst(data: bytes) -> Content:
+    """By docutils, which runs and includes nothing; what only Sphinx knows is read as it stands."""
+    from docutils import nodes
+    from docutils.core import publish_doctree
+
+    settings = {
+        "report_level": 5, "halt_level": 6, "warning_stream": False, "file_insertion_enabled": False,
+        "raw_enabled": False, "_disable_config": True, "syntax_highlight": "none", "doctitle_xform": False,
+    }  # fmt: skip
+    outline = _Outline()
+
+    def visit(node: Any, depth: int) -> None:
+        for child in node.children:
+            if isinstance(child, nodes.section):
+                visit(child, depth + 1)
+            elif isinstance(child, nodes.title):
+                outline.heading(depth, child.astext())
+            elif isinstance(child, nodes.system_message):
+                for block in child.findall(nodes.literal_block):
+                    outline.block(block.astext())
+            elif isinstance(child, nodes.TextElement) and not isinstance(child, nodes.comment):
+                outline.block(child.astext())
+            elif not isinstance(child, nodes.Invisible):
+                visit(child, depth)
+
+    visit(publish_doctree(_decode(data), settings_overrides=settings), 0)
+    return outline.content()
+
+
+def _read_pdf(data: bytes) -> Content:
+    """By pypdf, a section a page; words that are parted at the end of a line are joined."""
+    from pypdf import PdfReader
+
+    reader, outline = PdfReader(io.BytesIO(data)), _Outline()
+    for number, page in enumerate(reader.pages, 1):
+        outline.heading(1, f"page {number}")
+        outline.block(re.sub(r"(?<=\w)-\n(?=[a-z])", "", page.extract_text()))
+    title = reader.metadata.title if reader.metadata else None
+    outline.end()
+    return Content(" ".join(str(title or "").split()), outline.sections)
+
+
+def _read_docx(data: bytes) -> Content:
+    """By python-docx: paragraphs and tables, below headings by their styles."""
+    from docx import Document
+    from docx.table import Table
+
+    document, outline, title = Document(io.BytesIO(data)), _Outline(), ""
+    for part in document.iter_inner_content():
+        if isinstance(part, Table):
+            for row in part.rows:
+                outline.block(" ".join(cell.text for cell in row.cells))
+            continue
+        style = part.style.name or "" if part.style else ""
+        if style.startswith("Heading ") and style[8:].isdecimal():
+            outline.heading(int(style[8:]), part.text)
+        elif style == "Title" and not title:
+            title = part.text
+        else:
+            outline.block(part.text)
+    return outline.content(title or document.core_properties.title or "")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of documents.
+
+    Args:
+        read: bytes to content; raises of everything.
+        package: the module that it needs from the extra ``files``.
+    """
+
+    read: Callable[[bytes], Content]
+    package: str | None = None
+
+    def available(self) -> bool:
+        return self.package is None or find_spec(self.package) is not None
+
+
+#: Suffixes of documents. Add a row for your own.
+DOCUMENTS = {
+    ".txt": Format(_read_text),
+    ".md": Format(_read_markdown),
+    ".markdown": Format(_read_markdown),
+    ".rst": Format(_read_rst),
+    ".html": Format(_read_html),
+    ".htm": Format(_read_html),
+    ".pdf": Format(_read_pdf, "pypdf"),
+    ".docx": Format(_read_docx, "docx"),
+}
+
+
+def read_content(path: Path, report: Report) -> Content | None:
+    """A document by its suffix; None with the error "unreadable file" where its library cannot read it."""
+    try:
+        return DOCUMENTS[path.suffix.lower()].read(path.read_bytes())
+    except RecursionError:
+        reason = "nested too deeply"
+    except UnicodeDecodeError as cause:
+        reason = f"not UTF-8 at byte {cause.start + 1}; convert it"
+    except Exception as cause:  # each library raises its own, on files that are broken
+        reason = f"{type(cause).__name__}: {first_line(cause)}"
+    report(error("unreadable file", str(path), f"cannot be read ({reason}); mend it, or move it out of the folder"))
+    return None
+
+
+#: Suffixes of tables.
+TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
+
+#: Names of columns, the first that is there counts; case does not.
+TEXTS = ("text", "contents", "content", "body", "passage", "document", "abstract", "description")
+TITLES = ("title", "name", "heading", "headline", "subject")
+IDS = ("_id", "id", "docid", "doc_id", "document_id", "passage_id")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a table are read; empty and None for those that are found by name.
+
+    Args:
+        texts: several are joined, a line each.
+        title, id: "" for none.
+    """
+
+    texts: tuple[str, ...] = ()
+    title: str | None = None
+    id: str | None = None
+
+    def of(self, names: Sequence[str], where: str) -> Columns:
+        """The columns of a table that has these.
+
+        Raises:
+            InputError: none of them is the text, or one that was named is not there.
+        """
+        shown = ", ".join(map(repr, names[:20])) or "none"
+        for name in (*self.texts, self.title, self.id):
+            if name and name not in names:
+                raise InputError(f"{where}: no column {name!r}; there are {shown}")
+        texts = self.texts or _found(names, TEXTS) or (tuple(names) if len(names) == 1 else ())
+        if not texts:
+            raise InputError(
+                f"{where}: no column has a name such as text; name it with --text-column; there are {shown}"
+            )
+        title, id = (
+            given if given is not None else next(iter(_found(names, known)), "")
+            for given, known in ((self.title, TITLES), (self.id, IDS))
+        )
+        return Columns(texts, "" if title in texts else title, "" if id in texts else id)
+
+
+def _found(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
+    by_name = {name.strip().lower(): name for name in names}
+    return next(((by_name[name],) for name in known if name in by_name), ())
+
+
+class Row(NamedTuple):
+    """A record as it was read: its line or number, and raw values; None for an id that there is not."""
+
+    line: int
+    id: Any
+    title: Any
+    text: Any
+
+
+def read_table(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
+    """Stream the records of a table by its suffix; what is wrong with the file is reported, and ends the stream."""
+    name = path.name.lower()
+    try:
+        if name.endswith(".parquet"):
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(path) as file:
+                chosen = columns.of(file.schema_arrow.names, str(path))
+                wanted = [column for column in (*chosen.texts, chosen.title, chosen.id) if column]
+                batches = (batch.to_pylist() for batch in file.iter_batches(1_000, columns=wanted))
+                yield from record_rows((record for batch in batches for record in batch), chosen)
+        elif ".jsonl" in name:
+            yield from _json_rows(path, columns, report)
+        else:
+            yield from _csv_rows(path, columns)
+    except InputError as cause:
+        report(error("no text field", str(path), str(cause).removeprefix(f"{path}: ")))
+    except (OSError, EOFError, ValueError, csv.Error) as cause:
+        report(error("unreadable file", str(path), f"cannot be read to its end ({first_line(cause)}); mend it"))
+
+
+def record_rows(records: Iterable[dict[str, Any]], columns: Columns) -> Iterator[Row]:
+    """Rows of records in order, numbered from 1."""
+    return (_row(number, record, columns) for number, record in enumerate(records, 1))
+
+
+def _row(line: int, record: dict[str, Any], columns: Columns) -> Row:
+    texts = [record.get(name) for name in columns.texts]
+    text = texts[0] if len(texts) == 1 else "\n".join(str(part) for part in texts if part is not None)
+    return Row(line, record.get(columns.id or ""), record.get(columns.title or "", ""), text)
+
+
+def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
+    """The columns are those of the first record; others may lack some."""
+    chosen = None
+    for line, record in json_records(path, report):
+        if record is not None:
+            chosen = chosen or columns.of(list(record), str(path))
+            yield _row(line, record, chosen)
+
+
+def _csv_rows(path: Path, columns: Columns) -> Iterator[Row]:
+    """By the csv module; the header line names the columns, and shows what parts them."""
+    csv.field_size_limit(2**31 - 1)
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        header = file.readline()
+        marks = "\t" if ".tsv" in path.name.lower() else ",;\t|"
+        mark = max(marks, key=lambda mark: (header.count(mark), -marks.index(mark)))
+        names = next(csv.reader([header], delimiter=mark), [])
+        chosen, lines = columns.of(names, str(path)), csv.reader(file, delimiter=mark, strict=True)
+        for cells in lines:
+            line = lines.line_num + 1
+            if len(cells) > len(names) or (cells and len(cells) < len(names)):
+                raise ValueError(f"line {line} has {len(cells)} cells for {len(names)} columns")
+            if cells:
+                yield _row(line, dict(zip(names, cells, strict=True)), chosen)

@@ -1,0 +1,116 @@
+"""A store that is brought to what its corpus is now equals one that is encoded anew, and encodes only what is new."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beir_cocodr import load_collection, load_encoder
+from beir_cocodr.cli.__main__ import main
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import SmoothOptions
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.store.encode import encode, encode_documents
+from beir_cocodr.retrieval.store.passes import smooth, update
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
+
+
+@pytest.fixture
+def encoded(monkeypatch) -> list[str]:
+    """Ids of what is encoded from now on."""
+    seen: list[str] = []
+    original = CorpusEncoder.encode
+
+    def counted(self, rows, *rest):
+        seen.extend(self.documents.ids(rows))
+        return original(self, rows, *rest)
+
+    monkeypatch.setattr(CorpusEncoder, "encode", counted)
+    return seen
+
+
+def change(folder: Path, beir_folder: Path) -> Path:
+    """The corpus without every fifth document, in another order, with one text changed and one added."""
+    lines = [json.loads(line) for line in (beir_folder / "corpus.jsonl").read_text().splitlines()]
+    kept = [line for i, line in enumerate(lines) if i % 5][::-1]
+    kept[3]["text"] = "a text that was changed"
+    kept.append({"_id": "new", "title": "", "text": "a text that was added"})
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return folder
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_what_is_there_is_not_encoded_again_and_what_is_gone_leaves(
+    beir_folder, tiny_cosine, tmp_path, encoded, precision
+):
+    options, model = EncodeOptions(shard_size=20, precision=precision), load_encoder(tiny_cosine)
+    encode(str(beir_folder), str(tiny_cosine), tmp_path / "store", options)
+    (tmp_path / "store" / "flat.index").mkdir()
+    documents = load_collection(change(tmp_path, beir_folder), labels="none").documents
+    encoded.clear()
+    store, kept, new = update(model, documents, tmp_path / "store")
+    changed = [id for id, document in documents.items() if document["text"].startswith("a text that was")]
+    assert (encoded, kept, new) == (changed, len(documents) - 2, 2)
+    assert not (tmp_path / "store" / "flat.index").exists()
+    anew = encode_documents(model, documents, tmp_path / "anew", options)
+    assert store.record.identity == anew.record.identity
+    assert store.record.model.name == str(tiny_cosine)
+    np.testing.assert_allclose(store.load(), anew.load(), atol=1e-5 if precision == "fp32" else 1e-2)
+    np.testing.assert_array_equal(np.load(store.folder / TEXTS_FILE), np.load(anew.folder / TEXTS_FILE))
+    encoded.clear()
+    assert update(model, documents, tmp_path / "store")[1:] == (len(documents), 0)
+    assert encoded == []
+
+
+def test_a_store_that_was_interrupted_gives_what_it_has(beir_folder, tiny_cosine, tmp_path, encoded):
+    model = load_encoder(tiny_cosine)
+    encode(str(beir_folder), str(tiny_cosine), tmp_path / "store", EncodeOptions(shard_size=20))
+    (tmp_path / "store" / "shard-00001.safetensors").unlink()
+    documents = load_collection(change(tmp_path, beir_folder), labels="none").documents
+    encoded.clear()
+    _, kept, new = update(model, documents, tmp_path / "store")
+    lost = {f"d{i}" for i in range(20, 40) if i % 5}
+    assert lost < set(encoded)
+    assert (kept, new) == (len(documents) - len(set(encoded)), len(set(encoded)))
+
+
+def test_what_cannot_be_updated_is_one_line(beir_folder, tiny_cosine, tiny_bert, tmp_path):
+    model = load_encoder(tiny_cosine)
+    encode(str(beir_folder), str(tiny_cosine), tmp_path / "store")
+    documents = load_collection(change(tmp_path, beir_folder), labels="none").documents
+    with pytest.raises(InputError, match="architecture"):
+        update(load_encoder(tiny_bert), documents, tmp_path / "store")
+    smooth(tmp_path / "store", model, tmp_path / "smooth", SmoothOptions())
+    with pytest.raises(InputError, match="smoothed"):
+        update(model, documents, tmp_path / "smooth")
+    (tmp_path / "store" / TEXTS_FILE).unlink()
+    with pytest.raises(InputError, match=TEXTS_FILE):
+        update(model, documents, tmp_path / "store")
+    assert len(EmbeddingStore.open(tmp_path / "store")) == 48
+
+
+def test_the_command_updates_a_folder_of_files(capsys, tiny_cosine, tmp_path):
+    folder, store = tmp_path / "mine", tmp_path / "store"
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.txt").write_text(f"wing flow {name}")
+    given = ["encode", "--dataset", str(folder), "--model", str(tiny_cosine), "--output", str(store)]
+
+    def run(*more: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as status:
+            main([*given, *more])
+        return (int(status.value.code or 0), *capsys.readouterr())
+
+    assert run()[0] == 0
+    (folder / "b.txt").unlink()
+    (folder / "d.txt").write_text("library index")
+    status, _, err = run()
+    assert (status, "--update" in err.splitlines()[-1]) == (2, True)
+    status, out, _ = run("--update", "--json")
+    report = json.loads(out)
+    assert (status, report["documents"], report["documents_encoded"]) == (0, 3, 1)
+    assert run("--update", "--smooth", str(store))[0] == 2
