@@ -6,9 +6,7 @@ judgements are joined when they are read; queries alone (:func:`load_queries`) n
 
 from __future__ import annotations
 
-import json
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,7 +25,7 @@ from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels, Source
 from beir_cocodr.errors import InputError, check_name
-from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished, write_text
+from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
 
 
 def resolve_source(dataset: str | Path, split: str) -> Source:
@@ -60,7 +58,7 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
     if isinstance(dataset, Path):
         raise InputError(f"dataset {name!r}: no such file or folder")
     if name.startswith(HUGGING_FACE):
-        return HubDataset(name, Path(bare), reading or Reading())
+        return HubDataset(name, Path(bare), reading=reading or Reading())
     if reading is not None:
         raise InputError(
             f"{name}: no such file or folder, and no hf: data set, which a question mark could stand behind"
@@ -86,9 +84,9 @@ def _local_source(name: str, path: Path, split: str, reading: Reading | None) ->
     if path.is_dir():
         is_beir = any((path / part).exists() for part in ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "qrels"))
         if not is_beir and HubDataset.saved_in(path):
-            return HubDataset(name, path, reading or Reading())
+            return HubDataset(name, path, reading=reading or Reading())
         if not is_beir and TextFiles.in_folder(path):
-            return TextFiles(name, path, reading or Reading())
+            return TextFiles(name, path, reading=reading or Reading())
         if reading is not None:
             raise InputError(f"{name}: a BEIR folder is read as it is; leave out what stands behind the question mark")
         return FileSource.of_folder(name, path, split)
@@ -97,7 +95,7 @@ def _local_source(name: str, path: Path, split: str, reading: Reading | None) ->
             return FileSource(name, path, None, split)
         if not TextFiles.reads(path):
             raise InputError(f"{name}: a corpus file ends in one of {', '.join((*TABLES, *DOCUMENTS))}; rename it")
-        return TextFiles(name, path, reading or Reading())
+        return TextFiles(name, path, reading=reading or Reading())
     return None
 
 
@@ -195,30 +193,11 @@ def converted_corpus(source: Source) -> ArrowCorpus:
         temporary.replace(place)
     opened = open_corpus(place)
     if isinstance(source, TextFiles):
-        _forget_former(folder, source, place)
         log.info(
             "%s: %d passages; what was read is kept in %s, which may be emptied at any time (BEIR_COCODR_CACHE names "
             "another place)", source.name, len(opened.documents), folder.parent,
         )  # fmt: skip
     return opened
-
-
-# A process that maps a corpus may have to open it again, but not for longer.
-_FORMER_SECONDS = 86_400
-
-
-def _forget_former(folder: Path, source: TextFiles, place: Path) -> None:
-    """Remove from the cache what files said before they were changed or deleted, after a day."""
-    known = folder / f"{text_sha256(_FORMAT, 'of', str(source.path.resolve()), repr(source.reading))[:32]}.json"
-    former: list[str] = []
-    with suppress(OSError, ValueError):
-        former = [name for name in json.loads(known.read_text()) if name != place.name]
-    for name in list(former):
-        with suppress(OSError):
-            if time.time() - (folder / name).stat().st_mtime > _FORMER_SECONDS:
-                (folder / name).unlink()
-                former.remove(name)
-    write_text(known, json.dumps([*former, place.name]))
 
 
 def _place(folder: Path, key: tuple[str, ...]) -> Path:

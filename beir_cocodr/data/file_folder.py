@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.defects import Report, error, warning
 from beir_cocodr.data.file_formats import (
     DOCUMENTS,
+    PACKAGES,
     TABLES,
     Columns,
     Content,
@@ -32,12 +33,13 @@ from beir_cocodr.data.file_formats import (
     Section,
     read_content,
     read_table,
+    readable,
     record_rows,
 )
-from beir_cocodr.data.readers import Document, Judgement, Query, RecordChecker
-from beir_cocodr.data.sources import WITHOUT_LABELS, Labels
+from beir_cocodr.data.readers import Document, RecordChecker
+from beir_cocodr.data.sources import WITHOUT_LABELS, FileSource, Labels
 from beir_cocodr.errors import InputError, check_count, first_line
-from beir_cocodr.io import cache_folder, file_state, filling_cache, is_incidental, text_sha256, unfinished
+from beir_cocodr.io import cache_folder, file_state, filling_cache, is_incidental, text_sha256, write_text
 
 #: Words of a passage, marks counted: about 220 tokens of English, which fit the 256 of MiniLM together with a title.
 PASSAGE_WORDS = 180
@@ -112,17 +114,14 @@ class _Item(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TextFiles:
-    """A `Source` over files that are no collection yet.
+class TextFiles(FileSource):
+    """A `Source` over files that are no collection yet: a lone corpus, which has neither queries nor judgements.
 
-    Args:
-        name: as the user gave it.
-        path: the folder or the file.
+    Attributes:
+        corpus: the folder or the file.
         reading: how they are read.
     """
 
-    name: str
-    path: Path
     reading: Reading = Reading()
 
     @staticmethod
@@ -135,41 +134,20 @@ class TextFiles:
         """Whether a folder has such files."""
         return any(cls.reads(path) for path in _visible(folder))
 
-    @property
-    def split(self) -> str | None:
-        return None
-
-    @property
-    def documents_file(self) -> str:
-        return str(self.path)
-
-    @property
-    def queries_file(self) -> str | None:
-        return None
-
-    @property
-    def judgements_file(self) -> str | None:
-        return None
-
-    def splits(self) -> list[str]:
-        return []
-
     def key(self) -> tuple[str, ...] | None:
-        installed = [suffix for suffix, kind in DOCUMENTS.items() if kind.available()]
+        installed = [suffix for suffix, package in PACKAGES.items() if find_spec(package)]
         states = [part for path in self.files() for part in file_state(path)]
-        return "files", str(self.path.resolve()), repr(self.reading), text_sha256(*installed, "", *states)
+        return "files", str(self.corpus.resolve()), repr(self.reading), text_sha256(*installed, "", *states)
 
     def missing(self, report: Report, labels: Labels) -> None:
         if labels == "required":
-            report(
-                error("missing file", self.documents_file, f"files alone have no queries or qrels; {WITHOUT_LABELS}")
-            )
+            report(error("missing file", self.documents_file, f"files have no queries or qrels; {WITHOUT_LABELS}"))
 
     def files(self) -> list[Path]:
         """All that can be read, in the order of their names; what begins with a dot is left out."""
-        if self.path.is_file():
-            return [self.path]
-        return sorted((path for path in _visible(self.path) if self.reads(path)), key=lambda path: path.parts)
+        if self.corpus.is_file():
+            return [self.corpus]
+        return sorted((path for path in _visible(self.corpus) if self.reads(path)), key=lambda path: path.parts)
 
     def documents(self, report: Report) -> Iterator[Document]:
         """Stream (line, id, title, text) of passages.
@@ -194,35 +172,30 @@ class TextFiles:
         if not count:
             RecordChecker(self.documents_file, report).empty_corpus()
 
-    def queries(self, report: Report) -> Iterator[Query]:
-        return iter(())
-
-    def judgements(self, report: Report) -> Iterator[Judgement]:
-        return iter(())
-
     def items(self, report: Report) -> Iterator[_Item]:
         """Sections and records of all files, in order."""
         self._report_left_out(report)
-        with _ReadBefore(self.path) as before:
-            for path in self.files():
-                place = self._place(path, report)
-                if path.name.lower().endswith(TABLES):
-                    own = "" if self.path.is_file() else place
-                    yield from _records(read_table(path, self.reading.columns, report), own, place, str(path))
-                elif DOCUMENTS[path.suffix.lower()].available():
-                    content = before.content(path, report)
-                    if content is not None and not content.sections:
-                        report(warning("files without text", str(path), "no text was found in it; is it a scan?"))
-                    yield from _sections(content, place, path) if content is not None else ()
+        before = _ReadBefore(self.corpus)
+        for path in self.files():
+            place = self._place(path, report)
+            if path.name.lower().endswith(TABLES):
+                own = "" if self.corpus.is_file() else place
+                yield from _records(read_table(path, self.reading.columns, report), own, place, str(path))
+            elif readable(path):
+                content = before.content(path, report)
+                if content is not None and not content.sections:
+                    report(warning("files without text", str(path), "no text was found in it; is it a scan?"))
+                yield from _sections(content, place, path) if content is not None else ()
+        before.save()
 
     def file_of(self, id: str) -> str | None:
         """The file that a passage is of, as its path in the folder."""
-        if self.path.is_file():
-            return self.path.name
+        if self.corpus.is_file():
+            return self.corpus.name
         return unquote(id.partition("#")[0])
 
     def _place(self, path: Path, report: Report) -> str:
-        name = path.relative_to(self.path).as_posix() if path != self.path else path.name
+        name = path.relative_to(self.corpus).as_posix() if path != self.corpus else path.name
         try:
             name.encode()
         except UnicodeEncodeError:
@@ -231,23 +204,19 @@ class TextFiles:
         return _UNSAFE.sub(lambda found: quote(found[0]), name)
 
     def _report_left_out(self, report: Report) -> None:
-        if self.path.is_file():
-            kind = DOCUMENTS.get(self.path.suffix.lower())
-            if kind is not None and not kind.available():
-                report(error("files left out", str(self.path), f"cannot be read here: {_INSTALL}"))
+        paths = [self.corpus] if self.corpus.is_file() else _visible(self.corpus)
+        others = Counter(
+            path.suffix.lower() or "no suffix" for path in paths if not (self.reads(path) and readable(path))
+        )
+        if not others:
             return
-        others: Counter[str] = Counter()
-        for path in _visible(self.path):
-            kind = DOCUMENTS.get(path.suffix.lower())
-            if not self.reads(path) or (kind is not None and not kind.available()):
-                others[path.suffix.lower() or "no suffix"] += 1
-        if others:
-            shown = ", ".join(f"{count} of {suffix}" for suffix, count in others.most_common(8))
-            install = f"; {_INSTALL}" if others.keys() & DOCUMENTS.keys() else ""
-            message = f"{others.total()} files were left out, as they are of other kinds: {shown}{install}"
-            report(warning("files left out", str(self.path), message, times=others.total()))
-            if install:
-                log.warning("%s: %s", self.path, message)
+        shown = ", ".join(f"{count} of {suffix}" for suffix, count in others.most_common(8))
+        message = f"{others.total()} files were left out, as they are of other kinds: {shown}"
+        if others.keys() & PACKAGES.keys():
+            message += "; what reads PDF and Word: pip install 'beir-cocodr[files]'"
+            log.warning("%s: %s", self.corpus, message)
+        kind = error if self.corpus.is_file() else warning
+        report(kind("files left out", str(self.corpus), message))
 
 
 @dataclass(frozen=True)
@@ -278,8 +247,8 @@ class HubDataset(TextFiles):
 
         name = self.name.partition("?")[0].removeprefix(HUGGING_FACE)
         try:
-            saved = self.path.is_dir()
-            loaded = load_from_disk(str(self.path)) if saved else load_dataset(name, self.reading.config)
+            saved = self.corpus.is_dir()
+            loaded = load_from_disk(str(self.corpus)) if saved else load_dataset(name, self.reading.config)
         except Exception as cause:  # the host raises of everything
             raise InputError(
                 f"{self.name}: no data set that can be read now ({first_line(cause)}); take what is here: a local "
@@ -295,8 +264,6 @@ class HubDataset(TextFiles):
             log.info("%s: of its splits %s is read; ?split= names another", self.name, split)
         return loaded[split]
 
-
-_INSTALL = "install what reads them: pip install 'beir-cocodr[files]'"
 
 # Items that are cut at a time.
 _BATCH = 256
@@ -351,53 +318,33 @@ def _made_id(item: _Item, part: Any, made: Counter[int]) -> str:
 
 
 class _ReadBefore:
-    """What the documents of a folder said when they were read last, in the cache: a line of JSON a file.
+    """What the documents of a folder said when they were read last, by path, in a file of JSON in the cache.
 
     Files that have not changed are not read again; those that are gone are left out of what is written at the end.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.place = cache_folder("files") / f"{text_sha256(_FORMAT, str(folder.resolve()))[:32]}.jsonl"
-        self._lines: dict[str, tuple[list[str], int]] = {}
-        self._changed, self._stack = False, ExitStack()
-
-    def __enter__(self) -> _ReadBefore:
-        self._stack.enter_context(filling_cache(self.place.parent))
-        folder = self._stack.enter_context(unfinished(self.place.parent))
-        self._new = self._stack.enter_context((folder / "new").open("wb"))
-        if self.place.is_file():
-            self._old = self._stack.enter_context(self.place.open("rb"))
-            offset = 0
-            for line in self._old:
-                state = json.loads(line)["state"]
-                self._lines[state[0]] = state, offset
-                offset += len(line)
-        return self
+        self._place = cache_folder("files") / f"{text_sha256(_FORMAT, str(folder.resolve()))[:32]}.json"
+        self._before: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            self._before = json.loads(self._place.read_text())
+        self._now: dict[str, Any] = {}
 
     def content(self, path: Path, report: Report) -> Content | None:
         state = list(file_state(path))
-        before, offset = self._lines.pop(state[0], ([], 0))
-        if before == state:
-            self._old.seek(offset)
-            line = self._old.readline()
-            found = json.loads(line)
-            content = Content(found["title"], [Section(tuple(above), text) for above, text in found["sections"]])
-        else:
-            read = read_content(path, report)
-            if read is None:
+        known = self._before.get(state[0])
+        if known is None or known[0] != state:
+            content = read_content(path, report)
+            if content is None:
                 return None
-            content, self._changed = read, True
-            record = {"state": state, "title": content.title, "sections": content.sections}
-            line = json.dumps(record).encode() + b"\n"
-        self._new.write(line)
-        return content
+            known = [state, content.title, content.sections]
+        self._now[state[0]] = known
+        return Content(known[1], [Section(tuple(above), text) for above, text in known[2]])
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        if kind is None and (self._changed or self._lines):
-            self._new.flush()
-            os.fsync(self._new.fileno())
-            Path(self._new.name).replace(self.place)
-        self._stack.__exit__(kind, *rest)
+    def save(self) -> None:
+        if self._now != self._before:
+            with filling_cache(self._place.parent):
+                write_text(self._place, json.dumps(self._now))
 
 
 # Raise it when a reader reads otherwise.

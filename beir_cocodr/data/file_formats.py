@@ -11,7 +11,7 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -237,39 +237,32 @@ def _read_docx(data: bytes) -> Content:
     return outline.content(title or document.core_properties.title or "")
 
 
-@dataclass(frozen=True)
-class Format:
-    """A format of documents.
-
-    Args:
-        read: bytes to content; raises of everything.
-        package: the module that it needs from the extra ``files``.
-    """
-
-    read: Callable[[bytes], Content]
-    package: str | None = None
-
-    def available(self) -> bool:
-        return self.package is None or find_spec(self.package) is not None
-
-
-#: Suffixes of documents. Add a row for your own.
-DOCUMENTS = {
-    ".txt": Format(_read_text),
-    ".md": Format(_read_markdown),
-    ".markdown": Format(_read_markdown),
-    ".rst": Format(_read_rst),
-    ".html": Format(_read_html),
-    ".htm": Format(_read_html),
-    ".pdf": Format(_read_pdf, "pypdf"),
-    ".docx": Format(_read_docx, "docx"),
+#: Suffixes of documents, and what reads them: bytes to content; it may raise of everything. Add a row for your own.
+DOCUMENTS: dict[str, Callable[[bytes], Content]] = {
+    ".txt": _read_text,
+    ".md": _read_markdown,
+    ".markdown": _read_markdown,
+    ".rst": _read_rst,
+    ".html": _read_html,
+    ".htm": _read_html,
+    ".pdf": _read_pdf,
+    ".docx": _read_docx,
 }
+
+#: Modules that some of them need from the extra ``files``.
+PACKAGES = {".pdf": "pypdf", ".docx": "docx"}
+
+
+def readable(path: Path) -> bool:
+    """Whether what reads a document is installed."""
+    package = PACKAGES.get(path.suffix.lower())
+    return package is None or find_spec(package) is not None
 
 
 def read_content(path: Path, report: Report) -> Content | None:
     """A document by its suffix; None with the error "unreadable file" where its library cannot read it."""
     try:
-        return DOCUMENTS[path.suffix.lower()].read(path.read_bytes())
+        return DOCUMENTS[path.suffix.lower()](path.read_bytes())
     except RecursionError:
         reason = "nested too deeply"
     except UnicodeDecodeError as cause:
@@ -279,6 +272,9 @@ def read_content(path: Path, report: Report) -> Content | None:
     report(error("unreadable file", str(path), f"cannot be read ({reason}); mend it, or move it out of the folder"))
     return None
 
+
+# Records that are read at a time.
+_ROWS = 1_000
 
 #: Suffixes of tables.
 TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
@@ -348,7 +344,7 @@ def read_table(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
             with pq.ParquetFile(path) as file:
                 chosen = columns.of(file.schema_arrow.names, str(path))
                 wanted = [column for column in (*chosen.texts, chosen.title, chosen.id) if column]
-                batches = (batch.to_pylist() for batch in file.iter_batches(1_000, columns=wanted))
+                batches = (batch.to_pylist() for batch in file.iter_batches(_ROWS, columns=wanted))
                 yield from record_rows((record for batch in batches for record in batch), chosen)
         elif ".jsonl" in name:
             yield from _json_rows(path, columns, report)
@@ -365,7 +361,7 @@ def record_rows(records: Iterable[dict[str, Any]], columns: Columns) -> Iterator
     return (_row(number, record, columns) for number, record in enumerate(records, 1))
 
 
-def _row(line: int, record: dict[str, Any], columns: Columns) -> Row:
+def _row(line: int, record: Mapping[str, Any], columns: Columns) -> Row:
     texts = [record.get(name) for name in columns.texts]
     text = texts[0] if len(texts) == 1 else "\n".join(str(part) for part in texts if part is not None)
     return Row(line, record.get(columns.id or ""), record.get(columns.title or "", ""), text)
@@ -383,16 +379,13 @@ def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
 def _csv_rows(path: Path, columns: Columns) -> Iterator[Row]:
     """By the csv module; the header line names the columns, and shows what parts them."""
     csv.field_size_limit(2**31 - 1)
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        header = file.readline()
-        marks = "\t" if ".tsv" in path.name.lower() else ",;\t|"
-        mark = max(marks, key=lambda mark: (header.count(mark), -marks.index(mark)))
-        names = next(csv.reader([header], delimiter=mark), [])
-        chosen, lines = columns.of(names, str(path)), csv.reader(file, delimiter=mark, strict=True)
-        for cells in lines:
-            line = lines.line_num + 1
-            if len(cells) > len(names) or (cells and len(cells) < len(names)):
-                raise ValueError(f"line {line} has {len(cells)} cells for {len(names)} columns")
-            if cells:
-                yield _row(line, dict(zip(names, cells, strict=True)), chosen)
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        mark = "\t" if ".tsv" in path.name.lower() else max(",;\t|", key=file.readline().count)
+        file.seek(0)
+        lines = csv.reader(file, delimiter=mark, strict=True)
+        names = next(lines, [])
+        chosen = columns.of(names, str(path))
+        for cells in filter(None, lines):
+            if len(cells) != len(names):
+                raise ValueError(f"line {lines.line_num} has {len(cells)} cells for {len(names)} columns")
+            yield _row(lines.line_num, dict(zip(names, cells, strict=True)), chosen)

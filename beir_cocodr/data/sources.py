@@ -98,7 +98,7 @@ class FileSource:
     def judgements_file(self) -> str | None:
         return self._existing(f"qrels/{self.wanted_split}.tsv")
 
-    def key(self) -> tuple[str, ...]:
+    def key(self) -> tuple[str, ...] | None:
         return file_state(self.corpus)
 
     def missing(self, report: Report, labels: Labels) -> None:

@@ -266,7 +266,7 @@ def origin(dataset: str, split: str) -> Origin:
     """Find where a dataset comes from; arguments and errors are those of `load_collection`."""
     source = resolve_source(dataset, split)
     if isinstance(source, TextFiles):
-        return Origin(_safe(source.path.resolve().name), None, None)
+        return Origin(_safe(source.corpus.resolve().name), None, None)
     if not isinstance(source, FileSource):
         identifier: str = source.dataset_id  # type: ignore[attr-defined]
         return Origin(_SPLITS.sub("", identifier), identifier, None)

@@ -95,7 +95,7 @@ class Searcher:
         self.analyzer = Analyzer(options.analyzer)
         self.documents, source = load_collection(dataset, labels="none").documents, resolve_source(dataset, "test")
         self._files = source if isinstance(source, TextFiles) else None
-        named = str(self._files.path.resolve()) if self._files else source.documents_file
+        named = str(self._files.corpus.resolve()) if self._files else source.documents_file
         kept = cache_folder("embeddings") / text_sha256(named, repr(self._files and self._files.reading))[:32]
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
         self._retrievers = Retrievers(self.documents, Path(place.name), options, kept)
@@ -137,7 +137,7 @@ class Searcher:
         if id not in self.documents:
             raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
         place = id.partition("#")[0] + "#"
-        if self._files is None or not self._files.path.is_dir() or self.file_of(id) is None:
+        if self._files is None or not self._files.corpus.is_dir() or self.file_of(id) is None:
             return self.documents[id]["text"]
         # The passages of a file stand side by side.
         row = int(self.documents.rows([id])[0])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beir_cocodr.data.defects import ignore, raise_errors
-from beir_cocodr.data.file_formats import DOCUMENTS, Columns, Content, Section, read_content, read_table
+from beir_cocodr.data.file_formats import PACKAGES, Columns, Content, Section, read_content, read_table
 from beir_cocodr.errors import InputError
 
 MARKDOWN = """---
@@ -160,9 +160,9 @@ def test_word_is_read_by_headings(tmp_path):
     )
 
 
-@pytest.mark.parametrize("suffix", [suffix for suffix, kind in DOCUMENTS.items() if kind.package])
+@pytest.mark.parametrize("suffix", PACKAGES)
 def test_a_broken_file_is_one_error(tmp_path, suffix):
-    pytest.importorskip(DOCUMENTS[suffix].package)
+    pytest.importorskip(PACKAGES[suffix])
     (tmp_path / f"a{suffix}").write_bytes(b"no such thing")
     with pytest.raises(InputError, match=f"a{suffix}.*cannot be read"):
         read(tmp_path / f"a{suffix}")
