@@ -210,6 +210,11 @@ def _check_settings(file: Path, types: Mapping[str, tuple[type | str, ...]], req
             f"{file} names code that the model brings along (auto_map), which is never run; take a model of a class "
             "that transformers has"
         )
+    if content.get("quantization_config") is not None:
+        raise InputError(
+            f"{file} says that the weights are quantized (quantization_config), and they would be read as if they were "
+            "not; take the model as it was before"
+        )
     types = {**types, **{name: (bool,) for name in content if name.startswith("pooling_mode_")}}
     for name, kinds in types.items():
         value = content.get(name)

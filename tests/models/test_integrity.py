@@ -261,6 +261,15 @@ def test_modules_that_are_not_those_of_the_record_are_refused(tiny_cosine, copie
     load_encoder(folder)  # the change is meant
 
 
+def test_quantized_weights_are_not_read_as_if_they_were_not(tiny_cosine, copied):
+    """The host leaves a method that it does not know aside."""
+    folder = copied(tiny_cosine)
+    change_json(folder / "config.json", quantization_config={"quant_method": "nonsense"})
+    assert "quantization_config" in fault(folder)
+    change_json(folder / "config.json", quantization_config=None)
+    load_encoder(folder)
+
+
 def test_no_code_of_a_model_runs(tiny_cosine, copied, tmp_path):
     ran = tmp_path / "ran"
     for number, (file, changes) in enumerate(

@@ -144,6 +144,9 @@ def test_another_collection_than_was_judged(two_models, tmp_path):
         write_report(two_models, tmp_path / "r.html", dataset=str(other))
     with pytest.raises(InputError, match="nowhere"):
         write_report(two_models, tmp_path / "r.html", dataset="nowhere/to/be")
+    with pytest.raises(InputError, match="nonsense"):
+        write_report(two_models, tmp_path / "r.html", split="nonsense")
+    assert not (tmp_path / "r.html").exists()
     folder = copied(two_models, tmp_path)
     results = json.loads((folder / "results.json").read_text()) | {"dataset": str(other)}
     (folder / "results.json").write_text(json.dumps(results))

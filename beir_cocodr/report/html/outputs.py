@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.sources import Labels
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
@@ -281,7 +282,7 @@ def collection_texts(found: Found, named: str | None, named_split: str | None) -
     to come from elsewhere only if it is named, with its split, instead.
 
     Raises:
-        InputError: a named collection cannot be loaded, or is another one than was judged.
+        InputError: a named collection or split cannot be loaded, or is another one than was judged.
     """
     record = found.comparison or found.judged
     if record is not None:
@@ -294,14 +295,15 @@ def collection_texts(found: Found, named: str | None, named_split: str | None) -
     try:
         if named is None and not (dataset.startswith("apidocs/") or Path(dataset).exists()):
             raise InputError(f"name the collection with --dataset {dataset}")
-        collection = load_collection(dataset, named_split or split or "test", labels="optional")
+        labels: Labels = "required" if named_split else "optional"
+        collection = load_collection(dataset, named_split or split or "test", labels=labels)
         if sha256 is not None and (own := collection.documents.content_hash) != sha256:
             raise InputError(
                 f"{dataset} is not the collection on record, or has changed since it was judged: its documents have "
                 f"the hash {own[:12]}, on record is {sha256[:12]}"
             )
     except InputError as error:
-        if named is not None:
+        if named is not None or named_split is not None:
             raise
         return Texts(None, f"Titles and texts are left out: {error}.")
     return Texts(collection, "")
