@@ -201,6 +201,22 @@ def test_the_figures_of_verdicts_stand_in_a_results_file():
     assert f"{len(found['given queries']['left out']['parents'])} labelled collections" in text
 
 
+def test_the_figures_of_few_labels_stand_in_a_results_file():
+    text = " ".join(README.split("What a few labels choose")[1].split("\n\n")[0].split())
+    found = results_of("few_labels")["means"]["all"]
+    chosen = [f"{found[count]['joined']:.3f}" for count in ("0", "10", "20", "50")]
+    assert "{}, {}, {} and {};".format(*chosen) in text
+    none = found["0"]
+    assert f"the worst {none['worst']:.3f}, MiniLM alone {none['fixed minilm']:.3f}" in text
+    assert f"best of each collection {none['best']:.3f}" in text
+    assert f"fusion at weight 0.5 has {none['fixed hybrid@0.5:minilm']:.3f}" in text
+    assert f"choose as well ({found['20 drawn']['joined']:.3f})" in text
+    held = [found[count]["interval holds"] for count in ("10", "20", "50")]
+    assert f"{held[0]:.0%}, {held[1]:.1%} and {held[2]:.0%} of draws" in text
+    assert {found[count]["of these right"] for count in ("10", "20", "50")} == {1.0}
+    assert f"50 settle it in {found['50']['held-out gain above 0']:.0%} of draws" in text
+
+
 def test_the_table_of_faults_is_what_the_campaign_found():
     import sys
 

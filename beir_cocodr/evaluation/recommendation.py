@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
@@ -255,4 +256,4 @@ def with_texts(
 
 
 def _discount(rank: int | None) -> float:
-    return 0.0 if rank is None else 1 / float(np.log2(1 + rank))
+    return 0.0 if rank is None else 1 / math.log2(1 + rank)
