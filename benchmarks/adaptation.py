@@ -67,6 +67,9 @@ KINDS = {
 #: What is measured of the seeds after the first.
 FEW = ("dense", "fusion, w 0.5", "feedback", "hybrid auto", "hybrid auto, smoothed")
 
+#: What stands in the results and not in the README's table.
+DETAILS = ("hybrid auto, fp16", "hybrid auto, w by length", "hybrid svd 1024", "hybrid svd 512 + hash 512, 1")
+
 
 class Study:
     """One collection and one dense encoder.
@@ -221,89 +224,87 @@ def cell(work: Path, label: str, model: str, name: str, few: bool) -> dict[str, 
     return content
 
 
-def summarize(cells: dict[str, dict[str, dict[str, Any]]], prose: list[str]) -> dict[str, Any]:
+Cells = dict[str, dict[str, Any]]
+
+
+def summarize(base: Cells, trained: list[Cells], prose: list[str]) -> dict[str, Any]:
     """Means over collections, paired tests of each collection, and whether the aims are met.
 
     Args:
-        cells: encoder to collection to what was measured.
-        prose: those collections that the aims are stated for.
+        base: collection to what was measured of the untrained encoder.
+        trained: the same of each seed; the first has all collections of the others.
+        prose: the collections that the aims are stated for.
     """
-    base, first, *others = cells.values()
     tests = {}
     for name, found in base.items():
         scores = {label: np.array(values) for label, values in found["per_query"].items()}
+        hybrids = [label for label in scores if label.startswith("hybrid auto")]
         families = {
             "against dense": [("dense", label) for label in scores if label != "dense"],
-            "against the exact fusion, w 0.5": [
-                ("fusion, w 0.5", label) for label in scores if label.startswith("hybrid auto")
-            ],
+            "against the exact fusion, w 0.5": [("fusion, w 0.5", label) for label in hybrids],
         }
-        for label in FEW:
-            seeds = [run[name]["per_query"][label] for run in (first, *others) if name in run]
-            scores[f"{label}, trained"] = np.mean(seeds, axis=0)
-        families["trained against untrained"] = [(label, f"{label}, trained") for label in FEW]
-        found_tests = compare({label: {NDCG: values} for label, values in scores.items()}, families)
-        tests[name] = [asdict(test) for test in found_tests]
-    everywhere = [name for name in base if all(name in run for run in (first, *others))]
-    means = {}
-    for encoder, run in {"base": base, "trained": first}.items():
-        labels = next(iter(run.values()))["methods"]
-        means[encoder] = {
-            label: {
-                measure: round(float(np.mean([found["methods"][label][measure] for found in run.values()])), 4)
-                for measure in (NDCG, RECALL)
-            }
-            for label in labels
-        }
-    mean = {
-        label: float(np.mean([base[name]["methods"][label][NDCG] for name in prose]))
-        for label in ("dense", "hybrid auto")
-    }
-    gaps = {
-        name: round(found["methods"]["hybrid auto"][NDCG] - found["methods"]["fusion, w 0.5"][NDCG], 4)
-        for name, found in base.items()
-    }
+        if seeds := [run[name]["per_query"] for run in trained if name in run]:
+            for label in FEW:
+                scores[f"{label}, trained"] = np.mean([seed[label] for seed in seeds], axis=0)
+            families["trained against untrained"] = [(label, f"{label}, trained") for label in FEW]
+        tests[name] = [asdict(test) for test in compare({k: {NDCG: values} for k, values in scores.items()}, families)]
+    first, last = trained[0], trained[-1]
+    dense, hybrid = (mean({name: base[name] for name in prose}, label) for label in ("dense", "hybrid auto"))
     return {
-        "means": means,
-        "seeds": {
-            "collections": everywhere,
-            "untrained": {
-                label: round(float(np.mean([base[n]["methods"][label][NDCG] for n in everywhere])), 4) for label in FEW
+        "means": {label: {m: mean(base, label, m) for m in (NDCG, RECALL)} for label in methods(base)},
+        "after training": {
+            "collections": list(first),
+            "means": {
+                label: {"untrained": mean({n: base[n] for n in first}, label), "trained": mean(first, label)}
+                for label in methods(first)
             },
-            **{
-                label: [
-                    round(float(np.mean([run[n]["methods"][label][NDCG] for n in everywhere])), 4)
-                    for run in (first, *others)
-                ]
+        },
+        "over seeds": {
+            "collections": list(last),
+            "means": {
+                label: {
+                    "untrained": mean({n: base[n] for n in last}, label),
+                    "trained": [mean({n: run[n] for n in last}, label) for run in trained],
+                }
                 for label in FEW
             },
         },
         "aims": {
-            "hybrid over dense on prose": round(mean["hybrid auto"] / mean["dense"] - 1, 4),
-            "hybrid less exact fusion": gaps,
+            "hybrid over dense on prose": round(hybrid / dense - 1, 4),
+            "hybrid less the exact fusion": {
+                name: round(mean({name: one}, "hybrid auto") - mean({name: one}, "fusion, w 0.5"), 4)
+                for name, one in base.items()
+            },
         },
         "tests": tests,
     }
 
 
+def methods(cells: Cells) -> list[str]:
+    return list(next(iter(cells.values()))["methods"])
+
+
+def mean(cells: Cells, label: str, measure: str = NDCG) -> float:
+    """Of a method over collections."""
+    return round(float(np.mean([found["methods"][label][measure] for found in cells.values()])), 4)
+
+
 def markdown(content: dict[str, Any]) -> str:
-    """The README's table."""
-    base, first = content["encoders"]["base"], content["encoders"][content["first"]]
-    names = list(base)
+    """The README's table: means over the prose collections, over the others, and over all."""
+    base, after = content["encoders"]["base"], content["after training"]["means"]
+    prose = {name: base[name] for name in content["prose"]}
+    others = {name: found for name, found in base.items() if name not in prose}
     lines = [
-        f"| method | {' | '.join(names)} | mean | R@100 | bytes | ms | mean, fine-tuned |",
-        f"| --- |{' --- |' * (len(names) + 5)}",
+        "| method | prose | documentation | all | R@100 | bytes | ms | untrained | fine-tuned |",
+        f"| --- |{' --- |' * 8}",
     ]
-    for label in content["means"]["base"]:
-        rows = [base[name]["methods"][label] for name in names]
-        sizes = [row["bytes_per_document"] for row in rows]
-        size = "" if sizes[0] is None else f"{max(sizes):,}"
-        trained = content["means"]["trained"].get(label)
-        cells = [f"{row[NDCG]:.3f}" for row in rows]
-        cells += [f"{content['means']['base'][label][measure]:.3f}" for measure in (NDCG, RECALL)]
-        cells += [size, f"{np.mean([row['query_ms'] for row in rows]):.0f}", f"{trained[NDCG]:.3f}" if trained else ""]
+    for label in (label for label in methods(base) if label not in DETAILS):
+        rows = [found["methods"][label] for found in base.values()]
+        size = max(row["bytes_per_document"] or 0 for row in rows)
+        cells = [f"{mean(part, label):.3f}" for part in (prose, others, base)] + [f"{mean(base, label, RECALL):.3f}"]
+        cells += [f"{size:,}" if size else "", f"{np.mean([row['query_ms'] for row in rows]):.0f}"]
+        cells += [f"{after[label][name]:.3f}" if label in after else "" for name in ("untrained", "trained")]
         lines.append(f"| {label} | {' | '.join(cells)} |")
-    assert first
     return "\n".join(lines)
 
 
@@ -312,23 +313,23 @@ def main() -> None:
     parser.add_argument("--prose", nargs="+", required=True, help="Labelled collections that the aims are stated for.")
     parser.add_argument("--domains", nargs="+", default=["apidocs/numpy", "apidocs/sklearn", "apidocs/scipy"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97], help="Of the training on top.")
-    parser.add_argument("--skip", nargs="*", default=["npl", "scipy"], help="Not judged for seeds after the first.")
+    parser.add_argument("--trained-on", nargs="+", help="Collections that training is judged on; default: all.")
+    parser.add_argument("--seeds-on", nargs="+", help="Those that seeds after the first are; default: the same.")
     parser.add_argument("--work", type=Path, required=True, help="Folder that keeps stores, models and measurements.")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     names = [*given.prose, *given.domains]
-    cells = {"base": {Path(name).name: cell(given.work, "base", "minilm", name, False) for name in names}}
+    base = {Path(name).name: cell(given.work, "base", "minilm", name, False) for name in names}
+    trained: list[Cells] = []
     for seed in given.seeds:
-        label = f"seed-{seed}"
-        folder = given.work / "trained" / label
+        folder = given.work / "trained" / f"seed-{seed}"
         finetune(SOURCE, "minilm", folder, TRAINING.with_overrides(seed=seed), resume=True)
-        first = seed == given.seeds[0]
-        chosen = [name for name in names if first or Path(name).name not in given.skip]
-        cells[label] = {Path(name).name: cell(given.work, label, str(folder), name, not first) for name in chosen}
-    summary = summarize(cells, [Path(name).name for name in given.prose])
-    for run in cells.values():
-        for found in run.values():
-            del found["per_query"]
+        chosen = given.trained_on or names
+        chosen = (given.seeds_on or chosen) if trained else chosen
+        label, few = folder.name, bool(trained)
+        trained.append({Path(name).name: cell(given.work, label, str(folder), name, few) for name in chosen})
+    summary = summarize(base, trained, [Path(name).name for name in given.prose])
+    encoders = {"base": base, **{f"seed-{seed}": run for seed, run in zip(given.seeds, trained, strict=True)}}
     content = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine() | {"threads": torch.get_num_threads()},
@@ -336,15 +337,20 @@ def main() -> None:
         "model": "minilm",
         "source": SOURCE,
         "training": asdict(TRAINING),
-        "seeds": given.seeds,
-        "first": f"seed-{given.seeds[0]}",
-        "encoders": cells,
-        **{name: value for name, value in summary.items() if name != "seeds"},
-        "over_seeds": summary["seeds"],
+        "prose": [Path(name).name for name in given.prose],
+        "encoders": {
+            label: {name: {k: v for k, v in found.items() if k != "per_query"} for name, found in run.items()}
+            for label, run in encoders.items()
+        },
+        **summary,
     }
     write_text(given.output, json.dumps(content, indent=1) + "\n")
+    readme = Path(__file__).parents[1] / "README.md"
+    if given.output == RESULTS and START in readme.read_text():
+        before, rest = readme.read_text().split(START)
+        write_text(readme, f"{before}{START}\n{markdown(content)}\n{END}{rest.split(END)[1]}")
     print(markdown(content))
-    print(json.dumps(summary["aims"] | {"seeds": summary["seeds"]}, indent=1))
+    print(json.dumps({name: summary[name] for name in ("aims", "over seeds")}, indent=1))
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_encoding_says_when_a_refit_is_due(model, folder, store, collection, tmp
 
 @pytest.mark.parametrize(
     ("unknown", "before", "drift", "due"),
-    [(0.04, 0.0, 0.2, False), (0.06, 0.0, 0.0, True), (0.06, 0.02, 0.0, False), (0.0, None, 0.3, True)],
+    [(0.009, 0.0, 0.09, False), (0.02, 0.0, 0.0, True), (0.02, 0.015, 0.0, False), (0.0, None, 0.11, True)],
 )
 def test_a_refit_is_due_beyond_its_limits(unknown, before, drift, due):
     for drifts in ((drift, 0.0), (0.0, drift)):
