@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 from machine import machine
+from scipy import stats
 
 from beir_cocodr import FuseOptions, HybridEncoder, finetune, load_collection
-from beir_cocodr.evaluation.measures import compare, parse_measures, score_queries
+from beir_cocodr.evaluation.measures import holm, parse_measures, score_queries
 from beir_cocodr.io import write_text
 from beir_cocodr.models.hybrid_encoder import HybridHead
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
@@ -247,8 +248,8 @@ def summarize(base: Cells, trained: list[Cells], prose: list[str]) -> dict[str, 
             for label in FEW:
                 scores[f"{label}, trained"] = np.mean([seed[label] for seed in seeds], axis=0)
             families["trained against untrained"] = [(label, f"{label}, trained") for label in FEW]
-        tests[name] = [asdict(test) for test in compare({k: {NDCG: values} for k, values in scores.items()}, families)]
-    first, last = trained[0], trained[-1]
+        tests[name] = {family: paired_tests(scores, pairs) for family, pairs in families.items()}
+    first, last = (trained[0], trained[-1]) if trained else ({}, {})
     dense, hybrid = (mean({name: base[name] for name in prose}, label) for label in ("dense", "hybrid auto"))
     return {
         "means": {label: {m: mean(base, label, m) for m in (NDCG, RECALL)} for label in methods(base)},
@@ -256,7 +257,7 @@ def summarize(base: Cells, trained: list[Cells], prose: list[str]) -> dict[str, 
             "collections": list(first),
             "means": {
                 label: {"untrained": mean({n: base[n] for n in first}, label), "trained": mean(first, label)}
-                for label in methods(first)
+                for label in (methods(first) if first else ())
             },
         },
         "over seeds": {
@@ -266,7 +267,7 @@ def summarize(base: Cells, trained: list[Cells], prose: list[str]) -> dict[str, 
                     "untrained": mean({n: base[n] for n in last}, label),
                     "trained": [mean({n: run[n] for n in last}, label) for run in trained],
                 }
-                for label in FEW
+                for label in (FEW if last else ())
             },
         },
         "aims": {
@@ -278,6 +279,15 @@ def summarize(base: Cells, trained: list[Cells], prose: list[str]) -> dict[str, 
         },
         "tests": tests,
     }
+
+
+def paired_tests(scores: dict[str, np.ndarray], pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Paired t-tests of b against a over queries, corrected after Holm over all pairs."""
+    found = [stats.ttest_rel(scores[b], scores[a]).pvalue if (scores[a] != scores[b]).any() else 1.0 for a, b in pairs]
+    return [
+        {"a": a, "b": b, "difference": round(float((scores[b] - scores[a]).mean()), 4), "p_holm": round(float(p), 5)}
+        for (a, b), p in zip(pairs, holm(found), strict=True)
+    ]
 
 
 def methods(cells: Cells) -> list[str]:
@@ -294,16 +304,16 @@ def markdown(content: dict[str, Any]) -> str:
     base, after = content["encoders"]["base"], content["after training"]["means"]
     prose = {name: base[name] for name in content["prose"]}
     others = {name: found for name, found in base.items() if name not in prose}
-    lines = [
-        "| method | prose | documentation | all | R@100 | bytes | ms | untrained | fine-tuned |",
-        f"| --- |{' --- |' * 8}",
-    ]
+    columns = ["method", "prose", "documentation", "all", "R@100", "bytes", "ms"]
+    columns += ["untrained", "fine-tuned"] if after else []
+    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
     for label in (label for label in methods(base) if label not in DETAILS):
         rows = [found["methods"][label] for found in base.values()]
         size = max(row["bytes_per_document"] or 0 for row in rows)
         cells = [f"{mean(part, label):.3f}" for part in (prose, others, base)] + [f"{mean(base, label, RECALL):.3f}"]
         cells += [f"{size:,}" if size else "", f"{np.mean([row['query_ms'] for row in rows]):.0f}"]
-        cells += [f"{after[label][name]:.3f}" if label in after else "" for name in ("untrained", "trained")]
+        if after:
+            cells += [f"{after[label][name]:.3f}" if label in after else "" for name in ("untrained", "trained")]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -312,7 +322,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prose", nargs="+", required=True, help="Labelled collections that the aims are stated for.")
     parser.add_argument("--domains", nargs="+", default=["apidocs/numpy", "apidocs/sklearn", "apidocs/scipy"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97], help="Of the training on top.")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[13, 42, 97], help="Of the training on top.")
     parser.add_argument("--trained-on", nargs="+", help="Collections that training is judged on; default: all.")
     parser.add_argument("--seeds-on", nargs="+", help="Those that seeds after the first are; default: the same.")
     parser.add_argument("--work", type=Path, required=True, help="Folder that keeps stores, models and measurements.")

@@ -124,6 +124,30 @@ def test_the_table_is_what_the_benchmark_wrote():
     assert README.split(START)[1].split(END)[0].strip() == markdown(results)
 
 
+def test_the_table_of_fusions_is_what_the_benchmark_wrote():
+    import sys
+
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        from adaptation import END, START, markdown
+    finally:
+        sys.path.pop(0)
+    found = results_of("adaptation")
+    before, after = README.split(START)
+    assert after.split(END)[0].strip() == markdown(found)
+    text = " ".join((before.split("`benchmarks/adaptation.py`")[1] + after.split(END)[1]).split())
+    aims = found["aims"]
+    assert f"{aims['hybrid over dense on prose']:.0%} above the dense encoder" in text
+    gaps = aims["hybrid less the exact fusion"].values()
+    assert f"at most {-min(gaps):.3f} below" in text
+    assert found["date"] in text
+    fits = [one["methods"]["hybrid auto"]["seconds_to_fit"] for one in found["encoders"]["base"].values()]
+    assert f"took {min(fits):.0f} to {max(fits):.0f} seconds" in text
+    tests = [test for one in found["tests"].values() for test in one["against dense"] if test["b"] == "hybrid auto"]
+    better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in tests)
+    assert f"on {better} of {len(tests)} collections" in text
+
+
 def test_the_figures_of_search_stand_in_a_results_file():
     results = json.loads((ROOT / "benchmarks" / "results" / "search.json").read_text())
     text = " ".join(README.split("## Measured")[1].split())
