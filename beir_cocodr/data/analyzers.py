@@ -154,8 +154,8 @@ def _two_characters(text: str) -> Iterator[tuple[int, int]]:
     return (match.span() for match in _TWO_CHARACTERS.finditer(text))
 
 
-#: Characters of a document that a snippet is looked for in.
-_SEARCHED = 200_000
+#: Characters of a document that words which match are looked for in.
+SEARCHED = 200_000
 
 # Line ends become spaces, and a terminal is sent no control character of a text.
 _CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), " ")
@@ -191,10 +191,10 @@ def snippet(text: str, query: str, analyzer: Analyzer, length: int = 240) -> Sni
         >>> snippet("Return a sorted copy of an array.", "sort arrays", Analyzer("english")).marked("[", "]")
         'Return a [sorted] copy of an [array].'
     """
-    line = one_line(text[:_SEARCHED])
+    line = one_line(text[:SEARCHED])
     found = list(analyzer.matches(line, analyzer(query)))
     start, end = _window(line, found, length)
-    before, after = "… " if start else "", " …" if end < len(line) or len(text) > _SEARCHED else ""
+    before, after = "… " if start else "", " …" if end < len(line) or len(text) > SEARCHED else ""
     shift = len(before) - start
     inside = [(first + shift, last + shift) for first, last, _ in found if first >= start and last <= end]
     return Snippet(before + line[start:end] + after, tuple(_joined(inside)))

@@ -274,7 +274,11 @@ _UNSAFE = re.compile(r"[\s%#\x00-\x1f\x7f-\x9f]")
 
 def _visible(folder: Path) -> Iterator[Path]:
     """The files below a folder, but hidden ones; links to folders are not followed."""
-    for path in folder.iterdir():
+    try:
+        found = list(folder.iterdir())
+    except OSError as cause:
+        raise InputError(f"{folder} cannot be read ({cause.strerror}); make it readable, or move it away") from cause
+    for path in found:
         if path.name.startswith(".") or is_incidental(path):
             continue
         if path.is_dir() and not path.is_symlink():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from beir_cocodr.data.analyzers import Analyzer, snippet
+from beir_cocodr.data.analyzers import SEARCHED, Analyzer, snippet
 from beir_cocodr.data.collection import load_collection, resolve_source
 from beir_cocodr.data.file_folder import ABOVE, TextFiles
 from beir_cocodr.errors import InputError, check_count
@@ -162,7 +162,7 @@ class Searcher:
         for place, document in enumerate(self.documents.take(rows)):
             title, text = document["title"], document["text"]
             shown = snippet(text or title, query, self.analyzer, self.snippet_length)
-            whole = f"{title}\n{text}"
+            whole = f"{title}\n{text}"[:SEARCHED]
             words = dict.fromkeys(whole[start:end].lower() for start, end, _ in self.analyzer.matches(whole, terms))
             heading, _, section = title.partition(ABOVE) if self._files is not None else (title, "", "")
             hits.append(

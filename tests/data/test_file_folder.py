@@ -141,6 +141,19 @@ def test_bad_files_are_named(folder):
         texts(folder)
 
 
+def test_a_folder_that_is_closed_is_named(folder, monkeypatch):
+    original = Path.iterdir
+
+    def closed(path):
+        if path.name == "deep dir":
+            raise PermissionError(13, "Permission denied")
+        return original(path)
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(InputError, match=r"deep dir cannot be read"):
+        texts(folder)
+
+
 def test_what_needs_an_extra_is_left_out_and_named(folder, monkeypatch, caplog):
     (folder / "scan.pdf").write_bytes(b"%PDF")
     for module in ("file_formats", "file_folder"):
