@@ -22,7 +22,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REPORTED = re.compile(
     "|".join(rf"{re.escape(os.strerror(number))}|\b(?:os error|errno) {number}\b" for number in _NO_ROOM)
     + r"|not enough free space|\d requested and \d+ written|PytorchStreamWriter failed|inline_container"
-    + r"|no usable temporary directory",
+    + r"|basic_ios::clear: iostream error|no usable temporary directory",
     re.IGNORECASE,
 )
 

@@ -71,6 +71,7 @@ def test_the_error_of_every_library_is_known(tmp_path, name, size):
         (OSError("8000 requested and 4000 written"), errno.ENOSPC),
         (Exception("No space left on device (os error 28)"), errno.ENOSPC),
         (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 704 vs 600"), errno.ENOSPC),
+        (RuntimeError("basic_ios::clear: iostream error"), errno.ENOSPC),
         (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), errno.ENOSPC),
         (OSError(errno.EACCES, "Permission denied"), None),
         (RuntimeError("CUDA error"), None),

@@ -61,7 +61,7 @@ def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) ->
             )
         for label, record in report.models.items():
             if measure not in record.measures:
-                raise InputError(f"{file} has no {measure} of {label!r}, only {', '.join(record.measures)}")
+                raise InputError(f"{file} has no measure {measure} of {label!r}, only {', '.join(record.measures)}")
             if dataset in scores.setdefault(label, {}):
                 raise InputError(f"{file}: {label!r} on {dataset!r} is in an earlier file too")
             scores[label][dataset] = record.measures[measure]

@@ -19,7 +19,7 @@ from beir_cocodr.cli.options import plain
 from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
-from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, SmoothOptions
+from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, SmoothOptions, described
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -152,16 +152,19 @@ def search(
         unused |= {"identical-ids": None if identical_ids == "auto" else identical_ids, "overwrite": overwrite or None}
         if named := [f"--{name}" for name, value in unused.items() if value is not None]:
             raise InputError(f"{', '.join(named)}: of a run; name its file with --output, or leave it out")
-        chosen = settings if store is None else replace(settings, stores=(store,))
-        _answer(dataset, model, chosen, words or [], queries, 10 if top_k is None else top_k, as_json)
+        wanted = settings if store is None else replace(settings, stores=(store,))
+        _answer(dataset, model, wanted, words or [], queries, 10 if top_k is None else top_k, as_json)
         return
     if store is None or words or queries is not None:
         raise InputError(
             "--output writes a run of the collection's own queries in a store: give --store and no query; leave "
             "--output out to search for a text"
         )
-    if replace(settings.encoder, device=None).overrides() or settings.describe() != SearchOptions().describe():
-        raise InputError("a run of a store is searched as the store was encoded; leave out lengths and BM25's options")
+    chosen, usual = settings.describe(), SearchOptions().describe()
+    own = settings.encoder.describe()
+    if named := [*own, *(name for name in usual if name != "encoder" and chosen[name] != usual[name])]:
+        flags = ", ".join(described(SearchOptions, name, "flag") or f"--{name.replace('_', '-')}" for name in named)
+        raise InputError(f"a run of a store is searched as the store was encoded; leave out {flags}")
     from beir_cocodr.evaluation.store_run import search as run
 
     top_k, split = 100 if top_k is None else top_k, split or "test"
@@ -174,10 +177,10 @@ def search(
     elif index is not None:
         raise InputError("an index is searched in one process: give --index or --ray, not both")
     else:
-        own: Json = {"split": split, "policy": identical_ids, "model": model, "batch_size": batch_size}
-        own |= {"overwrite": overwrite, "verify": verify}
+        more: Json = {"split": split, "policy": identical_ids, "model": model, "batch_size": batch_size}
+        more |= {"overwrite": overwrite, "verify": verify}
         work = load_plugin("ray search")
-        report = work(store, dataset, output, top_k, ray, processes, device, threads, **own)
+        report = work(store, dataset, output, top_k, ray, processes, device, threads, **more)
     if as_json:
         print_json(report.to_json())
         return

@@ -64,15 +64,17 @@ def file_names(labels: Iterable[str]) -> dict[str, str]:
 Run = dict[str, dict[str, float]]
 
 
-def read_trec_run(path: Path) -> Run:
+def read_trec_run(path: Path, table: bool = False) -> Run:
     """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``, in the order of the file; ranks do not count.
 
+    With ``table`` a line may also hold a query, a document and a score.
+
     Raises:
-        InputError: no such file, a line without six columns, a score that is no finite number, a document that a query
-            has twice, or no line at all.
+        InputError: no such file, a line with other columns, an id with a control character, a score that is no finite
+            number, a document that a query has twice, or no line at all.
     """
     run: Run = {}
-    for place, query, document, score in _hits(path):
+    for place, query, document, score in _hits(path, table):
         found = run.setdefault(query, {})
         if document in found:
             raise InputError(f"{place}: document {document!r} stands twice for query {query!r}; leave one out")
@@ -85,15 +87,17 @@ def read_trec_run(path: Path) -> Run:
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def _hits(path: Path) -> Iterator[tuple[str, str, str, float]]:
+def _hits(path: Path, table: bool = False) -> Iterator[tuple[str, str, str, float]]:
     """Place, query, document and score of every line."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a TREC run such as evaluate and search write")
     for number, line in numbered_lines(path, raise_errors):
-        place, columns = f"{path}:{number}", line.split()
-        if len(columns) != 6:
-            raise InputError(f"{place}: {len(columns)} columns; a TREC run has six, query Q0 document rank score tag")
-        query, _, document, _, text, _ = columns
+        place, columns = f"{path}:{number}", line.split("\t") if table and line.count("\t") == 2 else line.split()
+        if len(columns) != 6 and not (table and len(columns) == 3):
+            wanted = "a TREC run has six, query Q0 document rank score tag"
+            wanted += "; a table of scores has three, query, document and score" if table else ""
+            raise InputError(f"{place}: {len(columns)} columns; {wanted}")
+        query, document, text = (columns[0], columns[2], columns[4]) if len(columns) == 6 else columns
         if _CONTROL.search(query + document):  # C readers of runs end an id there
             raise InputError(f"{place}: id {query!r} or {document!r} has a control character; search again")
         try:

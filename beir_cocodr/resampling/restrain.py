@@ -227,7 +227,10 @@ def resample_restrain(
     check_targets(sizes, ks, exclude_top, len(pair.train.queries))
     inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
     ranks, depth = ranks_for_targets(inputs.train, inputs.test.load().numpy(), sizes, ks, exclude_top, method)
-    found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
+    try:
+        found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
+    except InputError as error:
+        raise InputError(f"{train}: {error}") from error
     ks_found = [chosen.k for chosen in found.sets]
     parameters = RestrainParameters(list(sizes), ks_found, found.exclude_top, found.pool, seed, method)
     sets = [one for chosen in found.sets for one in _sets(chosen, len(found.sets) > 1, len(inputs.test))]

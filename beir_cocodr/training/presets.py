@@ -243,5 +243,6 @@ def chosen_stages(stages: Sequence[str]) -> list[str]:
     """
     unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
     if unknown or not stages:
-        raise InputError(f"unknown stage {', '.join(unknown) or 'list (empty)'}; there are {', '.join(ADAPT_STAGES)}")
+        found = f"unknown stages: {', '.join(unknown)}" if unknown else "no stages are named"
+        raise InputError(f"{found}; there are {', '.join(ADAPT_STAGES)}")
     return [stage for stage in ADAPT_STAGES if stage in stages]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +12,10 @@ import numpy as np
 import torch
 
 from beir_cocodr import load_object
-from beir_cocodr.data.defects import raise_errors
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.readers import numbered_lines
 from beir_cocodr.data.text import TextFormat, cut_text
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions
 from beir_cocodr.retrieval.bm25 import BM25
@@ -188,24 +186,11 @@ class FileTeacher:
     """Scores that were computed before: a TREC run, or lines of query id, document id and score by tabs.
 
     Raises:
-        InputError: a line that is neither, a score that is no number, or a pair that has no score.
+        InputError: a line that is neither, a score that is no number, or a pair that has no score or two.
     """
 
     def __init__(self, file: Path, documents: Documents) -> None:
-        self.file, self.documents = file, documents
-        self.scores: dict[str, dict[str, float]] = {}
-        for number, line in numbered_lines(file, raise_errors):
-            parts = line.split("\t") if line.count("\t") == 2 else line.split()
-            if len(parts) not in (3, 6):
-                raise InputError(f"{file}:{number}: neither a line of a TREC run nor of a table of scores")
-            query, document, score = (parts[0], parts[2], parts[4]) if len(parts) == 6 else parts
-            try:
-                value = float(score)
-            except ValueError:
-                value = math.nan
-            if not math.isfinite(value):
-                raise InputError(f"{file}:{number}: {score.strip()!r} is no score")
-            self.scores.setdefault(query, {})[document] = value
+        self.file, self.documents, self.scores = file, documents, read_trec_run(file, table=True)
 
     @classmethod
     def of(cls, setting: TeacherSetting) -> Self:

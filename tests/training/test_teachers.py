@@ -180,7 +180,9 @@ def test_bm25_and_files_score_rows_of_the_corpus(collection, bm25, tmp_path):
             teacher.score(query, "", np.array([0]))
 
 
-@pytest.mark.parametrize("line", ["q d", "q\td\tnan", "q\td\thigh", "q Q0 d 1 inf x", "caf\xe9\td\t1"])
+@pytest.mark.parametrize(
+    "line", ["q d", "q\td\tnan", "q\td\thigh", "q Q0 d 1 inf x", "caf\xe9\td\t1", "q\td\t1.5", "q\t\0\0\t1"]
+)
 def test_a_broken_line_of_a_teacher_file_is_named(line, collection, tmp_path):
     (tmp_path / "broken").write_bytes(f"q\td\t1.5\n{line}\n".encode("latin-1"))
     with pytest.raises(InputError, match="broken:2"):
