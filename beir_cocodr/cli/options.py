@@ -140,6 +140,8 @@ def reads(command: Command) -> Command:
             if values.get("bm25_analyzer", "") in (None, "english"):
                 values["bm25_analyzer"] = language.analyzer
             given = language.code
+        if columns and all(values[name] is None for name in named):
+            raise InputError(f"--text-column is of files, which are not named; give --{named[0]} too, or leave it out")
         settings = {"text": ",".join(columns), "language": given or ""}
         for name in named if columns or given else ():
             if (value := values[name]) is None:

@@ -118,6 +118,13 @@ def test_every_command_with_a_corpus_reads_files_and_languages(tmp_path, beir_fo
     ]
     with pytest.raises(InputError, match="--text-column"):
         run(command, folder, "--text-column", "body")
+
+    @options.reads
+    def other(dataset: str | None = None) -> None:
+        got.append({})
+
+    with pytest.raises(InputError, match=r"--text-column .*--dataset"):
+        run(other, "--text-column", "body")
     for registered in app.registered_commands:
         named = registered.callback.__annotations__
         assert ("text_column" in named) == bool({"dataset", "corpus"} & named.keys())
