@@ -10,10 +10,10 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.retrieval.ranking import Results
@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 #: Of intervals, and its quantile of the normal distribution.
 LEVEL = 0.9
-NORMAL = float(special.ndtri(0.5 + LEVEL / 2))
+NORMAL = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 #: From fewer judged queries nothing is concluded by themselves.
 FEWEST = 10
@@ -95,6 +95,8 @@ def half_width(queries: float, deviation: float, level: float = LEVEL) -> float:
 
     Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, 2024 (Theorem 2.2; ρ from their appendix).
     """
+    from scipy import special  # not needed to read what was found
+
     alpha = 1 - level
     rho2 = (-float(special.lambertw(-(alpha**2) / math.e, -1).real) - 1) / _NARROWEST_AT
     grown = queries * rho2 + 1

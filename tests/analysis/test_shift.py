@@ -248,7 +248,7 @@ def test_bad_input(judged, tmp_path):
     refused("twice", source, [targets[0], targets[0]])
     refused("nowhere", source, ["nowhere/at/all"])
     refused("none", source, targets[:1], results=files)
-    refused("no AP .*'words'", results=files, measure="AP")
+    refused("no measure AP .*'words'", results=files, measure="AP")
     refused("earlier file", results=[files[0], files[0]])
     refused("'x'.*words, dense", results=files, baseline="x")
     refused("cannot be read", results=[tmp_path / "absent.json"])

@@ -230,7 +230,8 @@ def test_an_empty_corpus_and_missing_parts(file: Callable[[str, str], LocalDownl
     no_docs = register(main=ir_datasets.Dataset(TsvQueries(file("queries.tsv", "q\tx\n"))))
     with pytest.raises(InputError, match="no documents"):
         load_collection(f"irds:{no_docs}", labels="none")
-    assert {defect.kind for defect in validate(f"irds:{no_docs}")} == {"missing file", "missing split"}
+    assert {defect.kind for defect in validate(f"irds:{no_docs}")} == {"missing file"}
+    assert {defect.kind for defect in validate(f"irds:{no_docs}", "test")} == {"missing file", "missing split"}
 
 
 def test_a_failing_download_is_one_line(tmp_path: Path) -> None:

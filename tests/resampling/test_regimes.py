@@ -136,11 +136,11 @@ def test_alignment_by_hand_and_by_scipy():
         assert ood_alignment(*short).kendall is None
 
 
-def test_given_models_of_restrain(folder, other, restrained, tiny_cosine, tiny_bert, tmp_path):
+def test_given_models_of_restrain(folder, other, restrained, deep_bert, tiny_bert, tmp_path):
     """Each regime's score is that of the model of its own set, on all test queries."""
     models = tmp_path / "models"
     models.mkdir()
-    (models / "interpolation").symlink_to(tiny_cosine)
+    (models / "interpolation").symlink_to(deep_bert)
     (models / "extrapolation").symlink_to(tiny_bert)
     report = evaluate_regimes(
         restrained,
@@ -148,7 +148,7 @@ def test_given_models_of_restrain(folder, other, restrained, tiny_cosine, tiny_b
         models=[f"mine={models}/{{set}}", f"fixed={tiny_bert}", "words=bm25"],
         ood=[str(other)],
     )
-    near = statistics.fmean(by_query(folder, str(tiny_cosine), tmp_path / "near").values())
+    near = statistics.fmean(by_query(folder, str(deep_bert), tmp_path / "near").values())
     far = statistics.fmean(by_query(folder, str(tiny_bert), tmp_path / "far").values())
     words = statistics.fmean(by_query(folder, "bm25", tmp_path / "words").values())
     rows = {row.model: row.measures[MEASURE] for row in report.rows}
@@ -161,7 +161,7 @@ def test_given_models_of_restrain(folder, other, restrained, tiny_cosine, tiny_b
     [point] = [point for point in report.points if point.model == "mine"]
     outside = [
         statistics.fmean(by_query(other, str(model), tmp_path / model.name).values())
-        for model in (tiny_cosine, tiny_bert)
+        for model in (deep_bert, tiny_bert)
     ]
     found = point.ood[str(other)][MEASURE]
     assert [found["interpolation"], found["extrapolation"]] == pytest.approx(outside)
@@ -199,8 +199,8 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
 
 
 @pytest.fixture
-def recipe(tiny_cosine) -> Recipe:
-    return Recipe(start=str(tiny_cosine), max_steps=2, batch_size=4, learning_rate=1e-3, document_length=48)
+def recipe(deep_bert) -> Recipe:
+    return Recipe(start=str(deep_bert), max_steps=2, batch_size=4, learning_rate=1e-3, document_length=48)
 
 
 def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path, monkeypatch):

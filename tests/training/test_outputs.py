@@ -133,6 +133,7 @@ ARGUMENTS = {
         **{"split": "corpus", "source_split": "source", "measures": "measures", "options": "options"},
         **{"generated": "generated", "generator": "generator", "generation": "generation", "teacher": "teacher"},
         **{"queries": "queries", "samples": "samples", "search": "search"},
+        "judgements": "all is judged again",
     },
     generate_queries: {"dataset": "dataset", "generator": "generator", "part": "shares the same work"},
     evaluate_regimes: {

@@ -228,7 +228,8 @@ def test_exact_search_keeps_its_embeddings_in_a_store(folder, tiny_bert, tmp_pat
         stored = ExactSearch(model, store=tmp_path / "store").search(form(collection.documents), queries, 7, "dot")
         assert list(stored) == list(plain)
         for query, found in plain.items():
-            assert list(stored[query]) == list(found)
+            # Two documents of one text are as good as each other, but for rounding.
+            assert [id.replace("twin-", "d") for id in stored[query]] == [id.replace("twin-", "d") for id in found]
             np.testing.assert_allclose(list(stored[query].values()), list(found.values()), rtol=1e-5)
         times = [path.stat().st_mtime_ns for path in (tmp_path / "store").iterdir()]
     assert "d3" not in stored["d3"]
