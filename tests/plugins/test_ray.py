@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -107,7 +108,8 @@ def test_two_nodes_write_what_one_process_does(address, folder, tiny_bert, whole
     encoding = ["encode", "--model", tiny_bert, "--output", store, *given, *sizes, "--ray"]
     assert command(*encoding) == 0
     assert f"{DOCUMENTS} documents of 32 dimensions in 30 shards" in (out := capsys.readouterr().out)
-    assert "by 2 actors on 2 nodes of Ray\n" in out
+    # One may be done with all before the other has imported everything.
+    assert re.search(r"by 2 actors on (1 node|2 nodes) of Ray\n", out)
     assert contents(store) == contents(whole)
     assert command(*encoding, "--json") == 0
     again = json.loads(capsys.readouterr().out)
