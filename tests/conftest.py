@@ -7,6 +7,7 @@ import gc
 import json
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.process import BaseProcess
@@ -280,9 +281,11 @@ def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextMan
 def limited_files(size: int) -> Iterator[None]:
     """No file of this process can grow beyond so many bytes, as if the disk were full; Linux and macOS only."""
     resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, written = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # Python would leave modules that are imported inside cut short
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = written
