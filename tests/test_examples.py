@@ -7,7 +7,7 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
+import socket
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ import pytest
 from beir.datasets.data_loader import GenericDataLoader
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
-from conftest import exit_code, write_beir
+from conftest import exit_code, process, write_beir
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 README = (EXAMPLES / "README.md").read_text()
@@ -27,7 +27,8 @@ COMMANDS = [
 ]
 
 
-def _script(arguments: list[str], out: Path, err: Path) -> None:
+def _script(arguments: list[str], out: Path, err: Path, environment: dict[str, str] | None = None) -> None:
+    os.environ.update(environment or {})
     for number, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     sys.argv = arguments
@@ -106,13 +107,23 @@ def test_finetune_msmarco(beir_folder, tiny_bert, tmp_path):
     assert SentenceTransformer(str(output), device="cpu").encode_query(["wing flow"]).shape == (1, 32)
 
 
-def test_two_processes_by_torchrun(beir_folder, tiny_bert, tmp_path):
+def test_two_processes_as_torchrun_starts_them(beir_folder, tiny_bert, tmp_path):
+    """Under torchrun's environment variables; torchrun itself is run by the tests of the trainer."""
     arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", tmp_path / "two", *TRAINING]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, *map(str, [EXAMPLES / "finetune_msmarco.py", *arguments])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    record = json.loads(done.stdout)  # printed once
+    command = [*map(str, [EXAMPLES / "finetune_msmarco.py", *arguments])]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        process(_script, command, tmp_path / f"out{r}", tmp_path / f"err{r}", {**shared, "RANK": r, "LOCAL_RANK": r})
+        for r in "01"
+    ]
+    for rank, started in enumerate(ranks):
+        started.join(300)
+        assert started.exitcode == 0, (tmp_path / f"err{rank}").read_text()[-3000:]
+    record = json.loads((tmp_path / "out0").read_text())
+    assert not (tmp_path / "out1").read_text()  # printed once
     assert (record["steps"], record["processes"]) == (2, 2)
     assert (tmp_path / "two" / "model.safetensors").is_file()
 
