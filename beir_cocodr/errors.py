@@ -120,11 +120,7 @@ def _encodable(text: str) -> bool:
 
 
 def check_names(kind: str, names: Sequence[str]) -> None:
-    """Check what ``--KIND`` named.
-
-    Raises:
-        InputError: nothing, or one thing twice.
-    """
+    """Check what ``--KIND`` named; an InputError where it is nothing, or one thing twice."""
     if not names:
         raise InputError(f"no {kind}; name at least one with --{kind}")
     for place, name in enumerate(names):

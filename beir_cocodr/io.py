@@ -83,9 +83,7 @@ def _replace(path: Path, temporary: Path) -> None:
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
-    """:func:`atomic_path` for the one file that a command makes, beside whatever is there: what a command that was
-    killed left of it is removed.
-    """
+    """:func:`atomic_path` for the one file that a command makes; removes what a command that was killed left of it."""
     mark = _mark(path)
     _remove_dead(path, mark)
     with unfinished(path.parent, mark) as place, locked(place):
@@ -209,9 +207,7 @@ def _mark(output: Path) -> str:
 
 
 def _remove_dead(output: Path, mark: str) -> None:
-    """Remove the drafts of an output that no process holds any more; what one of them was about to replace is put
-    back.
-    """
+    """Remove an output's drafts that no process holds any more; what one was about to replace is put back."""
     for place in output.parent.glob(f"{UNFINISHED}{mark}*"):
         with suppress(OSError, Timeout):
             if (place / _LOCK).is_file():
@@ -314,9 +310,7 @@ def results_folder(output: Path, run: Mapping[str, object], overwrite: bool = Fa
 
 
 def _read_run(folder: Path) -> tuple[object, set[str]]:
-    """The run whose results a folder has, and the names of its files; None and what look like results where that is
-    not on record.
-    """
+    """A folder's run and the names of its files; None and what look like results where that is not on record."""
     try:
         content = parse_json((folder / RUN_FILE).read_text(encoding="utf-8"))
         return content["run"], {RUN_FILE, *map(str, content["files"])}

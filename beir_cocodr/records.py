@@ -25,9 +25,7 @@ _PACKAGES = (
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Names of what differs between two objects of parsed JSON, and of what differs in the objects in them, such as
-    ``options: seed`` or ``options: finetune: epochs``.
-    """
+    """Names of what differs in two objects of parsed JSON and those within, such as ``options: finetune: epochs``."""
     found = []
     for name in now.keys() | before.keys():
         then, value = before.get(name), now.get(name)
@@ -61,11 +59,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:
-        """The record behind parsed JSON; ``where`` is the file that it stands in, for messages.
-
-        Raises:
-            InputError: another schema, or the first field that is missing, unknown or of a wrong type.
-        """
+        """The record in parsed JSON of ``where``; InputError: another schema, or the first field that is wrong."""
         from pydantic import TypeAdapter, ValidationError  # only reading needs it, and it takes a while
 
         if not isinstance(content, dict):

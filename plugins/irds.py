@@ -91,9 +91,7 @@ def _dataset(identifier: str, entry: Entry) -> Any:
 
 
 def _metadata(dataset: Any) -> Json:
-    """Counts as the host keeps them. Documents have none here: who trusts an id that has them takes its documents for
-    checked by the host.
-    """
+    """Counts as the host keeps them; none of documents, with which others would take them for checked by the host."""
     found: Json = {}
     if dataset.has_queries():
         found["queries"] = {"count": dataset.queries_count()}

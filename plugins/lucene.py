@@ -61,11 +61,7 @@ class LuceneBM25:
         self._searcher: Any = None
 
     def prepare(self) -> None:
-        """Build the index; a second call costs nothing.
-
-        Raises:
-            InputError: Pyserini or Java is missing, or Lucene did not take all documents.
-        """
+        """Build the index, once; InputError: no Pyserini or Java, or Lucene did not take all documents."""
         if self._searcher is not None:
             return
         start_java()

@@ -292,9 +292,7 @@ def _probe(address: str) -> None:
 
 
 def _pool(actors: int | None, threads: int, device: str | None) -> tuple[int, RayPool]:
-    """The number of actors and their pool: one GPU each where there are any, else CPUs as many as threads, or all of a
-    smaller node.
-    """
+    """The number of actors and their pool: one GPU each if any, else CPUs as many as threads, or a smaller node's."""
     ray: Any = import_module("ray")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cpus_of = [int(node.get("CPU", 0)) for node in nodes]

@@ -35,15 +35,12 @@ class ModelScores:
 
 
 def read_scores(files: Sequence[Path], datasets: Sequence[str], measure: str) -> ModelScores:
-    """Read results.json files, one or more a collection.
+    """Read results.json files, one or more a collection; an InputError where one cannot be read or is none, is of
+    another collection, lacks the measure, or has a model that an earlier file has on the same collection.
 
     Args:
         datasets: the collections; each file has to be of one of them. A folder may be named in another way.
         measure: as it stands in the files, such as nDCG@10.
-
-    Raises:
-        InputError: a file cannot be read or is no results.json, is of another collection, lacks the measure, or has a
-            model that an earlier file has on the same collection.
     """
     scores: dict[str, dict[str, float]] = {}
     labels: dict[str, str] = {}
@@ -75,14 +72,11 @@ def _same(name: str, other: str) -> bool:
 
 
 class Gains:
-    """Differences of a second model to a first one.
+    """Differences of a second model to a first one, by label or loaded name; an InputError where scores lack one of
+    them.
 
     Args:
         scores: of evaluations; None where there are none, and then no gain is known.
-        before, after: the models, by label or by the name they were loaded by.
-
-    Raises:
-        InputError: the evaluations lack one of the models.
     """
 
     def __init__(self, scores: ModelScores | None, before: str, after: str) -> None:

@@ -1,9 +1,8 @@
 """Pre-retrieval query performance predictors: how well a query will do, from the corpus alone.
 
 A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often as they stand in
-the query, and gives one number, NaN where it is not defined; terms that the corpus does not have are left out.
-Repetition of a term counts in SCS only. An MRL predicts by itself how well a query will do, see
-:func:`variance_predictors`.
+the query, and gives one number, NaN where it is not defined. Repetition of a term counts in SCS only. An MRL predicts
+by itself, see :func:`variance_predictors`.
 
 Left out are MaxDC (Arabzadeh et al., 2020) and P_clarity (Roy et al., 2019): they need word embeddings.
 
@@ -54,18 +53,14 @@ class TermStatistics:
     Args:
         documents: the corpus; it is streamed.
         text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" or "none", see :class:`BM25`.
+        analyzer: "english" or "none", see :class:`BM25`; an InputError where it is unknown.
         chunk_size: documents tokenised at a time; the result does not depend on it.
 
     Attributes:
         documents: N, how many documents there are, empty ones included.
         postings: (N, V) int32 sparse term frequencies tf, column by column.
-        df: (V,) int64, in how many documents a term stands.
-        cf: (V,) int64, how often it stands in the collection.
+        df, cf: (V,) int64, in how many documents a term stands, and how often in the collection.
         length: terms of the collection, Σ cf.
-
-    Raises:
-        InputError: the analyzer is unknown.
     """
 
     def __init__(
@@ -125,9 +120,7 @@ def _counts(ids: list[list[int]], width: int) -> sparse.csr_array:
 
 
 def avg_idf(statistics: TermStatistics, terms: Columns) -> float:
-    """AvgIDF: mean of ln(N / df) over the query's different terms.
-
-    Source: Cronen-Townsend et al., Predicting Query Performance, 2002; Hauff, 2010.
+    """AvgIDF: mean of ln(N / df) over the query's different terms. Source: Cronen-Townsend et al., 2002; Hauff, 2010.
     """
     terms = np.unique(terms)
     if not len(terms):
@@ -147,11 +140,8 @@ def max_scq(statistics: TermStatistics, terms: Columns) -> float:
 
 
 def max_var(statistics: TermStatistics, terms: Columns) -> float:
-    """MaxVAR: the largest standard deviation over postings of w = (1 + ln tf) · ln(1 + N / df).
-
-    The deviation is the population's (a division by df), 0 for a term of one document.
-
-    Source: Zhao, Scholer and Tsegay, 2008, section 3.2.
+    """MaxVAR: the largest standard deviation over postings of w = (1 + ln tf) · ln(1 + N / df); the population's (a
+    division by df), 0 for a term of one document. Source: Zhao, Scholer and Tsegay, 2008, section 3.2.
     """
     terms = np.unique(terms)
     if not len(terms):
@@ -161,9 +151,8 @@ def max_var(statistics: TermStatistics, terms: Columns) -> float:
 
 
 def scs(statistics: TermStatistics, terms: Columns) -> float:
-    """SCS, the simplified clarity score: Σ p_q log2(p_q / p_C), the query against the collection.
-
-    p_q is a term's share of the query's known terms, p_C = cf / Σ cf its share of the collection.
+    """SCS, the simplified clarity score: Σ p_q log2(p_q / p_C), the query against the collection; p_q is a term's share
+    of the query's known terms, p_C = cf / Σ cf its share of the collection.
 
     Source: He and Ounis, Inferring Query Performance Using Pre-retrieval Predictors, 2004, section 2.4.
     """
@@ -175,9 +164,8 @@ def scs(statistics: TermStatistics, terms: Columns) -> float:
 
 
 def max_pmi(statistics: TermStatistics, terms: Columns) -> float:
-    """MaxPMI: the largest log2(p(a, b) / (p(a) p(b))) over pairs of different terms, p over documents.
-
-    Not defined where no document holds two of the query's terms.
+    """MaxPMI: the largest log2(p(a, b) / (p(a) p(b))) over pairs of different terms, p over documents; not defined
+    where no document holds two of the query's terms.
 
     Source: Hauff, 2010; PMI of Church and Hanks, Word Association Norms, Mutual Information, and Lexicography, 1990.
     """

@@ -1,7 +1,4 @@
-"""Which predictors know, before anything is searched, how well a query will do.
-
-The correlations that are made here serve the other analyses too.
-"""
+"""Which predictors know beforehand how well a query will do; their correlations serve the other analyses too."""
 
 from __future__ import annotations
 
@@ -42,12 +39,8 @@ _DECIMALS = 12
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Pearson's r and Kendall's tau-b, signed, with two-sided p and the same after Holm's correction.
-
-    A coefficient is None where one side is constant or under three points are left.
-
-    Attributes:
-        left_out: points without a finite value.
+    """Pearson's r and Kendall's tau-b, signed, with two-sided p and the same after Holm's correction; None where one
+    side is constant or under three points are left. ``left_out``: points without a finite value.
     """
 
     pearson: float | None

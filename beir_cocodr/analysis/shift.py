@@ -36,11 +36,8 @@ def weighted_jaccard(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> floa
     passages and 5,183 abstracts would share hardly anything, and the paper's value for that pair is 0.23.
 
     Args:
-        source, target: (K,) counts or shares of the same K things, in any order, not negative. Exchanging the two
-            gives the same number to the last bit.
-
-    Raises:
-        ValueError: the shapes differ, a count is negative, or one side has no counts at all.
+        source, target: (K,) counts or shares of the same K things, in any order; a ValueError where shapes differ, a
+            count is negative or one side has none. Exchanging the two gives the same number to the last bit.
 
     Source: COCO-DR, appendix C.2; Ioffe, Improved Consistent Sampling, Weighted Minhash and L1 Sketching, 2010.
     """
@@ -116,12 +113,9 @@ class Unigrams:
 
     @classmethod
     def of(cls, documents: Documents, chunk_rows: int = 4096) -> Unigrams:
-        """Count the words of a corpus in one pass.
-
-        Args:
-            documents: the corpus; it is streamed. Memory grows with the number of different words, some 25 bytes each
-                in the result and 250 at the peak, not with the number of documents.
-            chunk_rows: documents read at a time; the result does not depend on it.
+        """Count the words of a corpus in one pass, ``chunk_rows`` documents at a time, which changes no result. Memory
+        grows with the number of different words, some 25 bytes each in the result and 250 at the peak, not with that of
+        documents.
         """
         merged = _merge([])
         waiting: list[Any] = []

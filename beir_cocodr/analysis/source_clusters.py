@@ -43,12 +43,7 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class SourceTriplets:
-    """Q queries, each with a positive and n negatives.
-
-    Attributes:
-        queries: query id -> text, in collection order.
-        rows: (Q, 1 + n) int64 corpus rows, the positive first.
-    """
+    """Q queries, id -> text in collection order, and (Q, 1 + n) int64 corpus rows, the positive first."""
 
     queries: dict[str, str]
     rows: npt.NDArray[np.int64]
@@ -57,16 +52,14 @@ class SourceTriplets:
 def sample_triplets(
     collection: Collection, text_format: TextFormat, size: int, negatives: int = 4, seed: int = 42
 ) -> SourceTriplets:
-    """Draw queries that have a relevant document, one of these, and negatives among BM25's best 30 others.
+    """Draw queries that have a relevant document (else an InputError), one of these, and negatives of BM25's best 30
+    others.
 
     Args:
         collection: with queries and qrels.
         text_format: of BM25.
         size: the most queries.
         negatives: n; of a query that has fewer, some are drawn repeatedly.
-
-    Raises:
-        InputError: no query has a relevant document in the corpus.
 
     Source: COCO-DR, sections 4.2 and 5.1 (the first negatives of fine-tuning are BM25's).
     """
@@ -101,14 +94,11 @@ class SourceLosses(NamedTuple):
 def source_losses(
     model: Any, documents: Documents, triplets: SourceTriplets, batch_size: int = 64, progress: bool = False
 ) -> SourceLosses:
-    """−log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time.
+    """−log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time; an InputError for NaN or infinity.
 
     Args:
         model: an encoder; cosines are scaled by 20 as in training, dot products by 1.
         documents: the corpus of the triplets. The documents of 256 queries are in memory at a time.
-
-    Raises:
-        InputError: a query's loss is NaN or infinite.
 
     Source: COCO-DR, Eq. 2 and 3.
     """
@@ -145,9 +135,8 @@ def cluster_similarities(
     """(k,) mean dot products of a cluster's queries with a target's, over all pairs; −inf for an empty cluster.
 
     Args:
-        source: (Q, d) query embeddings.
-        labels: (Q,) their clusters, in 0..k-1.
-        target: (T, d) query embeddings, T at least 1.
+        source, target: (Q, d) and (T, d) query embeddings, T at least 1.
+        labels: (Q,) clusters of the source's, in 0..k-1.
 
     Source: COCO-DR, section 5.5 ("based on average dot product").
     """
@@ -160,9 +149,8 @@ def cluster_similarities(
 
 
 def nearest_queries(target: Array, source: Array, count: int = 1) -> list[tuple[int, float]]:
-    """Row and dot product of the (Q, d) source queries nearest to a (d,) target query, ties to the earlier one.
-
-    Source: COCO-DR, Table 4.
+    """Row and dot product of the (Q, d) source queries nearest to a (d,) target query, ties to the earlier (COCO-DR,
+    Table 4).
     """
     scores = source @ target  # (Q,)
     return [(row, float(scores[row])) for row in np.argsort(-scores, kind="stable")[:count].tolist()]

@@ -28,11 +28,8 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class SpanPairs:
-    """Two different spans of each of n documents.
-
-    Attributes:
-        ids: (n,) of the documents, in the order in which they were drawn, with (n,) texts each.
-        too_short: documents that were drawn too, but have no two spans.
+    """Two different spans of each of n documents: (n,) ids, in the order in which they were drawn, and (n,) texts each.
+    ``too_short``: documents that were drawn too, but have no two spans.
     """
 
     ids: list[str]
@@ -50,7 +47,7 @@ def sample_span_pairs(
     span_tokens: int = 30,
     flush_probability: float = 0.1,
 ) -> SpanPairs:
-    """Draw documents at random, without replacement, until ``size`` of them have two spans.
+    """Draw documents at random, without replacement, until ``size`` of them have two spans; an InputError under two.
 
     Args:
         documents: the corpus; only what is drawn is read.
@@ -58,11 +55,7 @@ def sample_span_pairs(
         text_format: joins titles and texts.
         size: the most documents.
         seed: of the documents and of the spans. The spans of a document depend on nothing but the seed and its row.
-        span_tokens, flush_probability: see :func:`~beir_cocodr.data.spans.split_spans`; the defaults are those of
-            pre-training.
-
-    Raises:
-        InputError: fewer than two documents have two spans.
+        span_tokens, flush_probability: see :func:`~beir_cocodr.data.spans.split_spans`; the defaults of pre-training.
 
     Source: COCO-DR, section 4.1.
     """
@@ -117,12 +110,9 @@ def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) 
     paired with itself, as in the authors' code: the mean estimates that over independent draws.
 
     Args:
-        embeddings: (n, d) of any length, n at least 2.
+        embeddings: (n, d) of any length; a ValueError where n is below 2.
         temperature: t (paper: 2).
         block: rows whose scores with all others are held at a time, so (block, n) float64 in memory.
-
-    Raises:
-        ValueError: fewer than two rows.
 
     Source: COCO-DR, appendix H; Wang and Isola, 2020.
     """
@@ -212,15 +202,12 @@ def measure_spans(
     encode_batch_size: int = 64,
     progress: bool = False,
 ) -> SpanMeasures:
-    """Encode n pairs as documents, without masking or gradient, and measure.
+    """Encode n pairs as documents, without masking or gradient, and measure; an InputError names a NaN or infinite one.
 
     Args:
         model: an encoder; the contrastive loss has its similarity, with scale 20 for cosine and 1 for dot product.
         batch_size: documents contrasted with each other; all of them where there are fewer.
         temperature: of uniformity.
-
-    Raises:
-        InputError: an embedding is NaN or infinite; the message names its document.
 
     Source: COCO-DR, Eq. 1 and appendix H.
     """

@@ -63,11 +63,7 @@ class Language:
 
     @classmethod
     def parse(cls, name: str) -> Language:
-        """A language by its code or its English name; any code of two or three letters is taken.
-
-        Raises:
-            InputError: it is neither.
-        """
+        """A language by its code or English name; any code of two or three letters is taken, else an InputError."""
         known = STEMMED | UNSTEMMED
         given = name.strip().lower()
         code = next((code for code, full in known.items() if full == given), given)

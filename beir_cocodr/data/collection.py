@@ -282,11 +282,7 @@ def has_labels(dataset: str | Path, split: str = "test") -> bool:
 
 
 def check_labelled(dataset: str | Path, split: str) -> None:
-    """Check that a collection has labels at all; which splits are missing, loading says.
-
-    Raises:
-        InputError: it has none; names the command that does without.
-    """
+    """Check that a collection has any labels; else an InputError names the command that does without."""
     source = resolve_source(dataset, split)
     source.missing(StrictReport(source.name), "none")
     if not has_labels(dataset, split):

@@ -132,9 +132,7 @@ _BLOCKS = frozenset(
 
 
 def _read_html(data: bytes) -> Content:
-    """By Beautiful Soup, in the encoding that the page names: its ``<main>`` where there is one, else all of it,
-    without scripts, styles and navigation.
-    """
+    """By Beautiful Soup, in the page's encoding: ``<main>``, or else all, without scripts, styles and navigation."""
     from bs4 import BeautifulSoup
     from bs4.element import NavigableString
 
@@ -299,11 +297,7 @@ class Columns:
     id: str | None = None
 
     def of(self, names: Sequence[str], where: str) -> Columns:
-        """The columns of a table that has these.
-
-        Raises:
-            InputError: none of them is the text, or one that was named is not there.
-        """
+        """The columns of a table; an InputError where none is the text, or one that was named is not there."""
         shown = ", ".join(map(repr, names[:20])) or "none"
         for name in (*self.texts, self.title, self.id):
             if name and name not in names:

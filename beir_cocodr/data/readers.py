@@ -59,9 +59,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def json_records(path: Path, report: Report) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Stream (line number, object) of a JSON lines file, plain or ``.gz``; None in place of an object with the error
-    "broken JSON".
-    """
+    """Stream (line number, object) of JSON lines, plain or ``.gz``; where none, None, and "broken JSON" is counted."""
     for line, text in numbered_lines(path, report):
         record = None
         try:

@@ -124,11 +124,7 @@ def count_units(text: str) -> int:
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load a tokenizer by a hub name or folder, which reads texts as :func:`read_literally` makes it.
-
-    Raises:
-        InputError: there is none, or none with a vocabulary.
-    """
+    """A tokenizer by hub name or folder that reads as :func:`read_literally`; InputError: none, or no vocabulary."""
     from transformers import AutoTokenizer  # takes seconds, and counting words must not cost them
 
     try:

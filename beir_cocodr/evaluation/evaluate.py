@@ -223,11 +223,7 @@ def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarra
 
 
 def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]]:
-    """Query id to its scores in these measures, from a NAME.per_query.tsv.
-
-    Raises:
-        InputError: the file cannot be read, lacks a measure, or has a line that does not fit.
-    """
+    """Query id to its scores, of a NAME.per_query.tsv; an InputError where file, measures or a line do not fit."""
     try:
         header, *lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

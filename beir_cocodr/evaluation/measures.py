@@ -30,11 +30,7 @@ def check_cutoff(name: str, cutoff: object) -> None:
 
 
 def parse_measures(text: str) -> list[ir_measures.Measure]:
-    """Measures from their names, separated by white space or commas.
-
-    Raises:
-        InputError: a name that ir-measures does not know or cannot compute here, or a cutoff below 1.
-    """
+    """Measures by name, split at space or comma; InputError: unknown to ir-measures or not here, a cutoff below 1."""
     names = text.replace(",", " ").split()
     if not names:
         raise InputError(f"no measure named; the default is '{DEFAULT_MEASURES}'")

@@ -1,6 +1,4 @@
-"""One run under BEIR, ir-measures and pytrec_eval, with every difference accounted for: a tool's habits are applied to
-the reference one after the other, and the mean is computed again after each.
-"""
+"""One run under BEIR, ir-measures and pytrec_eval, every difference explained by a tool's habits, one after another."""
 
 from __future__ import annotations
 

@@ -69,11 +69,7 @@ class ParityMeasure:
 
 
 def parse_parity_measures(text: str) -> list[ParityMeasure]:
-    """Measures from their names in ir-measures, and BEIR's ``R_cap@k``, separated by white space or commas.
-
-    Raises:
-        InputError: no measure, an unknown one, or one that BEIR does not have.
-    """
+    """Measures of ir-measures, and BEIR's ``R_cap@k``, by name; InputError: none, unknown, or not in BEIR."""
     names = text.replace(",", " ").split()
     if not names:
         raise InputError(f"no measure named; the default is '{PARITY_MEASURES}'")

@@ -110,11 +110,7 @@ def _hits(path: Path, table: bool = False) -> Iterator[tuple[str, str, str, floa
 
 
 def ranked_run(path: Path) -> Results:
-    """Each query's documents by descending score, ties by descending document id as in trec_eval.
-
-    Raises:
-        InputError: see :func:`read_trec_run`.
-    """
+    """Documents by descending score, ties by descending id as in trec_eval; errors as in :func:`read_trec_run`."""
     return {
         query: sorted(found.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
         for query, found in read_trec_run(path).items()

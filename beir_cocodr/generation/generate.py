@@ -60,9 +60,7 @@ class UnfinishedGeneration:
 
 
 def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | None:
-    """Take ``output`` for a plan, together with other processes that follow the same one; the record of what is there
-    where nothing is left to do.
-    """
+    """Take ``output`` for a plan, with others that follow it; the record that is there where nothing is left to do."""
     output_folder(output, utf8=True)
     if (output / GENERATION_FILE).is_file():
         record = read_generation(output)

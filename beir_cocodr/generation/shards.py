@@ -253,9 +253,7 @@ class ConsistencyFilter:
             pass
 
     def keeps(self, queries: Iterable[tuple[int, str]], folder: Path) -> Iterator[np.ndarray]:
-        """For blocks of a stream of (row, query), bool (n,): which queries find their row. Embeddings are written below
-        ``folder`` meanwhile.
-        """
+        """For blocks of (row, query), bool (n,): which queries find their row; embeddings go below ``folder``."""
         stream = iter(queries)
         with self._open(folder) as retriever:
             while block := list(islice(stream, _BLOCK)):

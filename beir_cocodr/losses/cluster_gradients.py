@@ -172,9 +172,7 @@ class ClusterStep:
             self._compare(index)
 
     def _tokens(self, inputs: Tensor, gradient: Tensor) -> Tokens:
-        """Flat tokens, without those whose output gradient is zero, which add nothing: padding, and in the last layer
-        of a [CLS] encoder most others.
-        """
+        """Flat tokens without those of zero output gradient: padding, and most of a [CLS] encoder's last layer."""
         slots = self._slots.view(-1, *[1] * (gradient.ndim - 2)).expand(gradient.shape[:-1])
         used = (gradient != 0).any(dim=-1)
         return inputs[used], gradient[used], slots[used]

@@ -137,9 +137,7 @@ class COCODR(SentenceTransformer):
             raise InputError(f"model {name!r} gives {len(vector)} numbers, its settings promise {width}")
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> Any:
-        """The host's features of texts; special tokens that a text spells out are text, and far too long texts are cut
-        before they are tokenised.
-        """
+        """The host's features; special tokens in a text are text, and far too long texts are cut before tokenising."""
         texts = [self._literally(text) if isinstance(text, str) else text for text in self.readable(inputs)]
         return super().preprocess(texts, prompt=prompt, **kwargs)
 
@@ -170,16 +168,12 @@ class COCODR(SentenceTransformer):
         return max(form.query_length or 0, form.document_length or 0)
 
     def cut(self, texts: Sequence[Any]) -> list[tuple[Any, bool]]:
-        """Of each text what a tokenizer needs, and whether words are lost by that, see
-        :func:`~beir_cocodr.data.text.cut_text`.
-        """
+        """What a tokenizer needs of each text, and whether words are lost (:func:`~beir_cocodr.data.text.cut_text`)."""
         tokens = self._most_tokens if any(isinstance(text, str) and len(text) > _LONG for text in texts) else 0
         return [cut_text(text, tokens) if tokens and isinstance(text, str) else (text, False) for text in texts]
 
     def readable(self, texts: Sequence[Any]) -> list[Any]:
-        """What a tokenizer needs of texts, see :meth:`cut`; what is lost is counted in ``texts_cut``, and the first
-        such text is shown in a warning.
-        """
+        """:meth:`cut`; texts that lose words are counted in ``texts_cut``, and the first is shown in a warning."""
         found = self.cut(texts)
         lost = [text for text, cut in found if cut]
         if lost and not self.texts_cut:
@@ -257,9 +251,7 @@ class TwoSidedEncoder(COCODR):
         precision: str | None = "float32",
         **kwargs: Any,
     ) -> Any:
-        """What ``encode_query`` and ``encode_document`` call; an InputError without a task, or with what would change
-        the vectors.
-        """
+        """For ``encode_query`` and ``encode_document``; InputError: no task, or what would change the vectors."""
         if task not in ("query", "document"):
             raise InputError(
                 f"{self.kind} has different vectors for queries and documents: encode with encode_query or "
@@ -278,9 +270,7 @@ class TwoSidedEncoder(COCODR):
 
 
 def _reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Ask the hub once for a model, so that without a network its cache serves at once, or nothing does: the hosts
-    repeat every request for a minute before they give up.
-    """
+    """Ask the hub once, so that offline its cache serves or nothing does: hosts repeat requests for a minute."""
     try:
         HfApi(token=kwargs.get("token")).model_info(name, revision=kwargs.get("revision"), timeout=10)
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:

@@ -50,11 +50,7 @@ _LAYER_NAMES = {
 
 
 def mlm_layers(source: str) -> dict[str, Tensor] | None:
-    """dense, LayerNorm and bias of a masked language model, under our head's names; None without one.
-
-    Raises:
-        InputError: there is one, and a part of it is missing.
-    """
+    """dense, LayerNorm and bias of an MLM head, under our names; None without; InputError: a part is missing."""
     try:
         with loading(source, MAYBE_HEAD):
             language_model, info = AutoModelForMaskedLM.from_pretrained(source, output_loading_info=True)

@@ -157,9 +157,7 @@ class HybridHead(SavedModule):
     def forward(
         self, features: dict[str, Any], task: str | None = None, parts: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
-        """Set ``sentence_embedding``: (B, d + r + hashed) float32; with ``parts``, of queries [e_q, y_q, w] before they
-        are joined, see :meth:`join`.
-        """
+        """Set ``sentence_embedding``: (B, d + r + hashed) float32; ``parts``: [e_q, y_q, w], see :meth:`join`."""
         task = _checked_task(task or features.get("task"))
         dense = features["sentence_embedding"].float()
         with torch.autocast(dense.device.type, enabled=False):

@@ -371,11 +371,7 @@ def named(tensors: Sequence[str]) -> str:
 
 
 def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> None:
-    """Check a loaded model's numbers, and that its embeddings have a row for every token.
-
-    Raises:
-        InputError: weights that are NaN or infinite, no vocabulary, or token ids without an embedding.
-    """
+    """Check for NaN or infinite weights, no vocabulary, and token ids without an embedding: an InputError."""
     tensors = ((key, tensor) for key, tensor in model.state_dict().items() if tensor.is_floating_point())
     # The extremes are NaN or infinite where any number is, and are found in one pass.
     wrong = [key for key, tensor in tensors if tensor.numel() and not all(map(torch.isfinite, tensor.aminmax()))]

@@ -138,11 +138,7 @@ class VectorTransform(ABC):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            InputError: it is not there, or something else.
-        """
+        """Read what :meth:`save` wrote; an InputError where it is not there, or something else."""
         try:
             return cls(**load_file(path))
         except (OSError, TypeError, SafetensorError) as error:

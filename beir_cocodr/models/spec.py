@@ -69,11 +69,7 @@ def _types(kind: type) -> dict[str, tuple[object, ...]]:
 
 
 def check_options(options: DataclassInstance) -> None:
-    """Check the type and the limits of every field that :func:`option` made.
-
-    Raises:
-        InputError: names the first that is wrong, its value and what is allowed.
-    """
+    """Check type and limits of every field of :func:`option`; InputError: the first wrong one, and what is right."""
     for name, allowed in _types(type(options)).items():
         value, limits = getattr(options, name), described(type(options), name, "limits")
         flag = described(type(options), name, "flag")
@@ -106,11 +102,7 @@ def check_device_name(device: str | None) -> None:
 
 
 def check_device(device: str | None, models: Iterable[str] = ("",)) -> None:
-    """Check that a device is here, before work starts; costs nothing where none is named or no model needs one.
-
-    Raises:
-        InputError: torch does not see such a device.
-    """
+    """Check that torch sees a device, else an InputError; costs nothing where none is named or no model needs one."""
     kinds = {ModelSpec.parse(model).kind for model in models}
     if device is None or kinds <= {BM25, *RETRIEVERS}:
         return
@@ -251,9 +243,7 @@ class ModelSpec:
 
     @classmethod
     def parse(cls, name: str) -> ModelSpec:
-        """Every text is a model name, unless it is too long for a file; whether there is such an encoder shows when it
-        is loaded.
-        """
+        """Every text is a model name, unless too long for a file; whether there is such an encoder, loading shows."""
         check_name("model name", name)
         bare = name.removeprefix(_LUCENE)
         if bare == BM25:

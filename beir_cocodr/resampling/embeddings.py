@@ -1,6 +1,4 @@
-"""Embeddings of queries by any dense encoder, which compare by cosine: encoded once, and kept in a store below the
-cache root.
-"""
+"""Embeddings of queries by any dense encoder, compared by cosine: encoded once, kept in stores below the cache root."""
 
 from __future__ import annotations
 
@@ -38,15 +36,12 @@ _NAMED = 5
 class QueryEncoder:
     """Encodes queries as unit vectors: their dot product is the cosine of the encoder's embeddings.
 
-    An encoder that compares by dot product is taken at the direction of its vectors. Of an MRL the means are
-    taken: its flattened vectors hold variances and constants besides, whose directions mean nothing.
+    An encoder that compares by dot product is taken at the direction of its vectors, an MRL at its means: the
+    directions of its flattened vectors mean nothing.
 
     Args:
-        name: the encoder, as everywhere: an alias, a hub name or a folder.
+        name: the encoder: an alias, a hub name or a folder; an InputError where there is none.
         options: how it is loaded, texts encoded at a time, and whether bars are shown.
-
-    Raises:
-        InputError: there is no such encoder.
     """
 
     def __init__(self, name: str, options: SearchOptions = SearchOptions()) -> None:
@@ -107,12 +102,8 @@ class QueryEncoder:
 def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> EmbeddingStore:
     """The embeddings of queries, in their order: from the cache, or encoded shard by shard into it.
 
-    The key is a hash of the encoder (weights, modules, tokenizer, text format) and of the texts, so that a changed
-    model or collection never gets the vectors of another.
-
-    Raises:
-        InputError: the store in the cache has another number of queries or dimensions than it must, or lacks a shard;
-            NaN or infinite embeddings; a cache that cannot be written.
+    The key is a hash of the encoder (weights, modules, tokenizer, text format) and of the texts. An InputError where
+    what is cached does not fit or lacks a shard, an embedding is NaN or infinite, or the cache cannot be written.
     """
     digest = hashlib.sha256(f"{_FORMAT}\n{encoder.fingerprint}\n".encode())
     for text in map(str.encode, queries.values()):

@@ -1,8 +1,5 @@
-"""The manifest of resampled collections: from what, how and where on this machine they were made.
-
-Its records (:class:`Manifest` and its parts) are what is written as ``manifest.json`` and read back; where a collection
-comes from, as far as links and ids of ir_datasets need it; and which outputs of `resample` there are on this machine.
-Nothing here needs torch.
+"""The manifest of resampled collections, ``manifest.json``: from what and how they were made; where a collection comes
+from, for links and ids of ir_datasets; and which outputs of `resample` this machine has. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -214,11 +211,7 @@ class Manifest(Record):
 
 
 def read_manifest(output: Path) -> Manifest:
-    """The manifest of an output of `resample`.
-
-    Raises:
-        InputError: there is none that can be read.
-    """
+    """The manifest of an output of `resample`; an InputError where none can be read."""
     path = output / MANIFEST_FILE
     if not path.is_file():
         raise InputError(f"{path} cannot be read: no such file; give an output folder of resample")
@@ -226,11 +219,7 @@ def read_manifest(output: Path) -> Manifest:
 
 
 def check_sets(output: Path, manifest: Manifest) -> None:
-    """Check that queries, judgements and documents of all sets are those that were written.
-
-    Raises:
-        InputError: one cannot be read, or is not what the manifest has the hash of.
-    """
+    """Check that queries, judgements and documents of all sets are those that were written; else an InputError."""
     pairs = [pair for each in manifest.sets for pair in ((each.train, manifest.train), (each.test, manifest.test))]
     for record, source in {(record.folder, record.split): (record, source) for record, source in pairs}.values():
         folder = output / record.folder
@@ -287,11 +276,7 @@ def set_id(method: str, base: str, label: str, regime: str) -> str:
 
 
 def check_base(base: str | None) -> None:
-    """Check that a name, if there is one, can stand in an ir_datasets id.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Check that a name, if there is one, can stand in an ir_datasets id; else an InputError."""
     if base is not None and not _BASE.fullmatch(base):
         raise InputError(f"--base-id {base!r}: use letters, digits, . _ + - and, between parts, /")
 

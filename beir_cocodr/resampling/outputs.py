@@ -40,9 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Inputs:
-    """A training and a test set, where they come from, and the (N, d) and (T, d) embeddings of their queries, in their
-    order, by an encoder.
-    """
+    """Both sets, where they come from, and the (N, d) and (T, d) embeddings of their queries, in order."""
 
     pair: TrainTest
     train_origin: Origin
@@ -55,11 +53,7 @@ class Inputs:
 def embed_inputs(
     pair: TrainTest, splits: tuple[str, str], encoder: str, options: SearchOptions = SearchOptions()
 ) -> Inputs:
-    """Embed the queries of both sets, whose splits were asked for by ``splits``, by a :class:`QueryEncoder`.
-
-    Raises:
-        InputError: there is no such encoder, or its embeddings cannot be used.
-    """
+    """Embed both sets' queries; ``splits``: as asked for. An InputError where an encoder is not there or of no use."""
     model = QueryEncoder(encoder, options)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
     origins = origin(pair.train.name, splits[0]), origin(pair.test.name, splits[1])

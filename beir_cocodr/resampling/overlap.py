@@ -52,11 +52,7 @@ class TrainTest:
 
     @classmethod
     def load(cls, train: str, test: str, train_split: str = "train", test_split: str = "test") -> TrainTest:
-        """Load datasets as the command line names them; a warning is logged where their corpora differ.
-
-        Raises:
-            InputError: either cannot be loaded with its queries and judgements.
-        """
+        """Load datasets by name, judged, else an InputError; a warning is logged where their corpora differ."""
         pair = cls(load_collection(train, train_split), load_collection(test, test_split))
         if not pair.same_corpus:
             log.warning("%s and %s have different corpora; labels are compared by the ids of documents", train, test)
@@ -79,11 +75,7 @@ class TrainTest:
         return train, test
 
     def check_usable(self) -> None:
-        """Check that the sets can be resampled.
-
-        Raises:
-            InputError: more test than training queries; or, where both go into one folder, an id that has two texts.
-        """
+        """InputError: more test than training queries; or, where both go into one folder, an id with two texts."""
         queries, tests = self.train.queries, self.test.queries
         if len(tests) > len(queries):
             raise InputError(
@@ -153,13 +145,10 @@ def _words(matrix: WordSets, row: int) -> bytes:
 
 
 def word_sets(*groups: Iterable[str]) -> list[WordSets]:
-    """Texts to sets of stems without English stop words.
+    """Texts to sets of stems without English stop words, as in our BM25, but with single characters: numbers may
+    differ.
 
-    As in our BM25, but that single characters stay: queries that differ in a number are not the same.
-
-    Returns:
-        One (n, V) int32 sparse matrix of ones for each group of texts, rows in order, columns of a row ascending, the
-        same in all.
+    Each group of texts gives one (n, V) int32 sparse matrix of ones, rows in order, a row's columns ascending.
     """
     tokenizer: Any = Tokenizer(splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english"))
     # Without allow_empty the host gives a text without words a word of its own, "".
@@ -205,19 +194,13 @@ def nearest_by_words(train: WordSets, test: WordSets) -> tuple[npt.NDArray[np.fl
 def label_overlap(train_qrels: Qrels, test_qrels: Qrels, minimum: int = 1) -> list[LabelOverlap]:
     """Test queries of which enough relevant passages are relevant to training queries, at every grade.
 
-    A passage is relevant to a training query from grade 1 on.
-
     Args:
-        train_qrels, test_qrels: query id to {document id: grade}; all test queries are counted, also those without a
-            passage of the grade.
-        minimum: 1, "any of its passages", is the rule that the paper states; 2, "more than one", the one that its
-            published script applies.
+        train_qrels, test_qrels: query id to {document id: grade}, relevant to a training query from grade 1 on; all
+            test queries are counted, also those without a passage of the grade.
+        minimum: 1 or more; 1, "any of its passages", is the paper's rule; 2, "more than one", its published script's.
 
     Returns:
         One row for every positive grade of the test judgements, the highest first.
-
-    Raises:
-        InputError: ``minimum`` below 1.
 
     Source: Zhan et al., 2022, section 3.2 and Table 3.
     """
@@ -366,8 +349,7 @@ def overlap(
     """Compare the labels and the queries of a training set with those of a test set.
 
     Args:
-        train, test: datasets as the command line names them.
-        train_split, test_split: splits of their judgements.
+        train, test: datasets as the command line names them, with the splits of their judgements.
         encoder: its query embeddings decide by cosine which training query is nearest; without one it is the Jaccard
             similarity of stemmed words, stop words taken out.
         search: how queries are encoded.

@@ -111,11 +111,7 @@ def restrain(
 
 
 def check_targets(sizes: Sequence[int], ks: Sequence[int], exclude_top: int | None, queries: int) -> None:
-    """Check early for what no neighbour list can satisfy.
-
-    Raises:
-        InputError: as for `restrain`.
-    """
+    """Check early for what no neighbour list can satisfy; errors as for `restrain`."""
     if bool(sizes) == bool(ks):
         raise InputError("give the training sets a --size or a --k (each may be repeated), and not both")
     for name, values in (("--size", sizes), ("--k", ks)):
@@ -159,8 +155,7 @@ def ranks_for_targets(
 ) -> tuple[npt.NDArray[np.int64], int]:
     """Best ranks from lists that are long enough for `restrain` with the same targets.
 
-    How much lists share, and so how long they must be, is only known when they are there: those that turn out too short
-    are made anew, twice as long.
+    How long they must be is only known when they are there: those that are too short are made anew, twice as long.
 
     Args:
         train, test: (N, d) and (T, d) embeddings of queries.
@@ -203,14 +198,11 @@ def resample_restrain(
     sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
 
     Args:
-        train, test: datasets as the command line names them.
-        encoder: whose query embeddings are compared by cosine.
+        train, test: datasets as the command line names them, with the splits of their judgements.
+        encoder: whose query embeddings are compared by cosine; ``search``: how queries are encoded.
         output: the folder; must not be there, or be empty.
-        sizes, ks, exclude_top, seed: as for `restrain`.
-        train_split, test_split: splits of their judgements.
-        method: of the search, see `nearest`.
+        sizes, ks, exclude_top, seed: as for `restrain`; ``method``: of the search, see `nearest`.
         base: name in ids of ir_datasets; default: that of the training set.
-        search: how queries are encoded.
 
     Raises:
         InputError: what has to be corrected; nothing is written then.

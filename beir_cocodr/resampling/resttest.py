@@ -21,9 +21,7 @@ from beir_cocodr.retrieval.store.store import Rows
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One bucket held out, by its number from 1, and ascending rows: of the training queries in the other buckets, and
-    of the test queries in the others (interpolation) and in this one (extrapolation).
-    """
+    """A bucket held out, from 1; ascending rows: training queries outside, test queries outside, and inside it."""
 
     bucket: int
     train: Rows
@@ -42,15 +40,12 @@ def query_buckets(
 
     Args:
         train, test: (N, d) and (T, d) embeddings.
-        buckets: how many clusters; the paper has 5.
+        buckets: at least 2 (the paper's 5), at most as many as there are distinct queries, else an InputError.
         seed: of k-means.
         ids: (N + T,) query ids, to name queries in messages.
 
     Returns:
         The bucket of every training query, (N,), and of every test query, (T,), from 0.
-
-    Raises:
-        InputError: fewer than two buckets, or more than there are distinct queries.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
@@ -67,16 +62,13 @@ def query_buckets(
 
 
 def resttest(train_buckets: Rows, test_buckets: Rows, buckets: int) -> list[HeldOut]:
-    """Hold out every bucket once.
-
-    Every test query is extrapolation in exactly one of the results, and interpolation in all others.
+    """Hold out every bucket once: a test query is extrapolation in exactly one of the results, interpolation in the
+    others.
 
     Args:
         train_buckets, test_buckets: (N,) and (T,), the bucket of every query, from 0.
-        buckets: how many there are.
-
-    Raises:
-        InputError: a bucket that leaves nothing to train on, or nothing to test in one of the regimes.
+        buckets: how many there are; an InputError names one that leaves nothing to train on, or nothing to test in one
+            of the regimes.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
@@ -112,8 +104,7 @@ def resample_resttest(
     """Resample training and test queries by buckets, each held out once; write the collections and their manifest.
 
     ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same training
-    queries, those outside bucket B; the first has the test queries outside it, the second those inside. Over all
-    buckets a test query is extrapolation once, and interpolation in all the others.
+    queries, those outside bucket B; the first has the test queries outside it, the second those inside.
 
     Args:
         train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`.

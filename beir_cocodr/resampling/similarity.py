@@ -63,11 +63,7 @@ def nearest(train: Embeddings | npt.NDArray[Any], test: npt.NDArray[Any], k: int
 
 
 def check_method(method: str) -> None:
-    """Check that there is such a search.
-
-    Raises:
-        InputError: its name is unknown, or it needs what is not installed.
-    """
+    """Check that there is such a search and what it needs is installed; else an InputError."""
     if method not in METHODS:
         raise InputError(f"unknown search {method!r}; there are {' and '.join(METHODS)}")
     if method == "faiss" and importlib.util.find_spec("faiss") is None:
@@ -77,8 +73,7 @@ def check_method(method: str) -> None:
 def nearest_ranks(
     train: Embeddings | npt.NDArray[Any], test: npt.NDArray[Any], depth: int, method: str = "exact"
 ) -> npt.NDArray[np.int64]:
-    """The best rank that each training query has for any test query, (N,) int64 from 0; ``depth`` stands for all ranks
-    from there on.
+    """(N,) int64: each training query's best rank for any test query, from 0; ``depth`` for all ranks from there on.
 
     Lists of neighbours are made for as many test queries at a time as fit in 64 MiB, so ``depth`` may be large.
     Arguments and errors are those of `nearest`.

@@ -1,6 +1,4 @@
-"""Documents to vectors: batches of texts of like length, as many as a budget of tokens holds, halved where memory runs
-out; vectors are checked for NaN.
-"""
+"""Documents to vectors: batches of like length and at most so many tokens, halved where memory runs out; no NaN."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A corpus encoded once, in memory or to a store on disk, and searched exactly; or searched in a store that ``encode``
-wrote before.
-"""
+"""A corpus encoded once, in memory or a store, and searched exactly; or searched in a store that ``encode`` wrote."""
 
 from __future__ import annotations
 
@@ -85,9 +83,7 @@ _SHARED: ContextVar[SharedEmbeddings | None] = ContextVar("shared embeddings", d
 
 @contextmanager
 def sharing_embeddings(folder: Path) -> Iterator[None]:
-    """Have all that searches meanwhile encode a corpus once for each encoder; large ones to stores below ``folder``,
-    which are removed at the end.
-    """
+    """Meanwhile a corpus is encoded once for each encoder; large ones to stores in ``folder``, removed at the end."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
         token = _SHARED.set(SharedEmbeddings(Path(place)))
         try:
@@ -278,11 +274,7 @@ class StoreChoice:
                 )
 
     def of(self, model: COCODR) -> EmbeddingStore | None:
-        """The store that an encoder wrote; None where none is its own.
-
-        Raises:
-            InputError: its store holds another corpus, or was encoded with other lengths or prompts.
-        """
+        """The store that an encoder wrote, or None; InputError: of another corpus, or other lengths or prompts."""
         encoder = fingerprint(model)
         for store in self.stores:
             record = store.record

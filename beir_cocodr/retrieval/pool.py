@@ -1,6 +1,4 @@
-"""Work shared out to processes that may die: how tasks reach them, on which devices they compute, and how many CPU
-threads they want.
-"""
+"""Work for processes that may die: how tasks reach them, on which devices, and with how many CPU threads."""
 
 from __future__ import annotations
 

@@ -44,11 +44,7 @@ class Retrievers:
         self._made: dict[str, Any] = {}
 
     def get(self, name: str) -> Retriever:
-        """The retriever of a model name, see :class:`~beir_cocodr.models.spec.ModelSpec`.
-
-        Raises:
-            InputError: the model cannot be found.
-        """
+        """The retriever of a name, see :class:`~beir_cocodr.models.spec.ModelSpec`; an InputError if it has none."""
         spec = ModelSpec.parse(name)
         spec.check()
         if spec.kind == "dense":
@@ -87,11 +83,7 @@ class Retrievers:
         return HybridFeedback(dense, self._lucene if spec.lucene else None)
 
     def check_stores_used(self) -> None:
-        """To be called when all models are made.
-
-        Raises:
-            InputError: a store is of none of them.
-        """
+        """Check, once all models are made, that each store is of one of them; else an InputError."""
         if self.options.stores:
             self._stores.check_used()
 

@@ -354,11 +354,7 @@ def _inverse(ranks: Tensor) -> Tensor:
 
 
 def as_matrix(array: Array, what: str) -> Tensor:
-    """A tensor over the memory of an (n, d) array.
-
-    Raises:
-        InputError: it is not two-dimensional.
-    """
+    """A tensor over the memory of an (n, d) array; an InputError where it has other dimensions."""
     matrix = _tensor(array)
     if matrix.ndim != 2:
         raise InputError(f"{what} must be two-dimensional, not of shape {tuple(matrix.shape)}")

@@ -199,9 +199,7 @@ def _complete_models(output: Path) -> str:
 
 @dataclass(frozen=True)
 class AdaptationSettings(Record):
-    """plan.json: what an adaptation was asked for, collections and teacher by their content. The base's content stands
-    in the plan of every stage.
-    """
+    """plan.json: what was asked for, collections and teacher by content; every stage's plan has the base's."""
 
     settings: Json
 
@@ -250,11 +248,7 @@ def _stated(before: Any, now: Any) -> Json:
 
 @contextmanager
 def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[None]:
-    """Hold an output for an adaptation, and remove what one that was killed left unfinished.
-
-    Raises:
-        InputError: it holds files and ``resume`` is off, was begun with other settings, or another process holds it.
-    """
+    """Hold an output, tidied after a kill; InputError: held, begun with other settings, or files and no ``resume``."""
     with sole_writer(output_folder(output, utf8=True)):
         file = output / _PLAN_FILE
         held = files_below(output)

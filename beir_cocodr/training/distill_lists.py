@@ -53,9 +53,7 @@ log = logging.getLogger(__name__)
 
 
 def round_queries(seed: int, number: int, size: int, queries: int) -> npt.NDArray[np.int64]:
-    """(size,) numbers below ``queries``, which a round trains on: in random order by (seed, round), each once before
-    any comes again.
-    """
+    """(size,) numbers below ``queries`` for a round: in random order by (seed, round), each once before any again."""
     turns = range(-(-size // queries))
     drawn = [np.random.default_rng((seed, number, turn)).permutation(queries) for turn in turns]
     return np.concatenate(drawn)[:size].astype(np.int64)
@@ -389,11 +387,7 @@ class TeacherScores:
         return np.empty(0, _PAIR)
 
     def score(self, queries: npt.NDArray[np.int64], lists: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """(S,) numbers of queries and (S, n) corpus rows to (S, n) scores, −inf in empty places.
-
-        Raises:
-            InputError: the teacher gives a score that is NaN or infinite.
-        """
+        """(S,) query numbers, (S, n) corpus rows to (S, n) scores, −inf if empty; InputError: NaN or infinite."""
         keys = queries[:, None] * self.size + lists  # (S, n)
         there = lists != EMPTY
         wanted = np.unique(keys[there])

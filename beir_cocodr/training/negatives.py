@@ -1,6 +1,4 @@
-"""Hard negatives for labelled queries: the best documents of the current model or of BM25, without the known positives,
-and filters that take likely false negatives out.
-"""
+"""Hard negatives: a model's or BM25's best documents, no known positives; filters take likely false negatives out."""
 
 from __future__ import annotations
 
@@ -101,9 +99,7 @@ _RECORD, _ROWS, _EMBEDDINGS = "mined.json", "rows.npy", "query_embeddings.npy"
 
 
 class MiningCounts(TypedDict):
-    """What mining made of queries and candidates: counts, and by filter the share of the candidates that are not
-    relevant which it removed.
-    """
+    """Counts of queries and candidates in mining; by filter, which share of those not relevant it removed."""
 
     queries: int
     queries_without_positive: int  # not mined
@@ -291,11 +287,7 @@ class _Mining:
 
 
 def relevant_rows(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
-    """Query id to the corpus rows that are relevant to it (grade above 0), for queries that have some.
-
-    Raises:
-        InputError: no query has any.
-    """
+    """Query id to its corpus rows of grade above 0, where there are some; an InputError where no query has any."""
     found = {}
     for query in collection.queries:
         relevant = [document for document, grade in collection.qrels.get(query, {}).items() if grade > 0]
@@ -344,9 +336,7 @@ def _read(folder: Path) -> tuple[Json, MinedNegatives]:
 
 
 def check_negatives(name: str, count: int, collection: Collection) -> None:
-    """Check that a corpus has as many documents as an option asks for of each query: they would only stand there
-    again and again, for hours.
-    """
+    """Check that a corpus has as many documents as an option asks for of a query: else they repeat, for hours."""
     if count > len(collection.documents):
         raise InputError(f"{name} {count} is more than the {len(collection.documents)} documents of {collection.name}")
 

@@ -236,11 +236,7 @@ GPL_TEACHER = "cross-encoder/ms-marco-MiniLM-L-6-v2"
 
 
 def chosen_stages(stages: Sequence[str]) -> list[str]:
-    """The stages in the order that is right.
-
-    Raises:
-        InputError: there is none, or one is unknown.
-    """
+    """The stages in the order that is right; an InputError where there is none, or one is unknown."""
     unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
     if unknown or not stages:
         found = f"unknown stages: {', '.join(unknown)}" if unknown else "no stages are named"

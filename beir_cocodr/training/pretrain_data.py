@@ -105,11 +105,7 @@ class Views:
 
 
 def content_tokens(model: Any, max_length: int) -> int:
-    """Tokens of a document that fit into ``max_length`` beside special tokens and prompt, at least 1.
-
-    Raises:
-        InputError: the encoder cannot read sequences of that length.
-    """
+    """Tokens, at least 1, of a document beside special ones and prompt; InputError: an unreadable length."""
     tokenizer = model.tokenizer
     positions = getattr(model.transformers_model.config, "max_position_embeddings", None)
     limit = min(positions or max_length, tokenizer.model_max_length)

@@ -74,9 +74,7 @@ class EpochClock(TrainerCallback):
 
 
 class _Draw:
-    """A row transform that is pickled without what it holds: to name a data set by its content, the host would pickle
-    the model and the corpus.
-    """
+    """A row transform pickled without what it holds: to name a data set, the host would pickle model and corpus."""
 
     def __init__(self, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]) -> None:
         self.draw = draw

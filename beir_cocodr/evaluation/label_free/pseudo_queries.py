@@ -1,6 +1,4 @@
-"""Queries whose answer is known because they were made from it: spans cut out of documents, as queries for what is left
-of them, and queries generated without a model, for the documents that they were made from.
-"""
+"""Queries with known answers: spans, for what is left of their documents, and queries made of documents by no model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The rule that turns label-free estimates into a verdict, calibrated on labelled collections, and what follows from
-it: a comparison of models without labels, and which model of an adaptation to use.
-"""
+"""From label-free estimates to a verdict, by a rule calibrated on labelled collections; models compared and chosen."""
 
 from __future__ import annotations
 

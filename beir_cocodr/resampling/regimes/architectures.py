@@ -1,9 +1,4 @@
-"""The retrieval architectures that are evaluated in both regimes, by name.
-
-BM25 tuned on training queries; dense retrieval with in-batch negatives, hard negatives or a teacher's lists; and by
-sentence-transformers a cross-encoder for reranking, late interaction and SPLADE. A row of the results is one of them,
-trained on every set, or models that are given.
-"""
+"""The retrieval architectures that are evaluated in both regimes, by name; a row of results is one, or given models."""
 
 from __future__ import annotations
 
@@ -64,24 +59,19 @@ _DIMENSIONS = 128
 
 
 class Architecture(Protocol):
-    """Trains models of one kind; what it saves, `load_retriever` ranks with. ``name`` is that on the command line,
-    ``seeded`` whether two seeds give two models.
-    """
+    """Trains models for `load_retriever`; ``name``: on the command line; ``seeded``: whether seeds matter."""
 
     name: str
     seeded: bool
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        """Train on the split "train" of a collection and save the model.
+        """Train on the split "train" of a collection and save the model; gives what `load_retriever` takes.
 
         Args:
             dataset: a BEIR folder.
             output: folder for the model; an interrupted one is resumed or begun anew.
             recipe, seed: of everything that is drawn.
             shared: folder for what does not depend on training queries and serves other sets as well.
-
-        Returns:
-            What `load_retriever` takes.
         """
         ...
 
@@ -329,11 +319,7 @@ ARCHITECTURES = {found.name: found for found in _ALL}
 
 
 def find_architectures(names: Sequence[str]) -> list[Architecture]:
-    """The architectures of these names; "all" stands for every one.
-
-    Raises:
-        InputError: a name that is unknown or given twice.
-    """
+    """The architectures of these names, "all" for every one; an InputError for one unknown or given twice."""
     names = [*ARCHITECTURES] if list(names) == ["all"] else list(names)
     for name in names:
         if name not in ARCHITECTURES:
@@ -366,9 +352,8 @@ class Candidate:
 
 
 def trained(architecture: Architecture, recipe: Recipe, seeds: Sequence[int], output: Path) -> Candidate:
-    """An architecture; its models go to ``output/models/SET/NAME-SEED``.
-
-    An architecture without anything random has one model, of the first seed.
+    """An architecture; its models go to ``output/models/SET/NAME-SEED``. One without anything random has just the
+    first.
     """
 
     def model(unit: TrainingUnit, seed: int) -> str:
@@ -385,13 +370,10 @@ def given(option: str, seeds: Sequence[int]) -> Candidate:
     """Models that are there already.
 
     Args:
-        option: NAME=PATH. The path is what `load_retriever` takes, in which ``{set}`` stands for the name of a training
-            set (``interpolation``, ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for a seed. Without
-            ``{set}`` one model is evaluated in both regimes.
+        option: NAME=PATH, else an InputError. The path is what `load_retriever` takes, in which ``{set}`` stands for
+            the name of a training set (``interpolation``, ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for
+            a seed. Without ``{set}`` one model is evaluated in both regimes.
         seeds: used where the path has ``{seed}``.
-
-    Raises:
-        InputError: an option that is not of this form.
     """
     name, equals, path = option.partition("=")
     if not (name and equals and path) or "/" in name:

@@ -1,6 +1,4 @@
-"""What models of all architectures are trained on and start from: the training sets with the test queries that evaluate
-them, the start's bare transformer, and a masked-language-model head for a start that has none.
-"""
+"""What all architectures train on and start from: sets, the bare start, and an MLM head for a start without one."""
 
 from __future__ import annotations
 
@@ -57,12 +55,8 @@ class TrainingUnit:
 
 
 def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
-    """The units of an output of `resample`, from its manifest: every set of ReSTrain, every bucket of ReSTTest.
-
-    Both regimes of a bucket have the same training queries and are one unit.
-
-    Raises:
-        InputError: a set is not what the manifest says.
+    """The units of an output of `resample`: every set of ReSTrain, every bucket of ReSTTest, whose regimes have the
+    same training queries. An InputError where a set is not what the manifest says.
     """
     check_sets(folder, manifest)
     found: dict[str, TrainingUnit] = {}
@@ -76,16 +70,10 @@ def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
 
 
 def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
-    """Save transformer and tokenizer of the recipe's start as a bare folder.
+    """Save transformer and tokenizer of the recipe's start as a bare folder; gives separator and lengths in force.
 
     Pooling, similarity and prompts of the start are the dense encoder's and stay behind. The seed is that of layers
-    that the start lacks.
-
-    Returns:
-        Separator and lengths in force.
-
-    Raises:
-        InputError: there is no such start.
+    that the start lacks. An InputError where there is no such start.
     """
     set_seed(seed)
     model = load_encoder(recipe.start, recipe.encoder)
@@ -96,14 +84,11 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
 
 
 def masked_language_model(collection: Collection, recipe: Recipe, seed: int, shared: Path) -> tuple[str, TextFormat]:
-    """A masked language model around the recipe's start.
+    """A masked language model around the recipe's start: its folder or name, and separator and lengths of the start.
 
     A start that is saved with its head stays as it is. Any other gets the host's head for its kind of transformer, tied
     to the input embeddings, and some steps of masked language modelling on the documents. Neither depends on training
     queries, so it is made once for a corpus and a seed.
-
-    Returns:
-        Its folder or name, and separator and lengths of the start.
 
     Source: BERT (Devlin et al., 2019); SPLADE (Formal et al., 2021) needs such a head.
     """

@@ -1,8 +1,7 @@
 """Interpolation, extrapolation and gap of a family of models, over an output of `resample`.
 
-One model of one training set is a cell, which is evaluated once and kept. From cells come the score of a regime, over
-all models that are evaluated in it; what is lost from interpolation to extrapolation; and whether a regime orders
-models as collections outside the distribution do.
+One model of one training set is a cell, evaluated once and kept. From cells come the score of a regime, what is lost
+from interpolation to extrapolation, and whether a regime orders models as collections outside the distribution do.
 """
 
 from __future__ import annotations
@@ -208,11 +207,7 @@ class Cells:
     progress: bool
 
     def evaluate(self, candidate: Candidate, unit: TrainingUnit, seed: int) -> Cell:
-        """The cell, made or completed where it is not there.
-
-        Raises:
-            InputError: the model cannot be trained or found, or the cell was made with another one.
-        """
+        """The cell, made or completed; InputError: no model can be had, or the cell was made with another one."""
         file = self.output / "cells" / unit.name / f"{candidate.name}-{seed}.json"
         cell = Cell.read(file) if file.is_file() else None
         content = None if candidate.where is None else content_sha256(candidate.model(unit, seed))
@@ -298,13 +293,8 @@ def ood_alignment(regime: Sequence[float], outside: Sequence[float]) -> RankCorr
 
 
 def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
-    """The mean over queries, and their number; a query that several models answered counts once, with its mean.
-
-    In ReSTTest's extrapolation every query counts once, in its interpolation by the models of all other buckets. In
-    ReSTrain there is one model a regime.
-
-    Args:
-        models: for each, query id to score.
+    """The mean over queries, and their number; a query that several models answered counts once, with its mean: in
+    ReSTTest's interpolation by the models of all other buckets. ``models``: for each, query id to score.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
@@ -317,10 +307,8 @@ def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
 
 
 def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePoint]:
-    """One point for a group, model and seed: both regimes' scores, and those outside the distribution.
-
-    A regime's scores outside are those of the models that are evaluated in it. ReSTrain has another model for each
-    regime; over ReSTTest's models, which are evaluated in both, it is the mean.
+    """One point for a group, model and seed: both regimes' scores, and those outside the distribution, of the models
+    that are evaluated in the regime: one in ReSTrain, their mean over ReSTTest's buckets.
     """
     points = []
     for (group, model, seed), found in cells.items():

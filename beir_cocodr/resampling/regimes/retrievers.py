@@ -1,7 +1,5 @@
-"""From a trained or given model to something that ranks a corpus.
-
-Exact search by late interaction and by a learned sparse encoder, a first stage reranked by a cross-encoder, and
-everything that `evaluate` takes.
+"""From a trained or given model to something that ranks a corpus: late interaction, a learned sparse encoder, a first
+stage reranked by a cross-encoder, and everything that `evaluate` takes.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _TEXT_FORMAT = TextFormat()
 
 
 def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False) -> Retriever:
-    """A retriever over one corpus, of the kind that its folder has.
+    """A retriever over one corpus, of the kind that its folder has; an InputError where it cannot be loaded.
 
     Args:
         model: a folder that an architecture saved; any folder of sentence-transformers; ``splade:``,
@@ -51,9 +49,6 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
         work: folder for embeddings; the caller removes it.
         recipe: lengths of dense encoders, first stage and depth of reranking, batch size and device.
         progress: show bars on stderr.
-
-    Raises:
-        InputError: the model cannot be loaded.
     """
     options = SearchOptions(recipe.encoder, batch_size=recipe.encode_batch_size, progress=progress)
     retrievers = Retrievers(documents, work, options)
@@ -108,11 +103,7 @@ class TopDocuments:
         self._scores = [np.zeros(0, np.float32) for _ in self.queries]
 
     def add(self, query: int, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> None:
-        """Show (n,) further corpus rows with their scores for the query of that number.
-
-        Raises:
-            InputError: a score is NaN or infinite.
-        """
+        """Show (n,) further corpus rows with scores for the query of that number; InputError: NaN or infinite."""
         if not np.isfinite(scores).all():
             raise InputError(
                 f"query {self.queries[query]!r} has a score that is NaN or infinite; the model is broken, "
@@ -133,9 +124,7 @@ class TopDocuments:
 
 
 class _HostRetriever:
-    """A model of sentence-transformers over a corpus; ``batch_size`` texts, or pairs of a query and a document, are
-    encoded at a time, and ``progress`` shows a bar on stderr.
-    """
+    """A model of the host over a corpus; ``batch_size``: texts or pairs at a time, ``progress``: bars on stderr."""
 
     def __init__(self, model: Any, documents: Documents, batch_size: int, progress: bool) -> None:
         self.model, self.documents = model, documents
@@ -158,10 +147,8 @@ _LATE_CHUNK = 256
 
 
 class LateInteractionRetriever(_HostRetriever):
-    """The host's MaxSim of every query with every document.
-
-    The vectors of all tokens would not fit into memory for long, so documents are encoded as they are scored and
-    nothing is kept: every search encodes the corpus.
+    """The host's MaxSim of every query with every document. The vectors of all tokens would not fit into memory for
+    long: documents are encoded as they are scored, in every search anew.
     """
 
     model: MultiVectorEncoder
@@ -232,12 +219,8 @@ _SPARSE_CHUNK = 1_024
 
 
 class SparseRetriever(_HostRetriever):
-    """Dot products of sparse vectors; what shares no dimension with the query is not retrieved.
-
-    The corpus is encoded once and held in memory as a sparse matrix.
-
-    Raises:
-        InputError: the encoder compares by something else.
+    """Dot products of sparse vectors, else an InputError; what shares no dimension with the query is not retrieved. The
+    corpus is encoded once and held in memory as a sparse matrix.
     """
 
     model: SparseEncoder

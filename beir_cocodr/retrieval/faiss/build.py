@@ -70,11 +70,7 @@ class IndexParts:
 
 
 def import_faiss() -> Any:
-    """FAISS itself.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """FAISS itself; an InputError where it is not installed."""
     try:
         import faiss
     except ImportError as error:
@@ -184,12 +180,7 @@ def _mean(vectors: Embeddings) -> npt.NDArray[np.float64]:
 
 
 def check_queries(queries: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """(Q, w) as an array, Q > 0, finite.
-
-    Raises:
-        InputError: another shape, or none.
-        NonFiniteScores: NaN or infinite values; names rows.
-    """
+    """(Q, w) as an array, Q > 0, else an InputError; NonFiniteScores names rows with NaN or infinite values."""
     array = np.asarray(queries)
     if array.ndim != 2 or array.shape[1] != width:
         raise InputError(f"queries are of shape {array.shape}, this index needs (Q, {width})")

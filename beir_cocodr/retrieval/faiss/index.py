@@ -1,6 +1,4 @@
-"""Approximate search by FAISS over the vectors of a corpus, those of MRL included, and how much of exact search it
-finds.
-"""
+"""Approximate search by FAISS over the vectors of a corpus, MRL's too, and how much of exact search it finds."""
 
 from __future__ import annotations
 

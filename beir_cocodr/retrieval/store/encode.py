@@ -1,6 +1,4 @@
-"""Encoding a corpus to a store: the store that is wanted is opened or begun, and its missing shards are encoded, each
-from texts to a file, in this process or in several.
-"""
+"""Encoding a corpus to a store, opened or begun: its missing shards, from texts to files, in one process or several."""
 
 from __future__ import annotations
 
@@ -396,9 +394,7 @@ def _bar(expected: Estimate | None, progress: bool) -> Any:
 
 
 def collection_queries(dataset: str) -> list[str]:
-    """The first queries of a collection, whatever their split; none where it has none; ``InputError`` where they cannot
-    be read.
-    """
+    """The first queries of a collection, of any split, or none; an InputError where they cannot be read."""
     source = resolve_source(dataset, "test")
     report = StrictReport(source.name)
     source.missing(report, "optional")

@@ -65,10 +65,7 @@ class Estimate:
         )
 
     def check_disk_space(self, folder: Path) -> None:
-        """
-        Raises:
-            InputError: the disk has less room.
-        """
+        """InputError: the disk has less room."""
         free = shutil.disk_usage(folder).free
         if free < self.disk_bytes:
             raise InputError(

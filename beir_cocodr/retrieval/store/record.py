@@ -1,6 +1,4 @@
-"""What a store says of itself: what its vectors depend on, who made them, and how they are laid out; and the settings
-that a store is made with.
-"""
+"""What a store's vectors depend on, who made them, how they are laid out; and the settings a store is made with."""
 
 from __future__ import annotations
 
@@ -108,11 +106,7 @@ class StoreRecord(Record):
         return record
 
     def check_identity(self, identity: Mapping[str, object], folder: Path) -> None:
-        """Raise where what is wanted now is not what the store holds.
-
-        Raises:
-            InputError: names both keys and all that differs.
-        """
+        """Raise an InputError with both keys and all that differs, if a store is not what is wanted."""
         if self.identity == identity:
             return
         wanted = json_sha256(identity, ensure_ascii=False)
@@ -124,11 +118,7 @@ class StoreRecord(Record):
         )
 
     def check_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:
-        """Raise where queries would be encoded by another model than the documents were.
-
-        Raises:
-            InputError: names both models and what differs.
-        """
+        """Raise an InputError with both models and what differs, if queries' model is not the documents'."""
         stored = {part: str(self.identity[part]) for part in _ENCODER}
         if stored == dict(encoder):
             return

@@ -1,6 +1,4 @@
-"""Search over a store: exact, shard by shard, in one process or in several; or by a FAISS index that is kept in the
-store's folder.
-"""
+"""Search over a store: exact, shard by shard, in one process or several; or by a FAISS index in the store's folder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""One shard of a store: a safetensors file with the vectors of consecutive documents, as float32, float16 or bfloat16
-values, or as int8 with a scale for each vector.
-"""
+"""One shard of a store: vectors in safetensors, float32, float16, bfloat16, or int8 with a scale each."""
 
 from __future__ import annotations
 
@@ -150,21 +148,13 @@ class Shard:
             save_file(arrays, temporary, metadata={_ENTRY: json.dumps(self._label)})
 
     def read(self) -> torch.Tensor:
-        """(n, w) float32.
-
-        Raises:
-            InputError: the file is missing, broken, or a shard of something else.
-        """
+        """(n, w) float32; an InputError where the file is missing, broken, or a shard of something else."""
         with self._opened(thorough=False):
             read = checksums.read(self.path, ENCODE_AGAIN) if self.verify else np.fromfile(self.path, np.uint8)
             return unpack(_arrays(read))
 
     def mapped(self) -> Arrays:
-        """The arrays as they lie in the file, memory-mapped: of a few rows only a few pages are read.
-
-        Raises:
-            InputError: as :meth:`read`.
-        """
+        """The arrays, memory-mapped: of a few rows only a few pages are read; errors as :meth:`read`."""
         with self._opened():
             return _arrays(np.memmap(self.path, np.uint8, "r"))
 

@@ -241,12 +241,7 @@ class StoreIds:
             raise InputError(f"{self.folder / _RANKS} is broken ({error}); {ENCODE_AGAIN}") from error
 
     def ids(self, rows: Rows | Sequence[int]) -> list[str]:
-        """The ids of (M,) rows in their order. Reads the row groups that hold them, one at a time.
-
-        Raises:
-            InputError: the table is broken or of another length.
-            IndexError: a row is not in [0, N).
-        """
+        """The ids of (M,) rows, by row group; InputError: a broken table; IndexError: a row not in [0, N)."""
         unique, places = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         if len(unique) and (unique[0] < 0 or unique[-1] >= self.count):
             raise IndexError(f"rows run from 0 to {self.count - 1}, not {unique[0]} to {unique[-1]}")
@@ -315,11 +310,7 @@ class EmbeddingStore(Embeddings):
 
     @classmethod
     def open(cls, folder: str | Path, verify: bool = True) -> EmbeddingStore:
-        """A store that is complete.
-
-        Raises:
-            InputError: there is none, shards of it are missing, or its record is not what was written.
-        """
+        """A complete store; InputError: there is none, shards are missing, or its record is not as written."""
         store = cls.found(Path(folder), verify)
         if store is None:
             raise InputError(f"{folder} is no store, it has no embeddings; make them with encode --output {folder}")
@@ -384,11 +375,7 @@ class EmbeddingStore(Embeddings):
         return missing
 
     def write(self, number: int, vectors: npt.NDArray[np.float32], documents: Documents | None = None) -> None:
-        """Write the shard of (n, w) vectors as the model gave them, unit vectors where it compares by cosine.
-
-        Raises:
-            InputError: the precision cannot hold a number; names the document.
-        """
+        """Write (n, w) vectors, of unit length for cosine; an InputError names one the precision cannot hold."""
         shard = self.shards[number]
         if self.folding is not None:
             vectors = self.folding.transform_documents(vectors)
