@@ -62,10 +62,7 @@ def warn_without_checksums(folder: Path, way_out: str) -> None:
 
 
 def fault(path: Path, content: memoryview | None = None) -> str | None:
-    """What is wrong with a file, by its checksum; None where nothing is.
-
-    A file is read once in a process, unless there is a ``content`` to read it to.
-    """
+    """What is wrong with a file, by its checksum, or None; it is read once in a process, unless to a ``content``."""
     recorded = path.parent / CHECKSUMS / path.name
     try:
         state = _state(path) + _state(recorded)

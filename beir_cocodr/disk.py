@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, listed
 
 #: Of folders for what is not complete, see :mod:`beir_cocodr.io`.
 UNFINISHED = ".unfinished-"
@@ -28,9 +28,8 @@ _REPORTED = re.compile(
 
 
 class DiskFull(OSError):
-    """There is no room for what was to be written to a folder, its ``filename``.
-
-    Its notes say what is complete there. The command line prints both in a line and exits with status 2.
+    """There is no room for what was to be written to a folder, its ``filename``; its notes say what is complete there.
+    The command line prints both in a line and exits with status 2.
     """
 
 
@@ -81,5 +80,4 @@ def describe_full_disk(error: BaseException) -> str:
 
 def _complete(folder: Path) -> str:
     names = sorted(path.name for path in folder.glob("*") if not path.name.startswith(UNFINISHED))
-    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"complete there: {listed}" if names else "nothing was written there"
+    return f"complete there: {listed(names)}" if names else "nothing was written there"

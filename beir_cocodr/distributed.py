@@ -67,9 +67,8 @@ def devices() -> list[str]:
 
 
 def join_processes(device: str | None) -> None:
-    """Meet the other processes of a run that ``torchrun`` started; does nothing on one process.
-
-    They part in order at the end: gloo's threads may abort a process that ends with its group still open.
+    """Meet the other processes of a run that ``torchrun`` started; does nothing on one process. They part in order at
+    the end: gloo's threads may abort a process that ends with its group still open.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         cpu = not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"

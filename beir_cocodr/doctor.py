@@ -1,8 +1,4 @@
-"""What is installed and within reach, what each part enables, and how to get it.
-
-Requirements are checked by the metadata of what is installed; every look outside the Python environment is bounded in
-time.
-"""
+"""What is installed and within reach, by metadata and looks bounded in time, what it enables, and how to get it."""
 
 from __future__ import annotations
 

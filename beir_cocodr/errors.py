@@ -106,6 +106,12 @@ def check_name(kind: str, name: str | Path, utf8: bool = False) -> None:
         raise InputError(f"{kind} {message}")
 
 
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many there are beside: "a, b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

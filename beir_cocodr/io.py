@@ -44,10 +44,9 @@ CLOCK_TICK_NS = 20_000_000
 
 @contextmanager
 def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
-    """A new folder in ``folder``, which is made if need be; removed at the end with what is left in it. Its name has
-    the ``mark``.
-
-    Where the disk is full, :class:`~beir_cocodr.disk.DiskFull` names ``folder``, whatever a library raises.
+    """A new folder in ``folder``, which is made if need be, with the ``mark`` in its name; removed at the end with what
+    is left in it. Where the disk is full, :class:`~beir_cocodr.disk.DiskFull` names ``folder``, whatever a library
+    raises.
     """
     place = folder / f"{UNFINISHED}{mark}{uuid4().hex}"
     with naming_full_disk(folder):
@@ -117,10 +116,8 @@ def write_jsonl(path: Path, records: Iterable[Mapping[str, object]]) -> None:
 
 
 def text_cell(text: str) -> str:
-    """A text as a cell of a table: tabs and line ends become spaces, and a spreadsheet takes it for no formula.
-
-    What begins with one of = + - @ gets an apostrophe before it. Ids are written as they are: they are joined with
-    runs and qrels.
+    """A text as a cell of a table, which a spreadsheet takes for no formula: tabs and line ends become spaces, and what
+    begins with = + - @ gets an apostrophe. Ids are written as they are: they are joined with runs and qrels.
     """
     line = " ".join(text.split())
     return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
@@ -219,10 +216,8 @@ def _remove_dead(output: Path, mark: str) -> None:
 
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[None]:
-    """Hold a folder against other processes; the lock goes with the process, however that ends.
-
-    Where the file system has no locks, nothing is held. Without ``wait``, a folder that another process holds is an
-    ``InputError``.
+    """Hold a folder against other processes; the lock goes with the process, however that ends. Nothing is held where
+    the file system has no locks. Without ``wait``, a folder that another process holds is an ``InputError``.
     """
     with ExitStack() as stack:
         try:

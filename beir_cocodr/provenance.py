@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Bools, Ints
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
@@ -214,18 +214,11 @@ LISTED = 100
 def contamination_statement(models: Sequence[str], collection: Collection) -> dict[str, ContaminationStatement]:
     """For each model, what its training was given, and which of the evaluated texts were among that.
 
-    The training.json of a model and of all its ancestors are merged. A training collection with the hash of the
-    evaluated one had all of it. One with another hash is looked at if it is still to be had locally with the hash on
-    record: documents are compared by title and text, queries by text, as ids may be anything. Else what it shares is
-    unknown, as the statement states. Being given is not being drawn: a training of few steps may have read only a
-    part.
-
-    Args:
-        models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
-        collection: what they are judged on.
-
-    Raises:
-        InputError: a training.json cannot be read.
+    The training.json of a model and of all its ancestors are merged; an InputError where one cannot be read. A training
+    collection with the hash of the evaluated one had all of it. One with another hash is looked at if it is still to be
+    had locally with the hash on record: documents are compared by title and text, queries by text, as ids may be
+    anything. Else what it shares is unknown, as the statement states. Being given is not being drawn: a training of few
+    steps may have read only a part. Of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
     """
     evaluated = _Evaluated(collection)
     encoders = {model: ModelSpec.parse(model).encoder for model in models}
@@ -241,7 +234,7 @@ class _Evaluated:
         self.provenance = collection_provenance(collection, queries=True)
 
     @cached_property
-    def contents(self) -> npt.NDArray[np.int64]:
+    def contents(self) -> Ints:
         """(N,) hashes of title and text, 0 for an empty document."""
         return _contents(self.collection.documents)
 
@@ -283,7 +276,7 @@ class _Evaluated:
         )
         return replace(statement, sentences=self._sentences(statement))
 
-    def _shared_documents(self, part: CollectionProvenance) -> npt.NDArray[np.bool_] | None:
+    def _shared_documents(self, part: CollectionProvenance) -> Bools | None:
         """(N,) which evaluated documents a training collection has; None where that is unknown."""
         if part.corpus_sha256 == self.provenance.corpus_sha256:
             return np.ones(len(self.collection.documents), bool)
@@ -291,7 +284,7 @@ class _Evaluated:
         if found is None:
             return None
         own = self.contents
-        shared: npt.NDArray[np.bool_] = np.isin(own, _contents(found.documents)) & (own != 0)
+        shared: Bools = np.isin(own, _contents(found.documents)) & (own != 0)
         return shared
 
     def _shared_queries(self, part: CollectionProvenance) -> set[str] | None:
@@ -348,6 +341,6 @@ def _training_collection(part: CollectionProvenance) -> Collection | None:
     return found if now.corpus_sha256 == part.corpus_sha256 and same_queries else None
 
 
-def _contents(documents: Documents) -> npt.NDArray[np.int64]:
+def _contents(documents: Documents) -> Ints:
     contents = ((document["title"].strip(), document["text"].strip()) for document in documents.values())
     return np.fromiter((hash(content) if any(content) else 0 for content in contents), np.int64, len(documents))

@@ -1,7 +1,5 @@
-"""Collections of this package as datasets of ir_datasets: BEIR folders, and resampled ones.
-
-They are added to its registry, again and again without harm. Reading ids of ir_datasets is
-:mod:`beir_cocodr.data.irds`.
+"""Collections of this package as datasets of ir_datasets: BEIR folders, and resampled ones, added to its registry,
+again and again without harm. Reading ids of ir_datasets is :mod:`beir_cocodr.data.irds`.
 """
 
 from __future__ import annotations
@@ -58,10 +56,8 @@ class Entry:
 
 
 def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
-    """Register every id that is not registered from the same place already; gives all ids, new or not.
-
-    Raises:
-        InputError: an id that cannot be one, or that is taken, as by another place; then none is registered.
+    """Register every id that is not registered from the same place already; gives all ids, new or not. An InputError
+    for an id that cannot be one, or that is taken, as by another place; then none is registered.
     """
     for identifier in entries:
         if not _ID.fullmatch(identifier):
@@ -104,14 +100,12 @@ def _metadata(dataset: Any) -> Json:
 
 
 def register_folder(path: str | Path, identifier: str) -> list[str]:
-    """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that.
+    """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that; again does no harm.
 
     The id itself has the documents, and all queries if there are any; ``IDENTIFIER/SPLIT`` has the judgements of a
-    split and the queries that it judges. Nothing is read before it is used. Calling it again does no harm. The folder
-    holds ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``.
-
-    Raises:
-        InputError: no such folder, a part that is missing, or an id that is taken or cannot be one.
+    split and the queries that it judges. Nothing is read before it is used. The folder holds ``corpus.jsonl``,
+    ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``; an InputError where a part is missing, or the id
+    taken or none.
     """
     folder = Path(path).resolve()
     source = FileSource.of_folder(str(path), folder, "test")
@@ -198,9 +192,7 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
 
 def register() -> list[str]:
     """Make the collections that were resampled on this machine, and are still there, loadable; of equal ids the newest.
-
-    Ids are ``cocodr/restrain/BASE/size-45k/interpolation/train`` and the like, see `register_resampled`, which takes
-    outputs from anywhere. Calling it again does no harm, and adds what has come since.
+    Ids are those of `register_resampled`. Calling it again does no harm, and adds what has come since.
     """
     identifiers = []
     for output in remembered_outputs():

@@ -33,12 +33,10 @@ class LuceneBM25:
         documents: the corpus; its texts are streamed.
         folder: of the index, to be made; the caller removes it.
         text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" takes out Lucene's stop words and stems by Porter's algorithm, "none" does neither.
+        analyzer: "english" takes out Lucene's stop words and stems by Porter's algorithm, "none" does neither; else an
+            InputError.
         k1, b: as in Anserini's BEIR baselines, 0.9 and 0.4.
         threads: of Lucene; all cores by default. They change no score.
-
-    Raises:
-        InputError: an unknown analyzer.
     """
 
     def __init__(

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 import torch.nn.functional as F
 
+from beir_cocodr.arrays import Floats, non_finite_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import draft_folder
@@ -39,14 +39,13 @@ if TYPE_CHECKING:
     from .pyserini_encoder import CocoDRQueryEncoder
 
 #: Ids and their (n, w) float32 vectors.
-Piece = tuple[list[str], npt.NDArray[np.float32]]
+Piece = tuple[list[str], Floats]
 
 
 def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
-    """Write a flat inner-product index by FAISS, ``index``, and ``docid``, an id a line in its order.
-
-    ``pieces`` are of the corpus, in order, at least one. ``InputError`` where FAISS is not installed, something is
-    in ``folder``, or an id cannot be one there.
+    """Write a flat inner-product index by FAISS, ``index``, and ``docid``, an id a line in its order, of pieces of the
+    corpus, at least one. An InputError where FAISS is not installed, something is in ``folder``, or an id cannot be one
+    there.
     """
     faiss = import_faiss()
     index = None
@@ -76,7 +75,7 @@ def _line(id: str) -> str:
     return id
 
 
-def query_vectors(model: COCODR, texts: list[str], batch_size: int) -> npt.NDArray[np.float32]:
+def query_vectors(model: COCODR, texts: list[str], batch_size: int) -> Floats:
     """(Q,) texts to (Q, w) float32, unit vectors where the model compares by cosine."""
     encoded = model.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
     vectors = encoded.detach().float().cpu()
@@ -122,12 +121,8 @@ def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
 
 
 def encode_index(model: COCODR, documents: Documents, folder: str | Path, token_budget: int | None = None) -> Path:
-    """As :func:`write_index`, from a corpus that is encoded now.
-
-    The tokens of a batch are those of :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
-
-    Raises:
-        InputError: as :func:`write_index`, or a document without a finite vector.
+    """As :func:`write_index`, with its errors, from a corpus that is encoded now, in batches of so many tokens as by
+    :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`, which has to give every document a finite vector.
     """
     if model.similarity_fn_name not in ("cosine", "dot"):
         raise InputError(f"an index needs cosine or dot product, the model has {model.similarity_fn_name}")
@@ -159,8 +154,7 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
     if not queries:
         raise InputError("there are no queries to encode")
     vectors = query_vectors(model, list(queries.values()), batch_size)
-    wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(wrong):
+    if len(wrong := non_finite_rows(vectors)):
         raise InputError(f"NaN or infinite embedding of query {list(queries)[wrong[0]]!r}: look at its text")
     # Columns of objects: the text columns of pandas 3 cannot be read by pandas 2.
     columns = {"id": list(queries), "text": list(queries.values()), "embedding": list(vectors)}
@@ -171,7 +165,7 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
     return Path(folder)
 
 
-def _as_encoded(store: EmbeddingStore, vectors: torch.Tensor) -> npt.NDArray[np.float32]:
+def _as_encoded(store: EmbeddingStore, vectors: torch.Tensor) -> Floats:
     """(n, w) of a store without what was done to MRL's vectors before they lost precision."""
     if store.folding is None:
         return np.asarray(vectors)

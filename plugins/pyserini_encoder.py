@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from beir_cocodr.arrays import Floats
 from beir_cocodr.evaluation.store_run import query_encoder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder
@@ -54,21 +52,17 @@ class CocoDRQueryEncoder(QueryEncoder):
         device: str | None = None,
         batch_size: int = 64,
     ) -> CocoDRQueryEncoder:
-        """The encoder that made a complete store, with the store's own lengths and prompts.
-
-        ``model`` is where the encoder is now, by default where it was then; ``device`` the one to load it on.
-
-        Raises:
-            InputError: no complete store, or the encoder cannot be found or is another one.
+        """The encoder that made a complete store, with the store's own lengths and prompts; an InputError where it
+        cannot be found or is another. ``model`` is where it is now, by default where it was then.
         """
         opened = store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
         return cls(query_encoder(opened, model, device), batch_size)
 
-    def encode(self, query: str) -> npt.NDArray[np.float32]:
+    def encode(self, query: str) -> Floats:
         """A text to its (w,) vector."""
-        vector: npt.NDArray[np.float32] = self.encode_batch([query])[0]
+        vector: Floats = self.encode_batch([query])[0]
         return vector
 
-    def encode_batch(self, queries: Sequence[str]) -> npt.NDArray[np.float32]:
+    def encode_batch(self, queries: Sequence[str]) -> Floats:
         """(Q,) texts to (Q, w); ``batch_search`` calls it."""
         return query_vectors(self.model, list(queries), self.batch_size)

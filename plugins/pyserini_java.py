@@ -50,13 +50,9 @@ def find_java() -> Java:
 
 
 def start_java() -> None:
-    """Start Java in this process with Pyserini's Lucene in it; a second call costs nothing.
-
-    To be called before ``pyserini.search`` is imported, which would start a Java of its own choice. Java cannot be
-    stopped or started again before the process ends.
-
-    Raises:
-        InputError: Pyserini is not installed, there is no Java to start, or one runs without Lucene.
+    """Start Java in this process with Pyserini's Lucene in it, once: it cannot be stopped or started again. To be
+    called before ``pyserini.search`` is imported, which would start a Java of its own choice. An InputError where
+    Pyserini is not installed, there is no Java to start, or one runs without Lucene.
     """
     jar = _lucene_jar()
     jnius_config: Any = import_module("jnius_config")

@@ -84,14 +84,11 @@ class RayPool:
     def share_out(
         self, tasks: Sequence[Any], start: Callable[[str], Callable[[Any], Any]], devices: Sequence[str]
     ) -> Iterator[Any]:
-        """As :func:`beir_cocodr.retrieval.pool.share_out`, with actors for processes.
+        """As :func:`beir_cocodr.retrieval.pool.share_out`, with actors for processes; whatever a task raises is raised.
 
-        An actor that died is replaced and what it had not finished is done again, on whichever node has room, so a task
-        may be done twice. ``devices`` has one for each actor; what they are is decided where the actor is.
-
-        Raises:
-            InputError: actors died again and again without a task done in between.
-            Exception: whatever a task raised.
+        An actor that died is replaced and what it had not finished is done again, on whichever node has room; an
+        InputError where they die again and again. ``devices`` has one for each actor; what they are is decided where
+        the actor is.
         """
         if not tasks:
             return

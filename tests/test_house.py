@@ -29,6 +29,7 @@ ROOMS = [
 
 #: What all rooms share, and what each may import: other files of this list, and rooms.
 SHARED = {
+    "arrays": set(),
     "errors": set(),
     "disk": {"errors"},
     "io": {"errors", "disk"},

@@ -20,13 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.bm25 import BM25
-
-Columns = npt.NDArray[np.int64]
 
 #: Predictors of Table 6 that are not here, and why.
 LEFT_OUT = {"MaxDC": "needs word embeddings", "P_clarity": "needs word embeddings"}
@@ -41,7 +40,7 @@ class QueryTerms:
         unknown: how many words the corpus does not have.
     """
 
-    known: npt.NDArray[np.int64]
+    known: Ints
     unknown: int
 
 
@@ -84,8 +83,8 @@ class TermStatistics:
         parts.clear()
         self.postings: sparse.csc_array = by_row.tocsc()
         self.documents = len(documents)
-        self.df: npt.NDArray[np.int64] = np.diff(self.postings.indptr).astype(np.int64)
-        self.cf: npt.NDArray[np.int64] = np.asarray(self.postings.sum(axis=0, dtype=np.int64)).ravel()
+        self.df: Ints = np.diff(self.postings.indptr).astype(np.int64)
+        self.cf: Ints = np.asarray(self.postings.sum(axis=0, dtype=np.int64)).ravel()
         self.length = int(self.cf.sum())
 
     def terms(self, query: str) -> QueryTerms:
@@ -119,16 +118,15 @@ def _counts(ids: list[list[int]], width: int) -> sparse.csr_array:
     return sparse.csr_array((ones, (rows, columns)), shape=(len(ids), width))
 
 
-def avg_idf(statistics: TermStatistics, terms: Columns) -> float:
-    """AvgIDF: mean of ln(N / df) over the query's different terms. Source: Cronen-Townsend et al., 2002; Hauff, 2010.
-    """
+def avg_idf(statistics: TermStatistics, terms: Ints) -> float:
+    """AvgIDF: mean of ln(N / df) over the query's distinct terms. Source: Cronen-Townsend et al., 2002; Hauff, 2010."""
     terms = np.unique(terms)
     if not len(terms):
         return np.nan
     return float(np.log(statistics.documents / statistics.df[terms]).mean())
 
 
-def max_scq(statistics: TermStatistics, terms: Columns) -> float:
+def max_scq(statistics: TermStatistics, terms: Ints) -> float:
     """MaxSCQ: the largest (1 + ln cf) · ln(1 + N / df), how much of the collection is like the query.
 
     Source: Zhao, Scholer and Tsegay, Effective Pre-retrieval Query Performance Prediction Using Similarity and
@@ -139,7 +137,7 @@ def max_scq(statistics: TermStatistics, terms: Columns) -> float:
     return float(((1 + np.log(statistics.cf[terms])) * _weight(statistics, terms)).max())
 
 
-def max_var(statistics: TermStatistics, terms: Columns) -> float:
+def max_var(statistics: TermStatistics, terms: Ints) -> float:
     """MaxVAR: the largest standard deviation over postings of w = (1 + ln tf) · ln(1 + N / df); the population's (a
     division by df), 0 for a term of one document. Source: Zhao, Scholer and Tsegay, 2008, section 3.2.
     """
@@ -150,7 +148,7 @@ def max_var(statistics: TermStatistics, terms: Columns) -> float:
     return float((deviations * _weight(statistics, terms)).max())
 
 
-def scs(statistics: TermStatistics, terms: Columns) -> float:
+def scs(statistics: TermStatistics, terms: Ints) -> float:
     """SCS, the simplified clarity score: Σ p_q log2(p_q / p_C), the query against the collection; p_q is a term's share
     of the query's known terms, p_C = cf / Σ cf its share of the collection.
 
@@ -163,7 +161,7 @@ def scs(statistics: TermStatistics, terms: Columns) -> float:
     return float((share * np.log2(share * statistics.length / statistics.cf[different])).sum())
 
 
-def max_pmi(statistics: TermStatistics, terms: Columns) -> float:
+def max_pmi(statistics: TermStatistics, terms: Ints) -> float:
     """MaxPMI: the largest log2(p(a, b) / (p(a) p(b))) over pairs of different terms, p over documents; not defined
     where no document holds two of the query's terms.
 
@@ -183,7 +181,7 @@ def max_pmi(statistics: TermStatistics, terms: Columns) -> float:
     return float(np.log2(lift).max())
 
 
-PREDICTORS: Mapping[str, Callable[[TermStatistics, Columns], float]] = {
+PREDICTORS: Mapping[str, Callable[[TermStatistics, Ints], float]] = {
     "AvgIDF": avg_idf,
     "MaxSCQ": max_scq,
     "MaxVAR": max_var,
@@ -192,7 +190,7 @@ PREDICTORS: Mapping[str, Callable[[TermStatistics, Columns], float]] = {
 }
 
 
-def _weight(statistics: TermStatistics, terms: Columns) -> npt.NDArray[np.float64]:
+def _weight(statistics: TermStatistics, terms: Ints) -> Doubles:
     """ln(1 + N / df)."""
     return np.log(1 + statistics.documents / statistics.df[terms])
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
+from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate, read_per_query
@@ -203,7 +203,7 @@ def correlations(values: Mapping[str, SomeValues], quality: SomeValues) -> list[
     ]
 
 
-def _correlate(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> tuple[float | None, ...]:
+def _correlate(x: Doubles, y: Doubles) -> tuple[float | None, ...]:
     """r with its p, tau with its p."""
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None, None, None, None

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from beir_cocodr.analysis.gains import ModelScores, read_scores
 from beir_cocodr.analysis.qpp import Coefficients, correlations
+from beir_cocodr.arrays import Array, Ints
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError, check_names
@@ -29,7 +29,7 @@ from beir_cocodr.records import Report, versions
 log = logging.getLogger(__name__)
 
 
-def weighted_jaccard(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> float:
+def weighted_jaccard(source: Array, target: Array) -> float:
     """Σ_k min(S_k, T_k) / Σ_k max(S_k, T_k) over relative frequencies: 1 for equals, 0 for nothing in common.
 
     Counts are divided by their sum first. The paper writes "frequency" without its kind; but by raw counts 8.8 million
@@ -109,7 +109,7 @@ class Unigrams:
     """
 
     words: Any
-    counts: npt.NDArray[np.int64]
+    counts: Ints
 
     @classmethod
     def of(cls, documents: Documents, chunk_rows: int = 4096) -> Unigrams:
@@ -128,7 +128,7 @@ class Unigrams:
         merged = _merge([merged, *waiting])
         return cls(merged.column("word").combine_chunks(), merged.column("count").to_numpy())
 
-    def aligned(self, other: Unigrams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def aligned(self, other: Unigrams) -> tuple[Ints, Ints]:
         """(C + 2,) counts here and there: of the C words that both have, and summed up, of the words of one side alone.
 
         Against a count of 0, the sums of minima and maxima do not depend on how a count is divided among words.

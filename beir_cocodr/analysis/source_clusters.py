@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch import Tensor
 from beir_cocodr.analysis import SourceClusterOptions
 from beir_cocodr.analysis.gains import Gains, read_scores
 from beir_cocodr.analysis.qpp import Coefficients, correlations
+from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.clusters import Clusters, cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
@@ -35,8 +35,6 @@ from beir_cocodr.training.negatives import bm25_negatives
 
 log = logging.getLogger(__name__)
 
-Array = npt.NDArray[np.float32]
-
 #: Queries whose documents are encoded at a time.
 _BLOCK = 256
 
@@ -46,7 +44,7 @@ class SourceTriplets:
     """Q queries, id -> text in collection order, and (Q, 1 + n) int64 corpus rows, the positive first."""
 
     queries: dict[str, str]
-    rows: npt.NDArray[np.int64]
+    rows: Ints
 
 
 def sample_triplets(
@@ -64,7 +62,7 @@ def sample_triplets(
     Source: COCO-DR, sections 4.2 and 5.1 (the first negatives of fine-tuning are BM25's).
     """
     rng = np.random.default_rng(seed)
-    positives: dict[str, npt.NDArray[np.int64]] = {}
+    positives: dict[str, Ints] = {}
     for query, grades in collection.qrels.items():
         rows = collection.documents.rows([document for document, grade in grades.items() if grade > 0])
         if (rows >= 0).any():
@@ -87,8 +85,8 @@ def sample_triplets(
 class SourceLosses(NamedTuple):
     """(Q,) losses, and the (Q, d) query embeddings, normalised where the model compares by cosine."""
 
-    losses: npt.NDArray[np.float64]
-    embeddings: Array
+    losses: Doubles
+    embeddings: Floats
 
 
 def source_losses(
@@ -129,9 +127,7 @@ def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -
     return losses.view(size, negatives).mean(dim=1)
 
 
-def cluster_similarities(
-    source: Array, labels: npt.NDArray[np.int64], target: Array, k: int
-) -> npt.NDArray[np.float64]:
+def cluster_similarities(source: Floats, labels: Ints, target: Floats, k: int) -> Doubles:
     """(k,) mean dot products of a cluster's queries with a target's, over all pairs; −inf for an empty cluster.
 
     Args:
@@ -144,11 +140,11 @@ def cluster_similarities(
     with_target = source.astype(np.float64) @ target.astype(np.float64).mean(axis=0)  # (Q,)
     sizes = np.bincount(labels, minlength=k)
     sums = np.bincount(labels, weights=with_target, minlength=k)
-    means: npt.NDArray[np.float64] = np.divide(sums, sizes, out=np.full(k, -np.inf), where=sizes > 0)
+    means: Doubles = np.divide(sums, sizes, out=np.full(k, -np.inf), where=sizes > 0)
     return means
 
 
-def nearest_queries(target: Array, source: Array, count: int = 1) -> list[tuple[int, float]]:
+def nearest_queries(target: Floats, source: Floats, count: int = 1) -> list[tuple[int, float]]:
     """Row and dot product of the (Q, d) source queries nearest to a (d,) target query, ties to the earlier (COCO-DR,
     Table 4).
     """
@@ -296,7 +292,7 @@ def source_clusters(
     rows = {k: study.cluster(k) for k in range(len(clusters.sizes)) if clusters.sizes[k]}
     found = {}
     for name, own in texts.items():
-        vectors: Array = second.encode_queries(
+        vectors: Floats = second.encode_queries(
             list(own.values()),
             batch_size=search.batch_size,
             show_progress_bar=search.progress,
@@ -332,9 +328,9 @@ class _Study:
 
     source: str
     queries: dict[str, str]
-    before: npt.NDArray[np.float64]
-    after: npt.NDArray[np.float64]
-    embeddings: Array
+    before: Doubles
+    after: Doubles
+    embeddings: Floats
     clusters: Clusters
 
     def cluster(self, k: int) -> ClusterRecord:
@@ -346,7 +342,7 @@ class _Study:
         return ClusterRecord(k, len(members), before, after, before - after, shown)
 
     def cases(
-        self, target: str, texts: dict[str, str], vectors: Array, shown: Sequence[str], gains: Gains, count: int
+        self, target: str, texts: dict[str, str], vectors: Floats, shown: Sequence[str], gains: Gains, count: int
     ) -> list[Case]:
         rows = {query: row for row, query in enumerate(texts)}
         of_target, of_source = gains.by_query(target), gains.by_query(self.source)

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS, TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, listed
 from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
 
@@ -171,9 +171,9 @@ class SpanMeasures:
         losses: (m,) contrastive losses of m batches; what is left over is in none.
     """
 
-    alignment: npt.NDArray[np.float64]
+    alignment: Doubles
     uniformity: float
-    losses: npt.NDArray[np.float64]
+    losses: Doubles
 
     def record(self) -> SpanRecord:
         distances, losses = self.alignment, self.losses
@@ -226,15 +226,15 @@ def _encode(model: Any, texts: list[str], ids: list[str], batch_size: int, progr
     vectors: Tensor = encoded.detach().float().cpu()
     wrong = torch.nonzero(~vectors.isfinite().all(dim=1)).flatten().tolist()
     if wrong:
-        named = ", ".join(repr(ids[row]) for row in wrong[:5])
+        named = listed([repr(ids[row]) for row in wrong])
         raise InputError(
-            f"NaN or infinite embeddings of spans of {len(wrong)} documents, such as {named}: look at their "
+            f"NaN or infinite embeddings of spans of documents {named}: look at their "
             "texts, and encode in float32 if the model runs in half precision"
         )
     return vectors
 
 
-def _losses(first: Tensor, second: Tensor, batch_size: int, loss: COCOLoss) -> npt.NDArray[np.float64]:
+def _losses(first: Tensor, second: Tensor, batch_size: int, loss: COCOLoss) -> Doubles:
     spans = torch.stack([first, second], dim=1).double()  # (n, 2, d)
     size = min(batch_size, len(spans))
     batches = [spans[start : start + size] for start in range(0, len(spans) - size + 1, size)]

@@ -1,7 +1,5 @@
 """How the words of a language are read: BM25's terms, the languages there are, and which words of a text match a query.
-
-Snowball's stemmers come from PyStemmer, stop words from bm25s, sentences from sentencex. Nothing of them is imported
-before it is used, as the command line's help lists the names.
+Stemmers, stop words and sentences come from PyStemmer, bm25s and sentencex, imported when they are used.
 """
 
 from __future__ import annotations

@@ -22,10 +22,9 @@ _CHUNK = 4_096
 
 
 def link_corpus(collection: Collection, output: Path) -> None:
-    """Put the documents of a collection into ``output`` as a ``corpus.jsonl`` that BEIR's loader reads.
-
-    A file that is such a file already gets a symbolic link, else a hard link, else it is copied; one in our cache,
-    which may be deleted at any time, gets no symbolic link. Any other corpus is written out.
+    """Put the documents of a collection into ``output`` as a ``corpus.jsonl`` that BEIR's loader reads: a link to such
+    a file, symbolic but for one in our cache, which may be deleted at any time, else hard, else a copy; any other is
+    written.
     """
     target = output / "corpus.jsonl"
     target.unlink(missing_ok=True)
@@ -45,9 +44,8 @@ def link_beside(existing: Path, name: str) -> None:
 
 
 def _link(file: Path, target: Path, path: str | Path | None) -> None:
-    """Make ``target`` a symbolic link that holds ``path``, if given; else a hard link, else a copy.
-
-    Links by name may need rights that the user lacks, and some file systems know none.
+    """Make ``target`` a symbolic link that holds ``path``, if given; else a hard link, else a copy: links may need
+    rights.
     """
     if path is not None:
         with suppress(OSError):

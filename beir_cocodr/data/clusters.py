@@ -6,12 +6,12 @@ import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.arrays import Floats, Ints, unit_rows
+from beir_cocodr.errors import InputError, listed
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ Method = Literal["faiss", "scikit-learn"]
 # faiss's default for the number of Lloyd iterations.
 _ITERATIONS = 25
 
-# Queries whose distances to all centroids are held at a time, and queries that a message names.
-_BLOCK, _NAMED = 16_384, 5
+# Queries whose distances to all centroids are held at a time.
+_BLOCK = 16_384
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Clusters:
         folded_queries: their queries.
     """
 
-    labels: npt.NDArray[np.int64]
-    centroids: npt.NDArray[np.float32]
-    sizes: npt.NDArray[np.int64]
+    labels: Ints
+    centroids: Floats
+    sizes: Ints
     method: Method
     sampled: int
     folded_clusters: int
@@ -48,7 +48,7 @@ class Clusters:
 
 
 def cluster_queries(
-    embeddings: npt.NDArray[np.float32],
+    embeddings: Floats,
     k: int,
     seed: int = 42,
     normalize: bool = False,
@@ -101,7 +101,7 @@ def cluster_queries(
     if len(wrong := np.flatnonzero(~np.isfinite(embeddings.sum(axis=1, dtype=np.float64)))):
         way_out = "look at their texts, and encode in float32 if the model runs in half precision"
         raise InputError(f"NaN or infinite embeddings of {_listed(wrong, ids)}: {way_out}")
-    points = _normalized(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
+    points = unit_rows(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
     _check_enough_points(k, points)
     seed %= 2**31  # what both libraries take
     sample = _sample(points, k * max_points_per_centroid, seed)
@@ -115,13 +115,7 @@ def cluster_queries(
     return Clusters(labels, centroids, sizes, method, len(sample), *folded)
 
 
-def _fold(
-    points: npt.NDArray[np.float32],
-    centroids: npt.NDArray[np.float32],
-    labels: npt.NDArray[np.int64],
-    min_size: int,
-    ids: Sequence[str] | None,
-) -> tuple[int, int]:
+def _fold(points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: Sequence[str] | None) -> tuple[int, int]:
     """Move the queries of small clusters, in ``labels`` itself; the numbers of such clusters and queries."""
     sizes = np.bincount(labels, minlength=len(centroids))
     small = np.flatnonzero((sizes > 0) & (sizes < min_size))
@@ -150,7 +144,7 @@ def _default_method() -> Method:
     return "faiss"
 
 
-def _first_centroids(sample: npt.NDArray[np.float32], k: int, seed: int) -> npt.NDArray[np.float32]:
+def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
     """(k, d) by k-means++, the same for both libraries; faiss has none of its own before 1.13."""
     from sklearn.cluster import kmeans_plusplus
 
@@ -158,7 +152,7 @@ def _first_centroids(sample: npt.NDArray[np.float32], k: int, seed: int) -> npt.
     return np.ascontiguousarray(chosen, np.float32)
 
 
-def _faiss(sample: npt.NDArray[np.float32], first: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float32]:
+def _faiss(sample: Floats, first: Floats, seed: int) -> Floats:
     try:
         import faiss
     except ImportError as error:
@@ -177,9 +171,7 @@ def _faiss(sample: npt.NDArray[np.float32], first: npt.NDArray[np.float32], seed
     return np.array(kmeans.centroids, np.float32)
 
 
-def _scikit_learn(
-    sample: npt.NDArray[np.float32], first: npt.NDArray[np.float32], seed: int
-) -> npt.NDArray[np.float32]:
+def _scikit_learn(sample: Floats, first: Floats, seed: int) -> Floats:
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -192,7 +184,7 @@ def _scikit_learn(
     return np.array(kmeans.cluster_centers_, np.float32)
 
 
-def _nearest(points: npt.NDArray[np.float32], centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+def _nearest(points: Floats, centroids: Floats) -> Ints:
     """(Q,) nearest of (K, d) centroids, in float64: vectors far from the origin would cancel in float32."""
     wide = centroids.astype(np.float64)
     norms = (wide**2).sum(axis=1)
@@ -203,7 +195,7 @@ def _nearest(points: npt.NDArray[np.float32], centroids: npt.NDArray[np.float32]
     return labels
 
 
-def _check_enough_points(k: int, points: npt.NDArray[np.float32]) -> None:
+def _check_enough_points(k: int, points: Floats) -> None:
     distinct: set[bytes] = set()
     for point in points:
         distinct.add((point + 0.0).tobytes())  # -0.0 becomes 0.0, to which it is equal
@@ -213,18 +205,12 @@ def _check_enough_points(k: int, points: npt.NDArray[np.float32]) -> None:
     raise InputError(f"{k} clusters for {len(points)} queries{of_those}: lower --clusters")
 
 
-def _sample(points: npt.NDArray[np.float32], most: int, seed: int) -> npt.NDArray[np.float32]:
+def _sample(points: Floats, most: int, seed: int) -> Floats:
     if len(points) <= most:
         return points
     return points[np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))]
 
 
-def _normalized(embeddings: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    norms = np.linalg.norm(embeddings.astype(np.float32), axis=1, keepdims=True)
-    return np.ascontiguousarray(embeddings / np.where(norms == 0, 1, norms), np.float32)
-
-
-def _listed(rows: npt.NDArray[np.int64], ids: Sequence[str] | None) -> str:
-    shown = ", ".join(f"row {row}" if ids is None else repr(ids[row]) for row in rows[:_NAMED].tolist())
-    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
-    return f"{'query' if len(rows) == 1 else 'queries'} {shown}{more}"
+def _listed(rows: Ints, ids: Sequence[str] | None) -> str:
+    shown = listed([f"row {row}" if ids is None else repr(ids[row]) for row in rows.tolist()])
+    return f"{'query' if len(rows) == 1 else 'queries'} {shown}"

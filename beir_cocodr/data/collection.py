@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Bools
 from beir_cocodr.data.defects import Duplicate, Repeats, Report, StrictReport, check_duplicates, error, ignore, warning
 from beir_cocodr.data.documents import ArrowCorpus, Documents, open_corpus, write_arrow
 from beir_cocodr.data.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
@@ -100,7 +100,7 @@ def _local_source(name: str, path: Path, split: str, reading: Reading | None) ->
 
 
 #: Which of the given ids are documents, bool (M,).
-Known = Callable[[Sequence[str]], npt.NDArray[np.bool_]]
+Known = Callable[[Sequence[str]], Bools]
 
 _LOOKUP_SIZE = 65_536
 
@@ -169,13 +169,9 @@ _FORMAT = "1"
 
 
 def converted_corpus(source: Source) -> ArrowCorpus:
-    """The documents of a source, converted to Arrow the first time and mapped from then on.
-
-    The file is put in place in one step: processes may race, and a dead one leaves nothing that would be trusted.
-
-    Raises:
-        InputError: for any error in the corpus, and if the cache folder cannot be written.
-        DiskFull: no room for it there.
+    """The documents of a source, converted to Arrow the first time and mapped from then on, put in place in one step.
+    An InputError for any error in the corpus, and if the cache folder cannot be written; DiskFull: no room for it
+    there.
     """
     folder = cache_folder("corpora")
     key = source.key()
@@ -300,10 +296,8 @@ class QuerySet(NamedTuple):
 
 
 def load_queries(dataset: str | Path, split: str = "test") -> QuerySet:
-    """The queries that :func:`load_collection` gives, without an index of document ids.
-
-    Raises:
-        InputError: the collection cannot be found or read, it has no queries, or judgements of other splits only.
+    """The queries that :func:`load_collection` gives, without an index of document ids; an InputError where the
+    collection cannot be found or read, has no queries, or judgements of other splits only.
     """
     source = resolve_source(dataset, split)
     report = StrictReport(source.name)

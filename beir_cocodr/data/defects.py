@@ -1,8 +1,4 @@
-"""What is wrong with a collection, as data: the reader reports, the caller decides what to do about it.
-
-Loading stops at errors and counts the rest. Records that stand twice are found by their hashes, and lines of one kind
-are counted and reported once a file.
-"""
+"""What is wrong with a collection, as data: the reader reports, the caller decides; loading stops at errors."""
 
 from __future__ import annotations
 
@@ -14,8 +10,8 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Ints
 from beir_cocodr.errors import InputError
 
 Severity = Literal["error", "warning"]
@@ -73,9 +69,8 @@ def raise_errors(defect: Defect) -> None:
 
 
 class StrictReport:
-    """A `Report` that raises `InputError` at the first error and counts warnings by kind in ``counts``.
-
-    ``dataset`` is the collection as the user gave it, for the way to a full list.
+    """A `Report` that raises `InputError` at the first error, naming the way to a full list, and counts warnings by
+    kind.
     """
 
     def __init__(self, dataset: str) -> None:
@@ -104,14 +99,14 @@ class Repeats:
     def add(self, values: Iterable[Hashable]) -> None:
         self._hashes.extend(map(hash, values))
 
-    def hashes(self) -> npt.NDArray[np.int64]:
+    def hashes(self) -> Ints:
         """(N,) int64 hashes in the order in which they were added."""
         return np.asarray(self._hashes, dtype=np.int64)
 
-    def repeated(self) -> npt.NDArray[np.int64]:
+    def repeated(self) -> Ints:
         """The hashes of all values but the first of each, int64, ascending."""
         ordered = np.sort(self.hashes())
-        repeated: npt.NDArray[np.int64] = ordered[1:][ordered[1:] == ordered[:-1]]
+        repeated: Ints = ordered[1:][ordered[1:] == ordered[:-1]]
         return repeated
 
     def find(self, read_again: Callable[[], Iterable[tuple[int, str, Hashable]]]) -> Iterator[Duplicate]:

@@ -1,7 +1,4 @@
-"""A corpus as one Arrow file: written as a stream, opened as a memory map.
-
-Ids are looked up by hash, in 16 bytes an id instead of a Python object.
-"""
+"""A corpus as one Arrow file: written as a stream, opened as a memory map; ids are found by hash, in 16 bytes each."""
 
 from __future__ import annotations
 
@@ -18,19 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from beir_cocodr.arrays import Ints
 from beir_cocodr.data.defects import Repeats
 from beir_cocodr.data.readers import Document
 
 
-def hashes_of(values: Iterable[str], hash_of: Callable[[str], int] = hash) -> npt.NDArray[np.int64]:
+def hashes_of(values: Iterable[str], hash_of: Callable[[str], int] = hash) -> Ints:
     """64-bit hashes, int64 (N,); those of ``hash`` hold within this process only."""
     return np.fromiter(map(hash_of, values), dtype=np.int64)
 
 
-def gather(column: pa.ChunkedArray, rows: npt.NDArray[np.int64]) -> list[str]:
-    """The values at the given rows, in that order, touching only those.
-
-    ``ChunkedArray.take`` may join all chunks first, which would pull a memory-mapped corpus into memory.
+def gather(column: pa.ChunkedArray, rows: Ints) -> list[str]:
+    """The values at the given rows, in that order, touching only those: ``ChunkedArray.take`` may join all chunks
+    first.
     """
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
     chunk_of = np.searchsorted(ends, rows, side="right")
@@ -47,10 +44,7 @@ def gather(column: pa.ChunkedArray, rows: npt.NDArray[np.int64]) -> list[str]:
 
 
 class IdIndex:
-    """Rows of ids, each of which stands once; exact: a hash only proposes a row, and the id that stands there decides.
-
-    The fewer strings share a 64-bit integer of ``hash_of``, the faster.
-    """
+    """Rows of ids, each of which stands once; exact: a hash only proposes a row, the id that stands there decides."""
 
     def __init__(self, ids: pa.ChunkedArray, hash_of: Callable[[str], int] = hash) -> None:
         self._ids, self._hash_of = ids, hash_of
@@ -70,7 +64,7 @@ class IdIndex:
                 return row
         return -1
 
-    def rows(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
+    def rows(self, ids: Sequence[str]) -> Ints:
         """The rows of many ids, int64 (M,), -1 where an id is unknown."""
         found = np.full(len(ids), -1, dtype=np.int64)
         if not len(self._sorted) or not len(ids):
@@ -141,7 +135,7 @@ class Documents(Mapping[str, dict[str, str]]):
         """The ids of the given rows in the given order, by default of all; ``IndexError`` if a row is not in [0, N)."""
         return list(self) if rows is None else gather(self.table.column("id"), self._checked(rows))
 
-    def rows(self, ids: Iterable[str]) -> npt.NDArray[np.int64]:
+    def rows(self, ids: Iterable[str]) -> Ints:
         """The rows of the given ids, int64 (M,), -1 where an id is unknown."""
         return self._index.rows(list(ids))
 
@@ -158,7 +152,7 @@ class Documents(Mapping[str, dict[str, str]]):
         checked = self._checked(rows)
         return _documents(gather(self.table.column(name), checked) for name in _SCHEMA.names)
 
-    def tie_ranks(self) -> npt.NDArray[np.int64]:
+    def tie_ranks(self) -> Ints:
         """The position of every row when ids are sorted descending by their UTF-8 bytes, int64 (N,).
 
         Among documents of equal score the one with the smaller tie rank comes first: trec_eval breaks ties by
@@ -177,14 +171,14 @@ class Documents(Mapping[str, dict[str, str]]):
         return IdIndex(self.table.column("id"))
 
     @cached_property
-    def _tie_ranks(self) -> npt.NDArray[np.int64]:
+    def _tie_ranks(self) -> Ints:
         order = pc.sort_indices(self.table.column("id"), sort_keys=[("", "descending")])
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[order.to_numpy()] = np.arange(len(self))
         ranks.flags.writeable = False
         return ranks
 
-    def _checked(self, rows: Rows) -> npt.NDArray[np.int64]:
+    def _checked(self, rows: Rows) -> Ints:
         checked = np.asarray(rows, dtype=np.int64)
         # A negative row is what `rows` returns for an unknown id; wrapping around would hide it.
         if len(checked) and (checked.min() < 0 or checked.max() >= len(self)):

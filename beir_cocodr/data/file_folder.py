@@ -115,11 +115,8 @@ class _Item(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFiles(FileSource):
-    """A `Source` over files that are no collection yet: a lone corpus, which has neither queries nor judgements.
-
-    Attributes:
-        corpus: the folder or the file.
-        reading: how they are read.
+    """A `Source` over files that are no collection yet, a folder or a file: a lone corpus, without queries and
+    judgements.
     """
 
     reading: Reading = Reading()
@@ -150,10 +147,8 @@ class TextFiles(FileSource):
         return sorted((path for path in _visible(self.corpus) if self.reads(path)), key=lambda path: path.parts)
 
     def documents(self, report: Report) -> Iterator[Document]:
-        """Stream (line, id, title, text) of passages.
-
-        Reported are, beside what is wrong with single files and records, the warnings "files left out" and "files
-        without text".
+        """Stream (line, id, title, text) of passages; beside what is wrong with single files and records, the warnings
+        "files left out" and "files without text" are reported.
         """
         checker, count, made = RecordChecker(self.documents_file, report), 0, Counter[int]()
         items = self.items(report)
@@ -322,9 +317,8 @@ def _made_id(item: _Item, part: Any, made: Counter[int]) -> str:
 
 
 class _ReadBefore:
-    """What the documents of a folder said when they were read last, by path, in a file of JSON in the cache.
-
-    Files that have not changed are not read again; those that are gone are left out of what is written at the end.
+    """What the documents of a folder said when they were read last, by path, in a file of JSON in the cache; only files
+    that have changed are read again, and those that are gone are left out.
     """
 
     def __init__(self, folder: Path) -> None:

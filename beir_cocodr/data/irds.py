@@ -24,15 +24,10 @@ _SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
 
 
 class IrdsSource:
-    """A `Source` over an ir_datasets id.
+    """A `Source` over an ir_datasets id such as ``beir/scifact``; an InputError where ir_datasets does not know it.
 
     ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is taken at its word,
     whatever split is asked for, with one exception: ``train`` is never served with the judgements of another split.
-
-    Args:
-        name: the collection as the user gave it.
-        dataset_id: such as ``beir/scifact`` or ``beir/scifact/test``; ``InputError`` if ir_datasets does not know it.
-        split: the split asked for.
     """
 
     def __init__(self, name: str, dataset_id: str, split: str) -> None:
@@ -184,9 +179,8 @@ def available_splits(dataset_id: str) -> list[str]:
 
 
 def suggestion(dataset_id: str, below: str = "") -> str:
-    """The end of a message about an unknown id: the known ids nearest to it, else where all are listed.
-
-    With ``below``, only ids that start with it are considered, and it is left out of their names.
+    """The end of a message about an unknown id: the known ids nearest to it, of those that start with ``below``, which
+    is left out of their names, else where all are listed.
     """
     known = [known_id for known_id in _host().registry if known_id.startswith(below)]
     close = [known_id for known_id in known if known_id.startswith(f"{dataset_id}/")][:3]

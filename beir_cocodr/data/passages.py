@@ -1,7 +1,4 @@
-"""Passages of documents: whole sentences in any language, up to a number of tokens.
-
-The passages of a corpus are read some documents at a time.
-"""
+"""Passages of documents: whole sentences in any language, up to a number of tokens, read some documents at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from sentencex import segment
 
+from beir_cocodr.arrays import Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import Count, TextFormat
 from beir_cocodr.io import save_array
@@ -233,12 +230,11 @@ class PassageReader:
     def __init__(self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str) -> None:
         self.documents, self.text_format = documents, text_format
         self.count, self.limit, self.language = count, limit, language
-        self._sample: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+        self._sample: tuple[Ints, Ints] | None = None
 
     def draw(self, size: int, seed: int, folder: Path) -> None:
-        """Keep a uniform random sample of ``size`` passages of the corpus from now on.
-
-        Reads the corpus once, to count passages, unless another process has left the counts in ``folder``.
+        """Keep a uniform random sample of ``size`` passages of the corpus from now on. Reads the corpus once, to count
+        passages, unless another process has left the counts in ``folder``.
         """
         saved = folder / _COUNTS
         if not saved.is_file():

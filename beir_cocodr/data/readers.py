@@ -1,7 +1,5 @@
-"""The one reader of text files: documents, queries and judgements, as JSON lines or tab-separated.
-
-Loading and validation both stand on it, so that they cannot disagree. What every document and query has to satisfy,
-wherever it was read, is checked by :class:`RecordChecker`.
+"""The one reader of text files, for loading and validation: documents, queries and judgements, as JSON lines or TSV.
+What every document and query has to satisfy, wherever it was read, is checked by :class:`RecordChecker`.
 """
 
 from __future__ import annotations
@@ -289,10 +287,8 @@ def read_queries(path: Path, report: Report) -> Iterator[Query]:
 
 def read_query_file(path: Path) -> dict[str, str]:
     """Query ids and texts of a file that a person wrote: JSON lines (``.jsonl``), ``id<TAB>text`` (``.tsv``), or any
-    other text file with a query a line, whose ids are the numbers of the lines.
-
-    Raises:
-        InputError: it cannot be read, an id stands twice, or there is no query; names file and line.
+    other text file with a query a line, whose ids are the numbers of the lines. An InputError names file and line: it
+    cannot be read, an id stands twice, or there is no query.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file of queries")

@@ -85,10 +85,7 @@ def draw_pair(spans: Sequence[str], rng: np.random.Generator) -> tuple[str, str]
 
 
 def has_two_spans(texts: Sequence[str], tokenizer: Any, span_tokens: int = 30) -> np.ndarray:
-    """(N,) bool: which texts have more than ``span_tokens`` tokens, and so at least two spans.
-
-    With 0: which texts have any token, and so a span at all.
-    """
+    """(N,) bool: which texts have more than ``span_tokens`` tokens, and so at least two spans; with 0, any span."""
     tokens = tokenizer([text[:MOST_CHARACTERS] for text in texts], add_special_tokens=False, verbose=False)["input_ids"]
     return np.fromiter((len(ids) > span_tokens for ids in tokens), bool, len(texts))
 
@@ -158,13 +155,8 @@ def _between(text: str, end: int, start: int) -> str:
 
 @dataclass(frozen=True)
 class SpannedText:
-    """A text with the token ranges of its consecutive spans.
-
-    Args:
-        text: the document.
-        offsets: (n,) character ranges of its tokens.
-        ranges: token ranges of its spans, at least one.
-        max_tokens: the most tokens that a view may have, special tokens and prompt not counted.
+    """A text with (n,) character ranges of its tokens and the token ranges of its consecutive spans, at least one; a
+    view may have ``max_tokens``, special tokens and prompt not counted.
     """
 
     text: str
@@ -199,11 +191,9 @@ def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
 
 
 def inverse_cloze(document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1) -> tuple[str, str]:
-    """One random span of a window of at least two as the query, the rest of the window as its passage (ICT).
-
-    With probability ``keep_query`` the query stays in the passage, so that exact words count too.
-
-    Source: Lee et al., 2019, section 3.
+    """One random span of a window of at least two as the query, the rest of the window as its passage (ICT); with
+    probability ``keep_query`` the query stays there, so that exact words count too. Source: Lee et al., 2019, section
+    3.
     """
     first, last = draw_window(document, rng, least=2)
     at = int(rng.integers(first, last))

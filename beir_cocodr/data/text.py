@@ -46,10 +46,7 @@ class TextFormat:
     document_length: int | None = None
 
     def document(self, document: Mapping[str, str | None]) -> str:
-        """Title and text of one document as one string, without the prompt.
-
-        An empty or absent part leaves no separator behind.
-        """
+        """Title and text of one document as one string, without the prompt; an absent part leaves no separator."""
         title = (document.get("title") or "").strip()
         text = (document.get("text") or "").strip()
         return f"{title}{self.title_separator}{text}" if title and text else title or text
@@ -68,13 +65,11 @@ MOST_CHARACTERS = 1_000_000
 
 
 def cut_text(text: str, tokens: int = 8_192) -> tuple[str, bool]:
-    """The beginning of a text of which only so many tokens are read: tokenising a text of 50 MB takes minutes.
+    """The beginning of a text of which only so many tokens are read, and whether tokens may be lost: the part that is
+    left has few words, such as a run of spaces. Tokenising a text of 50 MB takes minutes.
 
     A text of up to 64 characters a token, and any of up to 10,000, stays as it is. No encoder reads more tokens than
     the default.
-
-    Returns:
-        the text, and whether tokens may be lost: the part that is left has few words, such as a run of spaces.
     """
     most = max(_FEWEST, _CHARACTERS * tokens)
     if len(text) <= most:
@@ -137,10 +132,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def check_vocabulary(tokenizer: Any, name: str) -> None:
-    """Check that a tokenizer knows more than special tokens.
-
-    For a model folder without tokenizer files the host makes one that knows no others, and reads every text as unknown.
-    """
+    """Check that a tokenizer knows more than special tokens; without its files the host makes one of no others."""
     if hasattr(tokenizer, "all_special_ids") and len(tokenizer) - len(tokenizer.all_special_ids) < 2:
         raise InputError(f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model")
 
@@ -154,16 +146,10 @@ def readable(tokenizer: Any, prompts: Iterable[str | None] = (), tokens: int = 8
 def read_literally(tokenizer: Any, prompts: Iterable[str | None] = ()) -> Callable[[str], str]:
     """Make a tokenizer read special tokens that a text spells out, such as "[SEP]", as text.
 
-    The tokenizer's own ``split_special_tokens`` does so for most. Two kinds need more: tokenizers whose vocabulary has
-    special tokens among its words (Unigram, as of T5 and XLM-R), and models whose prompts spell special tokens that are
-    meant. For both a space parts them in texts: "< /s>".
-
-    Args:
-        tokenizer: of the host; it is changed. What is saved with it keeps the setting.
-        prompts: what the model puts before texts.
-
-    Returns:
-        What every text has to pass before the prompt is put before it; most pass unchanged.
+    The tokenizer's own ``split_special_tokens`` does so for most, and is saved with it. Two kinds need more: tokenizers
+    whose vocabulary has special tokens among its words (Unigram, as of T5 and XLM-R), and models whose ``prompts``, put
+    before texts, spell special tokens that are meant. For both a space parts them in texts: "< /s>". Gives what every
+    text has to pass before the prompt is put before it; most pass unchanged.
     """
     if not hasattr(tokenizer, "split_special_tokens"):
         if hasattr(tokenizer, "encode_special_tokens"):  # a tokenizer of the library below

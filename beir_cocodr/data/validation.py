@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Bools
 from beir_cocodr.data.collection import join_labels, resolve_source
 from beir_cocodr.data.defects import Defect, Repeats, Report, Severity, ignore, report_duplicates, warning
 from beir_cocodr.data.documents import hashes_of
@@ -95,13 +95,13 @@ class _CorpusHashes:
         self._texts = texts[order]
         self._lines = np.asarray(lines, dtype=np.int64)[order]
 
-    def known(self, ids: Sequence[str]) -> npt.NDArray[np.bool_]:
+    def known(self, ids: Sequence[str]) -> Bools:
         """Which of the given ids are documents, bool (M,)."""
         hashes = hashes_of(ids)
         if not len(self._ids):
             return np.zeros(len(ids), dtype=bool)
         places = np.minimum(np.searchsorted(self._ids, hashes), len(self._ids) - 1)
-        return cast("npt.NDArray[np.bool_]", self._ids[places] == hashes)
+        return cast("Bools", self._ids[places] == hashes)
 
     def report_queries(self, report: Report) -> None:
         """Report the warnings "query ids equal to document ids" and "query texts equal to document texts"."""

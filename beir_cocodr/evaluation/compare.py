@@ -14,7 +14,7 @@ import numpy as np
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements, write_annotation_candidates
-from beir_cocodr.errors import SEEDS, InputError, check_count, check_names
+from beir_cocodr.errors import SEEDS, InputError, check_count, check_names, listed
 from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
@@ -220,18 +220,14 @@ def compare_labelled(
     queries: int | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> tuple[Findings, dict[str, Results]]:
-    """Evaluate all models, or score all TREC run files, test all against all, and rank them by the first measure.
+    """Evaluate all models, or score all TREC run files, test all against all, and rank them by the first measure: what
+    was found, and each model's results. An InputError for what has to be corrected, different query sets, or runs and
+    models.
 
     Args:
         collection: with labels.
         folder: for results.json, runs and per-query scores.
         policy, queries, search: see :func:`~beir_cocodr.evaluation.evaluate.evaluate`.
-
-    Returns:
-        What was found, and each model's results.
-
-    Raises:
-        InputError: what has to be corrected in models or measures; runs of different query sets; runs and models.
     """
     files = [model for model in models if Path(model).is_file()]
     if files and (others := [model for model in models if model not in files]):
@@ -287,8 +283,7 @@ def _same_queries(results: dict[str, Results], collection: Collection) -> None:
             )
     for (file, queries), (other, others) in itertools.permutations(answered.items(), 2):
         if lacking := [query for query in collection.qrels if query in others and query not in queries]:
-            shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
             raise InputError(
-                f"{file} has no results for queries that {other} answers: {shown}; runs of different query "
+                f"{file} has no results for queries that {other} answers: {listed(lacking)}; runs of different query "
                 "sets cannot be paired, so search the same queries"
             )

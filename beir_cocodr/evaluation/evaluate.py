@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.collection import Collection, check_labelled, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements
 from beir_cocodr.errors import InputError, check_count, check_names
@@ -65,8 +66,7 @@ def evaluate(
         families: questions, each by the (a, b) labels to test for it; by default all against all.
         queries: evaluate only that many queries, evenly spaced (stated in the results).
         overwrite: replace the results of another run in ``output``, see :func:`~beir_cocodr.io.results_folder`.
-        judgements: a file of judged queries that judges in place of the split's labels, see
-            :func:`~beir_cocodr.data.judgements.load_judgements`.
+        judgements: a file that judges in place of the labels, see :func:`~beir_cocodr.data.judgements.load_judgements`.
 
     Raises:
         InputError: what has to be corrected in the collection, the models or the measures; results of another run.
@@ -177,7 +177,7 @@ def score_run(
 def spaced(queries: Iterable[str], most: int | None) -> list[str]:
     """All queries, or ``most`` of them, evenly spaced."""
     ids = list(queries)
-    return ids if most is None or most >= len(ids) else [ids[int(i)] for i in np.linspace(0, len(ids) - 1, most)]
+    return ids if most is None else [ids[i] for i in spaced_rows(len(ids), most)]
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,8 @@ def compare(
 ) -> list[PairedTest]:
     """Test every pair (a, b) of every family in every measure.
 
-    Args:
-        scores: model to measure to (Q,) per-query scores, all in one order of queries.
-        families: name of a question to the pairs that answer it; Holm's correction is over these.
+    ``scores`` are model to measure to (Q,) per-query scores, all in one order of queries; ``families`` name of a
+    question to the pairs that answer it, over which Holm's correction is.
     """
     compared = []
     for measure in next(iter(scores.values()), {}):

@@ -45,12 +45,8 @@ _CHANGE = 1e-12
 
 @dataclass(frozen=True)
 class Scoring:
-    """A way to score a run: what one habit after the other is applied to.
-
-    Attributes:
-        run: query id to {document id: score}, of judged queries only.
-        queries: those that the mean is taken over.
-        capped: divide recall by at most the cutoff.
+    """A way to score a run, query id to {document id: score} of judged queries only: what one habit after the other is
+    applied to. The mean is over ``queries``; ``capped`` divides recall by at most the cutoff.
     """
 
     run: Run
@@ -83,10 +79,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Cause:
-    """What one habit changes: the mean before and after it, and their difference.
-
-    Attributes:
-        queries, queries_changed: how many it concerns, and whose part in the mean it changes.
+    """What one habit changes: the mean before and after it, and their difference; how many queries it concerns, and
+    whose part in the mean it changes.
     """
 
     cause: str
@@ -100,10 +94,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Difference:
-    """A tool's number less the reference's: effects of causes and what remains add up to ``difference``.
-
-    It is explained if what remains is within the tolerance.
-    """
+    """A tool's number less the reference's: effects of causes and what remains, explained if within the tolerance."""
 
     tool: str
     against: str

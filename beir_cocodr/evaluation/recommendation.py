@@ -41,10 +41,8 @@ _COCO_VERDICTS = {"better": "COCO helped", "worse": "COCO hurt", "cannot tell": 
 
 
 def ablation_families(encoders: list[str]) -> dict[str, list[tuple[str, str]]]:
-    """The ablation's questions, each a family of (a, b) comparisons.
-
-    Args:
-        encoders: labels, the base first; the others are "base + A + B", for stages A and then B.
+    """The ablation's questions, each a family of (a, b) comparisons, by the encoders' labels: the base first, the
+    others "base + A + B", for stages A and then B.
     """
     trained = encoders[1:]
     everything = ["bm25", *(label + mode for label in encoders for mode in modes_of(label))]
@@ -134,7 +132,7 @@ _EVEN = 0.05
 def annotation_candidates(
     first: Results, second: Results, judged: Mapping[str, Mapping[str, int]] | None = None, count: int = 50
 ) -> list[AnnotationCandidate]:
-    """The unjudged pairs that two rankings place most differently.
+    """The unjudged pairs that two rankings place most differently, the heaviest first, without texts.
 
     The weight of a pair is by how much the difference of the two models' DCG@10 changes if its document turns out to be
     relevant: |1 / log2(1 + rank_a) − 1 / log2(1 + rank_b)|, 0 beyond rank 10. Among equal weights the queries come
@@ -144,9 +142,6 @@ def annotation_candidates(
         first, second: results of models a and b for the same queries.
         judged: qrels; pairs in them are left out.
         count: the most pairs.
-
-    Returns:
-        The heaviest first, without texts.
     """
     rows: list[tuple[float, AnnotationCandidate]] = []
     for query in dict.fromkeys([*first, *second]):

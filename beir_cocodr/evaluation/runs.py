@@ -18,10 +18,8 @@ POLICIES = ("auto", "keep", "drop")
 
 
 def identical_ids(dataset: str, policy: str = "auto") -> str:
-    """Whether a document whose id equals the query's is kept or dropped: "keep" or "drop".
-
-    "auto" drops on ArguAna and Quora, where the query itself stands in the corpus, and keeps elsewhere, where equal ids
-    are an accident of numbering.
+    """Whether a document whose id equals the query's is kept or dropped: "keep" or "drop". "auto" drops on ArguAna and
+    Quora, where the query itself stands in the corpus; elsewhere equal ids are an accident of numbering.
     """
     if policy not in POLICIES:
         raise InputError(f"unknown policy for identical ids {policy!r}; there are {', '.join(POLICIES)}")
@@ -118,15 +116,8 @@ def ranked_run(path: Path) -> Results:
 
 
 def run_tops(path: Path, depth: int, queries: Container[str] | None = None) -> dict[str, list[str]]:
-    """Query id to its best documents, in the order of :func:`ranked_run`, without holding the whole run.
-
-    Args:
-        path: a TREC run.
-        depth: documents a query.
-        queries: the only ones that matter; all by default.
-
-    Raises:
-        InputError: see :func:`read_trec_run`.
+    """Query id to its ``depth`` best documents, in the order of :func:`ranked_run` and with its errors, without holding
+    the whole TREC run; only of the ``queries`` that matter.
     """
     found: dict[str, list[tuple[float, str]]] = {}
     for _, query, document, score in _hits(path):

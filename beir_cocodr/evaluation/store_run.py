@@ -86,13 +86,12 @@ def search(
         top_k: documents a query.
         policy: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         model: where the encoder is now; by default where it was when it made the store.
-        processes, device, threads: see :func:`~beir_cocodr.retrieval.store.search.search_store`; GPUs in turn by
+        processes, device, threads, share: see :func:`~beir_cocodr.retrieval.store.search.search_store`; GPUs in turn by
             default.
         batch_size: queries encoded at a time.
         index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`; searched in this
             process. None searches exactly.
         verify: compare each file of the store with its checksum before it is read.
-        share: as for ``search_store``.
         overwrite: replace the run of another search.
 
     Raises:
@@ -191,13 +190,8 @@ def _queries(store: EmbeddingStore, dataset: str, split: str) -> dict[str, str]:
 
 
 def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) -> COCODR:
-    """The encoder that made a store, with the store's own text format.
-
-    Args:
-        model: where it is now; by default where it was then.
-
-    Raises:
-        InputError: it cannot be found, or is another one.
+    """The encoder that made a store, with the store's own text format, where it is now, by default where it was then;
+    an InputError where it cannot be found, or is another one.
     """
     name, path = store.record.model.name, store.record.model.path
     if name is None and model is None:

@@ -72,19 +72,13 @@ class ModelGenerator:
     The passages of a shard are read in batches of about equal length, the longest first. Every batch is sampled by a
     seed of its own, made of the seed, the shard and the batch, so that a query does not depend on what was generated
     before it. Of what a causal model writes behind its prompt, only the first line is the query. A prompt that the
-    model cannot read whole loses the end of its passage, counted.
+    model cannot read whole loses the end of its passage, counted. ``counter`` counts tokens as the model does.
 
     Args:
-        name: a hub name or a folder, of any encoder-decoder or causal model.
+        name: a hub name or a folder, of any encoder-decoder or causal model; an InputError where there is none, or it
+            has no decoder or tokenizer, or lacks the decoder's weights.
         options: how queries are generated.
         device: default: a GPU if there is one. On a GPU the model runs in bfloat16.
-
-    Attributes:
-        counter: counts tokens as the model does.
-
-    Raises:
-        InputError: there is no such model or device, it has no decoder or tokenizer, or the decoder's weights are
-            missing.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
     """

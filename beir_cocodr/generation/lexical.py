@@ -1,7 +1,4 @@
-"""Queries without a model, in any language: titles, salient sentences and terms by tf-idf.
-
-Document frequencies are counted in memory that does not grow with the corpus.
-"""
+"""Queries without a model, in any language: titles, salient sentences and terms by tf-idf, in constant memory."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, fitting_prefix, sentence_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
@@ -37,7 +35,7 @@ class DocumentFrequencies:
     counts: npt.NDArray[np.uint32]
     documents: int
 
-    def idf(self, terms: Sequence[str]) -> npt.NDArray[np.float64]:
+    def idf(self, terms: Sequence[str]) -> Doubles:
         """(n,) inverse document frequencies ln(1 + N/df), positive even where a word is everywhere."""
         df = np.maximum(self.counts[_buckets(terms)], 1)
         return np.asarray(np.log1p(self.documents / df))
@@ -63,7 +61,7 @@ def count_document_frequencies(documents: Documents, text_format: TextFormat) ->
     return DocumentFrequencies(counts, len(documents))
 
 
-def _buckets(terms: Iterable[str]) -> npt.NDArray[np.int64]:
+def _buckets(terms: Iterable[str]) -> Ints:
     return np.fromiter((crc32(term.encode()) % _BUCKETS for term in terms), np.int64)
 
 

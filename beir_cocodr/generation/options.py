@@ -19,32 +19,21 @@ PLACEHOLDER = "{passage}"
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How queries are generated and which of them stay.
+    """How queries are generated and which of them stay; each field is described beside its default.
 
     Args:
-        per_passage: C, queries of a passage (5; the published code 20).
-        passage_tokens: the most tokens of a passage, special tokens included.
-        tokenizer: what counts them: ``words``, ``minilm``, a folder or a hub name. By default the generator's own, and
-            ``words`` for the lexical one.
-        language: ISO 639 code for the abbreviations that do not end a sentence.
-        prefix: put before a passage; by default nothing, but "text2query: " for a model whose name has "with_prefix" in
-            it, as the authors' has.
-        prompt: what a model reads, with ``{passage}`` in it, behind the prefix; by default the passage alone for an
-            encoder-decoder, and "Passage: {passage}\\nSearch query:" for a causal model.
-        max_length: the most tokens of a query; a longer text without tokens, the lexical generator's, is cut to so many
-            words.
-        top_p, top_k: of nucleus sampling.
-        batch_size: passages read at a time.
-        max_passages: generate for a random sample of so many passages; for all by default.
-        shard_documents: documents of a shard, which is the unit of resuming.
-        seed: of sampling.
-        title_separator: between title and text of a document.
+        per_passage: C (5; the published code 20).
+        tokenizer: ``words``, ``minilm``, a folder or a hub name. By default the generator's own, and ``words`` for the
+            lexical one.
+        prefix: by default nothing, but "text2query: " for a model whose name has "with_prefix" in it, as the authors'
+            has.
+        prompt: with ``{passage}`` in it, behind the prefix; by default the passage alone for an encoder-decoder, and
+            "Passage: {passage}\\nSearch query:" for a causal model.
+        max_length: a longer text without tokens, the lexical generator's, is cut to so many words.
+        shard_documents: a shard is the unit of resuming.
         dedupe: keep a text once in the whole output, its first time.
-        filter_retriever: keep a query only if its document is among the first ``filter_top`` of this retriever, named
-            as for ``evaluate``; None keeps all.
-        filter_top: r.
-        analyzer: of BM25 in that retriever, "english" or "none".
-        bm25_weight: of BM25 in that retriever, if it is a fusion.
+        filter_retriever, filter_top: keep a query only if its document is among the first r of it; None keeps all.
+        analyzer, bm25_weight: of BM25 in that retriever, "english" or "none"; its weight if it is a fusion.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter Dai et al., 2022
     (Promptagator), section 3.2, with r = 1.

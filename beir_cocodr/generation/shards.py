@@ -1,9 +1,8 @@
 """Generated queries from their generator to a BEIR folder.
 
-What a generator takes and gives (:class:`Generator`); its queries on their way, one file a shard, which is there when
-the shard is finished (:class:`QueryShards`); how they are cleaned, which of them stay (:func:`select_queries`,
-:class:`ConsistencyFilter`), and how the folder is written; and generation.json, how the queries of a folder were
-generated, and from what (:class:`GenerationRecord`).
+What a generator takes and gives (:class:`Generator`); its queries on their way, one file a finished shard
+(:class:`QueryShards`); how they are cleaned, which of them stay (:func:`select_queries`, :class:`ConsistencyFilter`),
+and how the folder is written; and generation.json, how and from what (:class:`GenerationRecord`).
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Bools
 from beir_cocodr.data.beir_folder import link_beside
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.data.passages import Passage
@@ -209,10 +208,8 @@ _CHARACTERS_A_TOKEN = 16
 
 def clean_queries(queries: Sequence[Sequence[Query]], max_length: int) -> tuple[list[list[str]], dict[str, int]]:
     """The texts of each passage's queries on one line each, without control characters and surrounding space; "" where
-    nothing is left. A text of more than 16 characters a token, of ``max_length``, is cut there.
-
-    Returns:
-        The texts, and the counts ``generated`` (all), ``empty`` and ``cut`` (by a limit, the generator's or this one).
+    nothing is left. A text of more than 16 characters a token, of ``max_length``, is cut there. Counted are
+    ``generated`` (all), ``empty`` and ``cut`` (by a limit, the generator's or this one).
     """
     counts = {"generated": 0, "empty": 0, "cut": 0}
     cleaned: list[list[str]] = []
@@ -233,16 +230,10 @@ _BLOCK = 10_000
 
 
 class ConsistencyFilter:
-    """Keeps a query if its document is among the first r of a retriever (round-trip consistency).
+    """Keeps a query if its document is among the first r, ``top``, of a retriever (round-trip consistency).
 
-    Args:
-        documents: the corpus that is searched.
-        retriever: a name as for ``evaluate``: ``bm25``, ``minilm``, ``hybrid:M``, ...
-        top: r.
-        search: how it searches.
-
-    Raises:
-        InputError: there is no such retriever, which is found out at once, before hours of generating.
+    ``documents`` is the corpus that is searched, ``retriever`` a name as for ``evaluate``; an InputError where there is
+    none, found out at once, before hours of generating.
 
     Source: Dai et al., 2022 (Promptagator), section 3.2, with r = 1.
     """
@@ -272,23 +263,17 @@ QGEN_PREFIX = "qgen"
 
 _CHUNK = 1000
 
-Kept = npt.NDArray[np.bool_]
-
 
 def select_queries(
     shards: QueryShards, dedupe: bool, consistency: ConsistencyFilter | None
-) -> tuple[Kept, dict[str, int]]:
-    """Which of the generated queries stay.
+) -> tuple[Bools, dict[str, int]]:
+    """bool (n,) over all generated queries in corpus order, which of them stay, and how many were left out.
 
     Args:
         shards: all finished.
         dedupe: of equal texts only the first stays (equal by a 64-bit hash: that two of ten million texts share one by
-            chance has a probability of three in a million).
-        consistency: only queries that it keeps stay.
-
-    Returns:
-        bool (n,) over all generated queries in corpus order, and the counts ``duplicates`` and ``inconsistent``, of
-        what was left out by either, in this order; a 0 where it was not asked for.
+            chance has a probability of three in a million); the count ``duplicates``.
+        consistency: only queries that it keeps stay; the count ``inconsistent``, 0 where it was not asked for.
     """
     kept = np.fromiter((bool(text) for _, text in _texts(shards)), bool)
     counts = {"duplicates": 0, "inconsistent": 0}
@@ -306,14 +291,12 @@ def select_queries(
     return kept, counts
 
 
-def write_queries(shards: QueryShards, kept: Kept, documents: Documents, output: Path) -> dict[str, int]:
-    """Write ``queries.jsonl`` and ``qrels/train.tsv``, and both a second time by the names of qgen folders.
+def write_queries(shards: QueryShards, kept: Bools, documents: Documents, output: Path) -> dict[str, int]:
+    """Write ``queries.jsonl`` and ``qrels/train.tsv``, and both a second time by the names of qgen folders; gives the
+    counts ``queries`` and ``passages_without_query``.
 
     The metadata of a query name its document, the number of the passage in it, and the passage's character range in the
     document's title and text joined.
-
-    Returns:
-        The counts ``queries`` and ``passages_without_query``.
     """
     queries, qrels = output / "queries.jsonl", output / "qrels" / "train.tsv"
     counts = Counter({"queries": 0, "passages_without_query": 0})

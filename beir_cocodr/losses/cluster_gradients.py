@@ -30,14 +30,9 @@ _BLOCK = 128 << 20
 
 
 def selected_modules(model: Any, layers: int | None = None) -> dict[str, nn.Module]:
-    """The Linear and LayerNorm modules of the backbone's last layers, by name.
-
-    Args:
-        model: the encoder.
-        layers: how many; by default 3 of 12, as published for a base model, else 2, as for a large one.
-
-    Raises:
-        InputError: the backbone has fewer layers, recomputes its activations, or keeps parameters elsewhere.
+    """The Linear and LayerNorm modules of the backbone's last layers, by name: ``layers`` of them, by default 3 of 12,
+    as published for a base model, else 2, as for a large one. An InputError where the backbone has fewer, recomputes
+    its activations, or keeps parameters elsewhere.
     """
     backbone = model.transformers_model
     stack = max((module for module in backbone.modules() if isinstance(module, nn.ModuleList)), key=len, default=())
@@ -195,7 +190,7 @@ class ClusterStep:
 
 
 def module_gram(module: nn.Module, tokens: Tokens, n_slots: int, reduce: Reduce = sum_over_ranks) -> Tensor:
-    """Inner products of the clusters' gradients with respect to one module's parameters, exactly.
+    """(P, P) float64 inner products of P clusters' gradients with respect to one module's parameters, exactly.
 
     The gradients themselves are formed in blocks of at most 128 MiB and discarded.
 
@@ -204,9 +199,6 @@ def module_gram(module: nn.Module, tokens: Tokens, n_slots: int, reduce: Reduce 
         tokens: see :data:`Tokens`.
         n_slots: P, clusters in the batch.
         reduce: sums over processes what each has of the gradients.
-
-    Returns:
-        (P, P) float64.
     """
     if isinstance(module, nn.LayerNorm):
         return gram_of(_layer_norm_gradients(module, tokens, n_slots), reduce)
@@ -230,16 +222,11 @@ def gram_of(vectors: Tensor, reduce: Reduce = sum_over_ranks) -> Tensor:
 
 
 def sketched_gradients(module: nn.Module, tokens: Tokens, n_slots: int, size: int, seed: tuple[int, int]) -> Tensor:
-    """A small random image of each cluster's gradient, whose inner products are right in expectation.
+    """A small random image of each cluster's gradient, (P, s), whose inner products are right in expectation.
 
     Inputs and output gradients of a Linear are projected to ``size`` dimensions each by Gaussian matrices of variance
-    1/size, so G_k = D_kᵀ X_k becomes (size, size); LayerNorms and biases are kept whole.
-
-    Args:
-        seed: of the projections: a number, and the module's. They are the same on every process and step.
-
-    Returns:
-        (P, s), s = size² + out for a Linear with bias, 2 d for a LayerNorm.
+    1/size, so G_k = D_kᵀ X_k becomes (size, size); LayerNorms and biases are kept whole: s = size² + out for a Linear
+    with bias, 2 d for a LayerNorm. ``seed``, a number and the module's, makes the same ones on every process and step.
     """
     if isinstance(module, nn.LayerNorm):
         return _layer_norm_gradients(module, tokens, n_slots)
@@ -297,10 +284,8 @@ def _sums(rows: Tensor, slots: Tensor, n_slots: int) -> Tensor:
 def gram_by_calls(cluster_losses: Tensor, parameters: Sequence[Tensor], batched: bool = False) -> Tensor:
     """(P,) cluster losses to the (P, P) float64 inner products of their gradients, P copies of which are held.
 
-    Parameters that a loss does not depend on count as zero. The graph stays.
-
-    Args:
-        batched: one vectorised call (``is_grads_batched``, under eager and sdpa attention) instead of a call for each.
+    Parameters that a loss does not depend on count as zero. The graph stays. ``batched`` makes one vectorised call
+    (``is_grads_batched``, under eager and sdpa attention) instead of one for each.
 
     Source: COCO-DR, appendix E, and its published code.
     """

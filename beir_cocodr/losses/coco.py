@@ -1,8 +1,7 @@
 """Contrastive losses: COCO over two spans of each document, and InfoNCE over queries and documents.
 
-:class:`COCOLoss` adds the language-model losses of a training head to :func:`coco_contrastive_loss`.
-:func:`infonce` is the host's loss over a batch on the model's own similarity; :func:`triplet_losses` and
-:func:`in_batch_losses` give each example's own loss, which the losses over clusters weigh.
+:class:`COCOLoss` adds a training head's language-model losses to :func:`coco_contrastive_loss`. :func:`infonce` is the
+host's, on the model's own similarity; :func:`triplet_losses` and :func:`in_batch_losses` give each example's own.
 """
 
 from __future__ import annotations
@@ -172,9 +171,8 @@ class COCOLoss(CachedLossMixin, nn.Module):
 
 
 def infonce(model: Any, scale: float | None = None, mini_batch_size: int | None = None) -> Any:
-    """Each row's first text has to find its second among the second and further texts of all rows.
-
-    The arguments are those of :class:`COCOLoss`; the loss is sentence-transformers', over the batch of all ranks.
+    """Sentence-transformers' loss over the batch of all ranks: each row's first text has to find its second among the
+    second and further texts of all rows; the arguments are those of :class:`COCOLoss`.
     """
     cosine = model.similarity_fn_name == "cosine"
     settings: dict[str, Any] = {
@@ -208,15 +206,12 @@ def triplet_losses(queries: Tensor, documents: Tensor, scale: float = 1.0, norma
 def in_batch_losses(
     queries: Tensor, candidates: Tensor, targets: Tensor, scale: float = 1.0, normalize: bool = False
 ) -> Tensor:
-    """−log softmax of each query's positive over all documents of a batch (InfoNCE).
+    """(B,) −log softmax of each query's positive over all documents of a batch (InfoNCE), float32 or wider.
 
     Args:
         queries, candidates: (B, d), and (M, d), the documents of the whole batch.
         targets: (B,) rows of ``candidates`` that hold the positives.
         scale, normalize: as for :func:`coco_contrastive_loss`.
-
-    Returns:
-        (B,) losses, float32 or wider.
     """
     with torch.autocast(queries.device.type, enabled=False):
         queries, candidates = _prepared(queries, normalize), _prepared(candidates, normalize)

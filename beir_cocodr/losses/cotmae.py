@@ -24,12 +24,8 @@ def accumulated(loss: Callable[[slice], Tensor], parts: Iterable[slice], paramet
 
     The gradient of each part is taken as soon as its loss is known, and handed on in the backward pass of the sum.
     Unlike gradient caching this embeds nothing twice; it needs a loss in which no part acts on another, and memory for
-    one more gradient of all parameters.
-
-    Args:
-        loss: rows of the batch to their share of its loss, a scalar.
-        parts: the rows of each part.
-        parameters: all that the loss depends on and that is trained.
+    one more gradient of all parameters, those that the loss depends on and that are trained. ``loss`` takes rows of the
+    batch to their share of its loss, a scalar.
     """
     slices, weights = list(parts), [p for p in parameters if p.requires_grad]
     if not torch.is_grad_enabled():
@@ -66,9 +62,8 @@ class _Known(torch.autograd.Function):
 
 
 def next_token_labels(ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """The labels of an autoregressive decoder, which predicts token i + 1 at position i.
-
-    (B, L) ids and mask, padded on the right, to (B, L) labels, -100 where no token follows.
+    """(B, L) ids and mask, padded on the right, to the (B, L) labels of a decoder that predicts token i + 1 at position
+    i: -100 where no token follows.
     """
     labels = torch.full_like(ids, IGNORED)
     labels[:, :-1] = ids[:, 1:].masked_fill(attention_mask[:, 1:] == 0, IGNORED)

@@ -195,11 +195,8 @@ def group_dro_weights(weights: Tensor, losses: Tensor, eta: float = 0.01) -> Ten
 
 
 class GroupDROLoss(ClusterLoss):
-    """Group DRO: the loss is Σ_k q_k ℓ_k, with q moved by this step's losses first.
-
-    Args:
-        model, n_clusters, ...: as for :class:`ClusterLoss`.
-        eta: step size of the weights.
+    """Group DRO: the loss is Σ_k q_k ℓ_k, with q moved by this step's losses first, by the step size ``eta``; the other
+    arguments are those of :class:`ClusterLoss`.
 
     References:
         Sagawa et al., Distributionally robust neural networks for group shifts, 2020.
@@ -223,10 +220,8 @@ def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float =
     Args:
         losses, sizes: (K,) moving averages of each cluster's loss and size.
         alpha: the share, by sizes, that counts fully.
-        eps: weight of the clusters beyond it, and the least of the one on the boundary.
-
-    Returns:
-        (K,). The cluster on the boundary gets what is left of the share over its own share, at least ``eps``.
+        eps: weight of the clusters beyond it, and the least of the one on the boundary, which gets what is left of the
+            share over its own share.
 
     Source: Oren et al., 2019; Zhou et al., 2021; the rival of COCO-DR's section 6.
     """
@@ -243,14 +238,12 @@ def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float =
 class CVaRLoss(ClusterLoss):
     """Greedy DRO: the loss is Σ_k h_k Σ_{i in k} ℓ_i / B, with h from moving averages of this and past steps.
 
-    Args:
-        model, n_clusters, ...: as for :class:`ClusterLoss`.
-        cvar_alpha: the share that counts fully.
-        eps: weight of the rest.
+    ``cvar_alpha`` is the share that counts fully, ``eps`` the weight of the rest; the others are as for
+    :class:`ClusterLoss`.
 
     References:
         Oren et al., Distributionally robust language modeling, 2019; Zhou et al., Distributionally robust multilingual
-        machine translation, 2021.
+            machine translation, 2021.
     """
 
     average_losses: Tensor
@@ -320,11 +313,8 @@ def idro_weights_in_closed_form(
 ) -> Tensor:
     """The minimiser of −Σ_i ω_i Σ_j r_ij + τ KL(ω‖ω_old) over the simplex, r_ij = (ℓ_i ℓ_j)^β ∇ℓ_i·∇ℓ_j; (K,), sum 1.
 
-    Args:
-        weights: ω_old, (K,), positive; only their ratios matter.
-        losses, gram: as for :func:`idro_weights`.
-        beta: weight of lossy clusters.
-        tau: how much the weights are held back.
+    ``weights`` are ω_old, (K,), positive, of which only ratios matter; β is the weight of lossy clusters, τ holds the
+    weights back; the others are as for :func:`idro_weights`.
 
     Source: COCO-DR, Eq. 8 and 23. The outer α_i that Eq. 8 adds and the stray sum that appendix E carries into r are
     left out: without them this is the minimiser.

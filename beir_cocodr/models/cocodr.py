@@ -194,9 +194,8 @@ class COCODR(SentenceTransformer):
         batch_size: int = 128,
         **kwargs: Any,
     ) -> Any:
-        """BEIR's name for encoding documents: (N,) mappings with title and text to (N, d) embeddings.
-
-        A mapping of columns (``{"title": [...], "text": [...]}``) is understood as well.
+        """BEIR's name for encoding documents: (N,) mappings with title and text, or a mapping of these columns, to (N,
+        d).
         """
         if isinstance(corpus, Mapping):
             names = [key for key in ("title", "text") if key in corpus]
@@ -222,11 +221,7 @@ class COCODR(SentenceTransformer):
 
 
 class TwoSidedEncoder(COCODR):
-    """An encoder that has vectors of different kinds for queries and documents, every number of which counts.
-
-    Attributes:
-        kind: what it is, for messages.
-    """
+    """An encoder that has vectors of different ``kind`` for queries and documents, every number of which counts."""
 
     kind = "this encoder"
 

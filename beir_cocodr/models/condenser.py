@@ -1,7 +1,4 @@
-"""The part of COCO pre-training that is thrown away: Condenser head and masked-language-model head.
-
-Their weights come from a published Condenser head, from a masked language model, or are new.
-"""
+"""The part of COCO pre-training that is thrown away: Condenser and masked-language-model heads, published or new."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
 from beir_cocodr.data.text import IGNORED
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, listed
 from beir_cocodr.models.cocodr import SavedModule
-from beir_cocodr.models.integrity import MAYBE_HEAD, loading, named
+from beir_cocodr.models.integrity import MAYBE_HEAD, loading
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +62,9 @@ def mlm_layers(source: str) -> dict[str, Tensor] | None:
         if not lacking:
             return {ours: weights[theirs] for ours, theirs in names.items()}
         if len(lacking) < len(names):
-            raise InputError(f"the language-model head of {source} lacks {named(lacking)}; save or download it again")
+            raise InputError(
+                f"the language-model head of {source} lacks {listed(lacking, 3)}; save or download it again"
+            )
     return None
 
 
@@ -73,11 +72,8 @@ def published_head_layers(source: str) -> list[dict[str, Tensor]] | None:
     """The transformer layers of a Condenser head as it was released, each as nn.TransformerEncoderLayer's weights.
 
     The file is the one foreign pickle that is read here, and only tensors of it (``weights_only=True``): a state dict
-    with the keys ``c_head.{i}.`` of BERT's layers. Other keys are of no use outside the original training. None where
-    there is no such file, or no such key in it.
-
-    Raises:
-        InputError: the file cannot be read, or lacks weights of a layer.
+    with the keys ``c_head.{i}.`` of BERT's layers. None where there is no such file, or no such key in it; an
+    InputError where it cannot be read, or lacks weights of a layer.
 
     Source: Condenser (Gao and Callan, 2021), its released code and checkpoints.
     """
@@ -196,7 +192,8 @@ class CondenserHead(SavedModule):
 def build_head(
     model: Any, source: str | None, n_head_layers: int = 2, skip_from: int | None = None, late_mlm: bool = True
 ) -> tuple[CondenserHead, str]:
-    """A head that fits ``model``, tied to its embeddings, with the best weights that are to be had.
+    """A head that fits ``model``, tied to its embeddings, with the best weights that are to be had, and in words where
+    they come from; an InputError where those are another model's, or of another shape than asked for.
 
     Args:
         model: the encoder.
@@ -204,12 +201,6 @@ def build_head(
             the transformer layers of a published Condenser (its file ``model.pt``) and the masked-language-model layers
             of the backbone's own checkpoint, as far as they are there.
         n_head_layers, skip_from, late_mlm: as for :class:`CondenserHead`.
-
-    Returns:
-        The head, and in words where its weights come from.
-
-    Raises:
-        InputError: what lies there is another model's head, or has another shape than asked for.
     """
     backbone = model.transformers_model
     config, embedding = backbone.config, backbone.get_input_embeddings()

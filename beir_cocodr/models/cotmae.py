@@ -24,12 +24,8 @@ DECODERS = {"autoregressive": 1, "masked": 2}
 
 
 def autoregressive_mask(length: int, window: int = 3) -> Tensor:
-    """Which positions a position of the decoder sees.
-
-    Position i sees position 0, where the passage's embedding stands, and the positions i − window + 1 to i: (L, L)
-    bool, row i true where position i sees.
-
-    Source: query-as-context pre-training, the released autoregressive decoder (window 3).
+    """(L, L) bool: a position of the decoder, a row, sees position 0, where the passage's embedding stands, and the
+    last ``window`` up to itself. Source: query-as-context pre-training, the released autoregressive decoder (window 3).
     """
     place = torch.arange(length)
     seen, seeing = place[None], place[:, None]
@@ -89,8 +85,7 @@ class CoTMAEDecoder(SavedModule):
         self._shared: tuple[nn.Module, CondenserHead] | None = None
 
     def tie(self, embeddings: nn.Module, head: CondenserHead, scale: float = 1.0) -> None:
-        """Share the encoder's embedding layer, (B, L) ids to (B, L, d), and the output layers of a head without layers.
-
+        """Share the encoder's embedding layer, (B, L) ids to (B, L, d), and the output layers of a head without layers;
         ``scale`` is a factor on the passage's embedding.
         """
         self._shared, self.scale = (embeddings, head), scale
@@ -125,19 +120,14 @@ def build_decoder(
     n_layers: int | None = None,
     window: int = 3,
 ) -> tuple[CoTMAEDecoder, str]:
-    """A decoder that fits ``model``, tied to its embedding layer and to ``head``.
+    """A decoder that fits ``model``, tied to its embedding layer and to ``head``, and in words where its weights come
+    from; an InputError where the encoder's parts cannot be shared, or what lies in ``source`` is another decoder.
 
     Args:
         model: the encoder.
         head: see :meth:`CoTMAEDecoder.tie`.
         source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes on.
         decoder, n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`' number.
-
-    Returns:
-        The decoder, and in words where its weights come from.
-
-    Raises:
-        InputError: the encoder's parts cannot be shared with a decoder, or what lies in ``source`` is another decoder.
     """
     embeddings = _embedding_layer(model)
     shape = (head.hidden_size, head.num_attention_heads, head.intermediate_size, head.vocab_size)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.util import load_file_path
 from torch import Tensor
 
+from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import json_sha256
@@ -227,12 +227,9 @@ def hash_terms(terms: Sequence[str], buckets: int) -> tuple[Tensor, Tensor]:
 
 
 def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
-    """(Q, m) vectors over the deviation of their dot products with the documents; 0 where that is 0.
-
-    Args:
-        vectors: q.
-        spread: (m, m) S with S Sᵀ the covariance of the documents, so that the deviation is |q S|. A square root
-            keeps in float32 what the covariance would lose.
+    """(Q, m) vectors q over the deviation of their dot products with the documents, |q S|; 0 where that is 0.
+    ``spread`` is (m, m) S with S Sᵀ the covariance of the documents; a square root keeps in float32 what the covariance
+    would lose.
     """
     deviation = (vectors @ spread).norm(dim=-1, keepdim=True)
     none = deviation <= _NO_DEVIATION * vectors.norm(dim=-1, keepdim=True) * spread.norm()
@@ -241,11 +238,8 @@ def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Balance:
-    """How the deviations of a hybrid encoder's two parts changed when its vectors were smoothed.
-
-    Args:
-        dense_before, lexical_before: square roots of the covariances that its queries were divided by.
-        dense_after, lexical_after: of the smoothed vectors.
+    """How the deviations of a hybrid encoder's two parts changed when its vectors were smoothed: square roots of the
+    covariances that its queries were divided by, and of those of the smoothed vectors.
     """
 
     dense_before: Tensor
@@ -275,10 +269,10 @@ class Balance:
             raise InputError(f"{path} cannot be read ({first_line(error)}); smooth the store again") from error
 
 
-def covariance_root(covariance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def covariance_root(covariance: Doubles) -> Doubles:
     """The symmetric square root of an (m, m) covariance."""
     values, axes = np.linalg.eigh(covariance)
-    root: npt.NDArray[np.float64] = (axes * np.sqrt(values.clip(min=0))) @ axes.T
+    root: Doubles = (axes * np.sqrt(values.clip(min=0))) @ axes.T
     return root
 
 

@@ -1,7 +1,6 @@
 """Whether a model is whole: its files before a host loads them, and its weights, vocabulary and numbers after.
 
-Hosts give a model random weights for tensors that its files lack, and go on. Here that is an InputError; what a task
-can do without stands in :data:`PARTS`.
+Hosts give random weights for tensors that files lack, and go on. Here that is an InputError, but for :data:`PARTS`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from transformers import PreTrainedModel
 
 from beir_cocodr.data.text import check_vocabulary
 from beir_cocodr.disk import no_room
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.errors import InputError, first_line, listed
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import suggestion
 from beir_cocodr.provenance import RECORD_FILE, modules_of
@@ -123,14 +122,9 @@ _DAMAGED = "the model is damaged, save or download it again"
 
 
 def check_files(folder: Path, known: Collection[str] = ()) -> None:
-    """Check that a model folder's settings are JSON of the right types, and name no code of their own.
-
-    Args:
-        folder: of the model.
-        known: classes of modules that the caller has at hand, beside those of sentence-transformers.
-
-    Raises:
-        InputError: names the file, and what is wrong in it.
+    """Check that a model folder's settings are JSON of the right types, and name no code of their own; ``known`` are
+    classes of modules that the caller has, beside those of sentence-transformers. An InputError names the file and what
+    is wrong.
     """
     modules = _read(folder / "modules.json", list) if os.path.lexists(folder / "modules.json") else []
     kinds = {"": ""}
@@ -257,7 +251,8 @@ def loading(
     """Inside, hosts load models whole or not at all.
 
     Every ``from_pretrained`` of transformers reports what it did with each tensor, also where sentence-transformers
-    calls it; the report is checked at once. Whatever a host raises becomes one line.
+    calls it; the report is checked at once. Whatever a host raises becomes one line: an InputError where a file is
+    damaged or missing, tensors are missing, left over or of another shape.
 
     Args:
         name: folder or hub name.
@@ -265,10 +260,6 @@ def loading(
         noun: what the model is to the user, for messages.
         trusted: whether the caller has chosen to run code that the model brings along.
         known: see :func:`check_files`.
-
-    Raises:
-        InputError: a file is damaged or missing, tensors are missing, left over or of another shape, or whatever else
-            keeps the hosts from loading.
     """
     if not name.strip():
         raise InputError(f"the name of the {noun} is empty; give a folder or a hub name")
@@ -346,7 +337,7 @@ def _check_report(model_name: str, model: Any, info: Mapping[str, Any], task: Ta
     ]
     if faults:
         kinds = {kind: [tensor for other, tensor in faults if other == kind] for kind in dict(faults)}
-        listed = "; ".join(f"{kind}: {named(tensors)}" for kind, tensors in kinds.items())
+        listed = "; ".join(f"{kind}: {listed(tensors, 3)}" for kind, tensors in kinds.items())
         raise InputError(f"{model_name} is not whole, it needs {task.needs} ({listed}); {task.way_out}")
     if left := _parts(unexpected, task.spare):
         log.info("%s: its %s is not read", model_name, " and ".join(left))
@@ -364,12 +355,6 @@ def _parts(tensors: Sequence[str], parts: Sequence[str]) -> list[str]:
     return [part for part in parts if any(re.search(PARTS[part], tensor) for tensor in tensors)]
 
 
-def named(tensors: Sequence[str]) -> str:
-    """The first names of tensors, and how many there are beside."""
-    more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
-    return ", ".join(tensors[:3]) + more
-
-
 def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> None:
     """Check for NaN or infinite weights, no vocabulary, and token ids without an embedding: an InputError."""
     tensors = ((key, tensor) for key, tensor in model.state_dict().items() if tensor.is_floating_point())
@@ -377,8 +362,8 @@ def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> 
     wrong = [key for key, tensor in tensors if tensor.numel() and not all(map(torch.isfinite, tensor.aminmax()))]
     if wrong:
         raise InputError(
-            f"{noun} {name!r} has weights that are NaN or infinite ({named(wrong)}), as after training with too high a "
-            "learning rate; take an earlier one"
+            f"{noun} {name!r} has weights that are NaN or infinite ({listed(wrong, 3)}), as after training with too "
+            "high a learning rate; take an earlier one"
         )
     check_vocabulary(tokenizer, name)
     if (room := positions(model)) and (longest := getattr(model, "max_seq_length", None) or 0) > room:

@@ -178,10 +178,8 @@ class Folding(VectorTransform):
 
     @classmethod
     def fit(cls, queries: Iterable[Any], documents: Iterable[Any]) -> Folding:
-        """The means of queries (a sample will do) and documents: (n, w) arrays or chunks of them, read once.
-
-        Raises:
-            InputError: there are none, one is NaN or infinite, or the queries do not begin with 1.
+        """The means of queries (a sample will do) and documents: (n, w) arrays or chunks of them, read once; an
+        InputError where there are none, one is NaN or infinite, or the queries do not begin with 1.
         """
         query_mean, document_mean = _mean(queries, "queries"), _mean(documents, "documents")
         if len(query_mean) != len(document_mean):

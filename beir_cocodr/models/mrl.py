@@ -115,10 +115,8 @@ class MRL(TwoSidedEncoder):
 
     @classmethod
     def load(cls, input_path: str | Path, **kwargs: Any) -> MRL:
-        """Load a saved MRL, from a folder or the hub; an InputError where there is none.
-
-        sentence-transformers loads classes of other packages only with ``trust_remote_code``, which trusts whatever a
-        folder names. Here this package's own head is trusted, and nothing else.
+        """Load a saved MRL, from a folder or the hub; an InputError where there is none. sentence-transformers trusts
+        whatever a folder names by ``trust_remote_code``; here this package's own head is trusted, and nothing else.
         """
         name, modules = str(input_path), None
         with suppress(OSError, ValueError):

@@ -59,10 +59,9 @@ class MRLHead(SavedModule):
         self.variance_projection = nn.Linear(hidden_size, k, bias=False)
 
     def initialize(self, seed: int) -> None:
-        """W_M semi-orthogonal, so that distances survive it, and W_Σ small, so that at first σ² ≈ ln 2 / β.
-
-        With unit vectors, distances are so short that random differences of variances would outweigh them. There W_M is
-        longer by the factor that makes −KL begin as 20 times the cosine.
+        """W_M semi-orthogonal, so that distances survive it, and W_Σ small, so that at first σ² ≈ ln 2 / β. With unit
+        vectors, distances are so short that differences of variances would outweigh them: W_M is longer there, so that
+        −KL begins as 20 times the cosine.
         """
         generator = torch.Generator().manual_seed(seed)
         gain = 1.0
@@ -124,14 +123,11 @@ class MRLHead(SavedModule):
 
 
 def add_variance_token(model: Any) -> None:
-    """Make an encoder read ``[CLS] [VAR] text [SEP]``, by its tokenizer's own template.
+    """Make an encoder read ``[CLS] [VAR] text [SEP]``, by its tokenizer's own template, once; an InputError where that
+    does not make ``[CLS] text [SEP]``.
 
     So wherever the tokenizer is used, [VAR] is there, counts in the length, and is never cut off. Its embedding starts
-    as [CLS]'s: a token that the encoder knows as one that sums a text up. Does nothing where all of this was done
-    before.
-
-    Raises:
-        InputError: the tokenizer does not make ``[CLS] text [SEP]``.
+    as [CLS]'s: a token that the encoder knows as one that sums a text up.
     """
     tokenizer = model.tokenizer
     empty = list(tokenizer("")["input_ids"])

@@ -1,7 +1,4 @@
-"""How a user names models: their names, how encoders are loaded, and how a corpus is searched.
-
-Nothing here imports torch or the models, so that names are checked and the command line's help is made in milliseconds.
-"""
+"""How a user names models, how encoders are loaded, and how a corpus is searched; nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -51,10 +48,7 @@ def option(
 
 
 def described(kind: type, name: str, key: str) -> Any:
-    """What :func:`option` says of a field in the nearest class that says it: its "limits", or its "help" and "flag".
-
-    None where it says nothing.
-    """
+    """What :func:`option` says of a field, in the nearest class that does: its "limits", "help" or "flag"; else None."""
     above = [base.__dataclass_fields__.get(name) for base in kind.__mro__ if is_dataclass(base)]
     found: Mapping[str, Any] = next((one.metadata for one in above if one is not None and key in one.metadata), {})
     return found.get(key)
@@ -148,13 +142,9 @@ class Fusion:
 
 @dataclass(frozen=True)
 class FusionSettings:
-    """What may stand behind the kind in a name, as in ``hybrid@0.3:M`` or ``vector@0.3,r512,smooth,feedback:M``.
-
-    Args:
-        weight: of BM25; None is that of :class:`SearchOptions`.
-        numbers: r, components of truncated BM25.
-        smooth: whether documents are drawn to their neighbours.
-        feedback: whether the query is moved, and searched with again.
+    """What may stand behind the kind in a name, as in ``hybrid@0.3:M`` or ``vector@0.3,r512,smooth,feedback:M``: BM25's
+    weight (None is that of :class:`SearchOptions`), r, components of truncated BM25, whether documents are drawn to
+    their neighbours, and whether the query is moved, and searched with again.
     """
 
     weight: float | None = None
@@ -278,13 +268,8 @@ def suggestion(name: str) -> str:
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """How a dense encoder is loaded; None leaves what the model says itself.
-
-    Args:
-        query_length, document_length: tokens that queries and documents are cut to.
-        query_prompt, document_prompt: put before every query and document.
-        title_separator: stands between title and text; BM25 reads documents with it, too.
-        device: such as "cpu" or "cuda:0"; does not change what is computed.
+    """How a dense encoder is loaded; each field is described beside its default, None leaves what the model says
+    itself. The separator is BM25's, too; the device does not change what is computed.
     """
 
     query_length: int | None = option(None, "Tokens a query is cut to; default: the model's own.", min=3)
@@ -320,16 +305,13 @@ class EncoderOptions:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How models search a corpus.
+    """How models search a corpus; each field is described beside its default.
 
     Args:
         encoder: how dense encoders are loaded.
-        analyzer: of BM25, see :class:`~beir_cocodr.retrieval.bm25.BM25`.
-        bm25_weight: of BM25 in fusions of z-normalised scores, against 1 of the encoder.
-        batch_size: queries encoded at a time; documents are batched by their tokens.
+        analyzer: of BM25, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
         progress: show progress bars on stderr.
         stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and encodes nothing.
-        verify: compare each file of a store with its checksum when it is first read.
     """
 
     encoder: EncoderOptions = EncoderOptions()
@@ -363,20 +345,15 @@ LEXICAL = ("auto", "svd", "hash", "svd+hash")
 
 @dataclass(frozen=True)
 class FuseOptions:
-    """How a dense encoder and BM25 become a hybrid encoder.
+    """How a dense encoder and BM25 become a hybrid encoder; each field is described beside its default.
 
     Args:
-        bm25_weight: w, of BM25 against 1 of the dense part.
-        weight_by_length: w by the content terms of the query instead, see
-            :data:`~beir_cocodr.models.hybrid_encoder.BY_LENGTH`.
-        bytes_per_document: of the whole vector in fp16, 2 a number; None is the dense part and 1,024 numbers.
-        lexical: of :data:`LEXICAL`; auto takes what agrees best with the exact fusion, on crops and given queries.
-        analyzer: of BM25, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
-        sample: documents that the projection, the covariances and the agreement are taken from; frequencies and mean
-            length are the whole corpus's.
-        max_terms: of the vocabulary, the most frequent ones; the projection has as many rows.
+        weight_by_length: see :data:`~beir_cocodr.models.hybrid_encoder.BY_LENGTH`.
+        lexical: auto takes what of :data:`LEXICAL` agrees best with the exact fusion, on crops and given queries.
+        sample: documents of the projection, the covariances and the agreement; frequencies and mean length are the
+            whole corpus's.
+        max_terms: the projection has as many rows.
         probes: crops, and given queries, that the agreement is taken over.
-        seed: of the crops and the truncated SVD.
     """
 
     bm25_weight: float = option(

@@ -9,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.arrays import Floats, non_finite_rows
+from beir_cocodr.errors import InputError, listed
 from beir_cocodr.io import cache_folder, draft_folder, filling_cache, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
@@ -29,8 +28,6 @@ log = logging.getLogger(__name__)
 
 # Part of every key: raise it when encoding changes what comes out.
 _FORMAT = "1"
-
-_NAMED = 5
 
 
 class QueryEncoder:
@@ -68,7 +65,7 @@ class QueryEncoder:
         }
         return json_sha256(content)
 
-    def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> Floats:
         """(Q,) texts to (Q, d) float32 of length 1; a zero vector stays zero."""
         return self._encoded(list(texts), self.progress)
 
@@ -88,14 +85,14 @@ class QueryEncoder:
     def _weights(self) -> str:
         return weights_sha256(self.model)
 
-    def _encoded(self, texts: list[str], progress: bool) -> npt.NDArray[np.float32]:
+    def _encoded(self, texts: list[str], progress: bool) -> Floats:
         if isinstance(self.model, MRL):
             vectors, _ = self.model.encode_distribution(texts, "query", self.batch_size, show_progress_bar=progress)
         else:
             vectors = self.model.encode_queries(
                 texts, self.batch_size, show_progress_bar=progress, convert_to_tensor=True
             )
-        unit: npt.NDArray[np.float32] = F.normalize(vectors.detach().to(torch.float32).cpu(), dim=-1).numpy()
+        unit: Floats = F.normalize(vectors.detach().to(torch.float32).cpu(), dim=-1).numpy()
         return unit
 
 
@@ -147,12 +144,9 @@ def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> 
             raise
 
 
-def _check_finite(vectors: npt.NDArray[np.float32], ids: list[str]) -> None:
-    wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(wrong):
-        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-        named = ", ".join(repr(ids[row]) for row in wrong[:_NAMED])
+def _check_finite(vectors: Floats, ids: list[str]) -> None:
+    if wrong := [repr(ids[row]) for row in non_finite_rows(vectors)]:
         raise InputError(
-            f"NaN or infinite embeddings of the queries {named}{more}: look at their texts, and encode in "
+            f"NaN or infinite embeddings of the queries {listed(wrong)}: look at their texts, and encode in "
             "float32 if the model runs in half precision"
         )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.io import draft_folder, json_sha256
@@ -33,7 +33,7 @@ from beir_cocodr.resampling.manifest import (
 )
 from beir_cocodr.resampling.overlap import TrainTest, overlap_summary
 from beir_cocodr.resampling.similarity import nearest
-from beir_cocodr.retrieval.store.store import EmbeddingStore, Rows
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +73,8 @@ class ResampledSet:
     folder: str
     label: str
     regime: str
-    train: Rows
-    test: Rows
+    train: Ints
+    test: Ints
     size: int | None = None
     k: int | None = None
     bucket: int | None = None
@@ -162,7 +162,7 @@ def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, di
     return SplitRecord(folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels))
 
 
-def _chosen(collection: Collection, rows: Rows) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """The queries of these rows and their judgements."""
     ids = np.array(list(collection.queries), object)[rows]
     return {query: collection.queries[query] for query in ids}, {query: collection.qrels[query] for query in ids}
@@ -173,7 +173,7 @@ def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> Overlaps:
     vectors = inputs.test.load().numpy()
     before = nearest(inputs.train, vectors, 1).scores[:, 0]
     # Both regimes of a bucket train on the same queries: their neighbours are looked for once.
-    known: dict[bytes, npt.NDArray[np.float32]] = {}
+    known: dict[bytes, Floats] = {}
     after = {}
     for found in sets:
         key = found.train.tobytes()

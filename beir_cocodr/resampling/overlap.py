@@ -22,6 +22,7 @@ import Stemmer
 from bm25s.tokenization import Tokenizer
 from scipy import sparse
 
+from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, text_cell
@@ -166,7 +167,7 @@ def _matrix(ids: list[list[int]], width: int) -> WordSets:
     return sparse.csr_array((np.ones(len(columns), np.int32), columns, starts), shape=(len(words), width))
 
 
-def nearest_by_words(train: WordSets, test: WordSets) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
     """The training query of highest Jaccard similarity for every test query; the first of equal ones.
 
     Args:
@@ -385,9 +386,7 @@ def overlap(
     )
 
 
-def _nearest(
-    pair: TrainTest, encoder: str | None, search: SearchOptions
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], EncoderRecord | None]:
+def _nearest(pair: TrainTest, encoder: str | None, search: SearchOptions) -> tuple[Doubles, Ints, EncoderRecord | None]:
     """Similarity and row of the nearest training query of every test query, (T,) each."""
     if encoder is None:
         scores, rows = nearest_by_words(*pair.words)
@@ -402,7 +401,7 @@ def _nearest(
     return found.scores[:, 0].astype(np.float64), found.rows[:, 0], model.describe()
 
 
-def _histogram(scores: npt.NDArray[np.float64]) -> Histogram:
+def _histogram(scores: Doubles) -> Histogram:
     # Cosines may be negative, and by rounding a little more than 1.
     least = min(0.0, math.floor(float(scores.min()) / _BIN) * _BIN)
     edges = np.linspace(least, 1.0, round((1.0 - least) / _BIN) + 1)
@@ -410,9 +409,7 @@ def _histogram(scores: npt.NDArray[np.float64]) -> Histogram:
     return Histogram([round(edge, 2) for edge in edges.tolist()], counts.tolist())
 
 
-def _nearest_queries(
-    pair: TrainTest, scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
-) -> list[NearestQuery]:
+def _nearest_queries(pair: TrainTest, scores: Doubles, rows: Ints) -> list[NearestQuery]:
     # The last one is that of row -1.
     train: list[tuple[str | None, str | None]] = [*pair.train.queries.items(), (None, None)]
     return [

@@ -6,11 +6,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Array, Ints
 from beir_cocodr.errors import SEEDS, InputError
 from beir_cocodr.io import check_output_free
 from beir_cocodr.models.spec import SearchOptions, check_device
@@ -18,7 +17,7 @@ from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, check_
 from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, write_resampled
 from beir_cocodr.resampling.overlap import TrainTest
 from beir_cocodr.resampling.similarity import check_method, nearest_ranks
-from beir_cocodr.retrieval.store.store import Embeddings, Rows
+from beir_cocodr.retrieval.store.store import Embeddings
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +33,8 @@ class TrainingSets:
 
     size: int | None
     k: int
-    interpolation: Rows
-    extrapolation: Rows
+    interpolation: Ints
+    extrapolation: Ints
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class ReSTrain:
 
 
 def restrain(
-    ranks: Rows,
+    ranks: Ints,
     depth: int,
     *,
     sizes: Sequence[int] = (),
@@ -130,13 +129,13 @@ def check_targets(sizes: Sequence[int], ks: Sequence[int], exclude_top: int | No
         raise InputError(f"--exclude-top {exclude_top}: give 1 or more")
 
 
-def _union_sizes(ranks: Rows, depth: int) -> Rows:
+def _union_sizes(ranks: Ints, depth: int) -> Ints:
     """(depth + 1,): how many training queries are among the k nearest of any test query, for every k."""
     found = np.bincount(ranks[ranks < depth], minlength=depth)
     return np.concatenate([[0], np.cumsum(found)]).astype(np.int64)
 
 
-def _k_for(size: int, unions: Rows) -> int:
+def _k_for(size: int, unions: Ints) -> int:
     k = int(np.searchsorted(unions, size))
     if k == len(unions):
         raise ValueError(f"lists of {len(unions) - 1} neighbours hold {unions[-1]} queries, fewer than {size}")
@@ -147,12 +146,12 @@ def _k_for(size: int, unions: Rows) -> int:
 
 def ranks_for_targets(
     train: Embeddings,
-    test: npt.NDArray[Any],
+    test: Array,
     sizes: Sequence[int] = (),
     ks: Sequence[int] = (),
     exclude_top: int | None = None,
     method: str = "exact",
-) -> tuple[npt.NDArray[np.int64], int]:
+) -> tuple[Ints, int]:
     """Best ranks from lists that are long enough for `restrain` with the same targets.
 
     How long they must be is only known when they are there: those that are too short are made anew, twice as long.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.errors import SEEDS, InputError
 from beir_cocodr.io import check_output_free
@@ -16,7 +16,6 @@ from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters, check_base
 from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, write_resampled
 from beir_cocodr.resampling.overlap import TrainTest
-from beir_cocodr.retrieval.store.store import Rows
 
 
 @dataclass(frozen=True)
@@ -24,18 +23,14 @@ class HeldOut:
     """A bucket held out, from 1; ascending rows: training queries outside, test queries outside, and inside it."""
 
     bucket: int
-    train: Rows
-    interpolation: Rows
-    extrapolation: Rows
+    train: Ints
+    interpolation: Ints
+    extrapolation: Ints
 
 
 def query_buckets(
-    train: npt.NDArray[np.float32],
-    test: npt.NDArray[np.float32],
-    buckets: int = 5,
-    seed: int = 42,
-    ids: Sequence[str] | None = None,
-) -> tuple[Rows, Rows]:
+    train: Floats, test: Floats, buckets: int = 5, seed: int = 42, ids: Sequence[str] | None = None
+) -> tuple[Ints, Ints]:
     """Cluster training and test queries together by k-means on unit vectors.
 
     Args:
@@ -61,7 +56,7 @@ def query_buckets(
     return clusters.labels[: len(train)], clusters.labels[len(train) :]
 
 
-def resttest(train_buckets: Rows, test_buckets: Rows, buckets: int) -> list[HeldOut]:
+def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[HeldOut]:
     """Hold out every bucket once: a test query is extrapolation in exactly one of the results, interpolation in the
     others.
 

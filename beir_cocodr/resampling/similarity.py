@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from beir_cocodr.arrays import Array, Floats, Ints, unit_rows
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings, Rows
+from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import search_chunks
 
 
 class Neighbours(NamedTuple):
     """The k training queries nearest to T test queries, best first: (T, k) float32 similarities and int64 rows."""
 
-    scores: npt.NDArray[np.float32]
-    rows: npt.NDArray[np.int64]
+    scores: Floats
+    rows: Ints
 
 
 METHODS = ("exact", "faiss")
@@ -27,7 +27,7 @@ METHODS = ("exact", "faiss")
 _ENTRIES = 1 << 23
 
 
-def nearest(train: Embeddings | npt.NDArray[Any], test: npt.NDArray[Any], k: int, method: str = "exact") -> Neighbours:
+def nearest(train: Embeddings | Array, test: Array, k: int, method: str = "exact") -> Neighbours:
     """The ``k`` training queries of highest cosine for every test query.
 
     Training queries are read once in chunks; memory holds a chunk, the test queries, a tile of scores and the lists,
@@ -70,9 +70,7 @@ def check_method(method: str) -> None:
         raise InputError("searching with faiss needs it: pip install 'beir-cocodr[faiss-cpu]'")
 
 
-def nearest_ranks(
-    train: Embeddings | npt.NDArray[Any], test: npt.NDArray[Any], depth: int, method: str = "exact"
-) -> npt.NDArray[np.int64]:
+def nearest_ranks(train: Embeddings | Array, test: Array, depth: int, method: str = "exact") -> Ints:
     """(N,) int64: each training query's best rank for any test query, from 0; ``depth`` for all ranks from there on.
 
     Lists of neighbours are made for as many test queries at a time as fit in 64 MiB, so ``depth`` may be large.
@@ -86,10 +84,10 @@ def nearest_ranks(
     return ranks
 
 
-def _by_faiss(train: Embeddings, test: npt.NDArray[Any], k: int) -> Neighbours:
+def _by_faiss(train: Embeddings, test: Array, k: int) -> Neighbours:
     import faiss
 
-    queries = _unit(np.asarray(test, np.float32))
+    queries = _unit(test)
     heap, first = faiss.ResultHeap(len(queries), k, keep_max=True), 0
     for chunk in train.chunks():
         points = _unit(chunk.numpy())
@@ -100,14 +98,13 @@ def _by_faiss(train: Embeddings, test: npt.NDArray[Any], k: int) -> Neighbours:
     return Neighbours(heap.D, heap.I)
 
 
-def _unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _unit(vectors: Array) -> Floats:
     if not np.isfinite(vectors).all():
         raise InputError("NaN or infinite embeddings of queries: encode in float32")
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.ascontiguousarray(vectors / np.where(norms == 0, 1, norms), np.float32)
+    return unit_rows(vectors)
 
 
-def best_ranks(lists: Rows, queries: int) -> Rows:
+def best_ranks(lists: Ints, queries: int) -> Ints:
     """The best rank of each training query in any list, (N,) int64 from 0; k where it is in none.
 
     Args:

@@ -8,35 +8,31 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
+from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import cut_text
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, listed
 from beir_cocodr.retrieval.store.record import Backend
 
 if TYPE_CHECKING:
     from beir_cocodr.retrieval.store.store import Embeddings
 
 
-def token_batches(lengths: npt.NDArray[np.int64], budget: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Part texts into batches, longest texts first.
-
-    Neighbours in length need little padding, and a batch of short texts has more of them, so that all batches are about
-    as much work. What does not fit into memory is known at once.
+def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
+    """Part texts into batches of like length, longest first, so that padding is little, batches are about as much work,
+    and what does not fit into memory is known at once.
 
     Args:
         lengths: (n,) tokens of each text, after truncation.
-        budget: the most tokens of a batch, padding included; a text above it is a batch of its own.
+        budget: the most tokens of a batch, at least 1 (else a ValueError), padding included; a text above it is a batch
+            of its own.
 
     Yields:
         (b,) indices of texts; each text is in one batch.
-
-    Raises:
-        ValueError: a budget below 1.
     """
     if budget < 1:
         raise ValueError(f"a token budget is at least 1, not {budget}")
@@ -54,8 +50,6 @@ CPU_BUDGET, DEVICE_BUDGET = 4_096, 32_768
 
 # Texts that are tokenised at a time to learn their lengths.
 _WINDOW = 1_024
-
-_NAMED = 5
 
 log = logging.getLogger(__name__)
 
@@ -84,20 +78,14 @@ class CorpusEncoder:
         # Lowered when memory runs out, so that not every batch has to fail first.
         self._most_tokens: int | None = None
 
-    def encode(
-        self, rows: npt.NDArray[np.int64], encoded: Callable[[int], Any] = lambda count: None
-    ) -> npt.NDArray[np.float32]:
+    def encode(self, rows: Ints, encoded: Callable[[int], Any] = lambda count: None) -> Floats:
         """(n,) corpus rows to (n, w) float32, in their order.
 
-        Args:
-            rows: of the corpus.
-            encoded: called with the number of documents after each batch.
-
-        Raises:
-            InputError: a vector with NaN or infinity, names the documents; or a single text does not fit into memory.
+        ``encoded`` is called with the number of documents after each batch. An InputError names documents with NaN or
+        infinity, or a single text that does not fit into memory.
         """
         lengths = self._lengths(rows)
-        vectors: npt.NDArray[np.float32] | None = None
+        vectors: Floats | None = None
         for batch in token_batches(lengths, self.token_budget):
             found = self._encode(rows[batch], int(lengths[batch[0]]))
             if vectors is None:
@@ -114,7 +102,7 @@ class CorpusEncoder:
             )  # fmt: skip
         return vectors
 
-    def _encode(self, rows: npt.NDArray[np.int64], longest: int) -> torch.Tensor:
+    def _encode(self, rows: Ints, longest: int) -> torch.Tensor:
         """(n,) rows of at most ``longest`` tokens to (n, w) float32 on the CPU, in halves where need be."""
         if len(rows) == 1 or self._most_tokens is None or len(rows) * longest <= self._most_tokens:
             try:
@@ -128,7 +116,7 @@ class CorpusEncoder:
         half = len(rows) // 2
         return torch.cat([self._encode(rows[:half], longest), self._encode(rows[half:], longest)])
 
-    def _forward(self, rows: npt.NDArray[np.int64]) -> torch.Tensor:
+    def _forward(self, rows: Ints) -> torch.Tensor:
         device = torch.device(self.model.device).type
         with nullcontext() if self.backend == "fp32" else torch.autocast(device, dtype=torch.bfloat16):
             encoded = self.model.encode_corpus(
@@ -143,7 +131,7 @@ class CorpusEncoder:
             )
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
-    def _make_room(self, rows: npt.NDArray[np.int64], longest: int, reason: str) -> None:
+    def _make_room(self, rows: Ints, longest: int, reason: str) -> None:
         clear_device_cache(garbage_collection=True)
         if len(rows) == 1:
             raise InputError(
@@ -156,7 +144,7 @@ class CorpusEncoder:
             "(--token-budget %d saves the attempt)", len(rows), longest, self._most_tokens, self._most_tokens,
         )  # fmt: skip
 
-    def _lengths(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _lengths(self, rows: Ints) -> Ints:
         """(n,) tokens after truncation."""
         text_format, tokenizer = self.model.text_format, self.model.tokenizer
         prompt, limit = text_format.document_prompt, text_format.document_length
@@ -170,32 +158,22 @@ class CorpusEncoder:
 
 
 class HybridCorpusEncoder(CorpusEncoder):
-    """Of a hybrid encoder, the vectors of whose dense part are there: nothing is encoded but terms.
-
-    Args:
-        model: the hybrid encoder.
-        documents: the corpus.
-        held: (N, d) embeddings of it by the dense part.
-    """
+    """Of a hybrid encoder of whose dense part (N, d) embeddings are ``held``: nothing is encoded but terms."""
 
     def __init__(self, model: Any, documents: Documents, held: Embeddings) -> None:
         super().__init__(model, documents)
         self.held = held
 
-    def encode(
-        self, rows: npt.NDArray[np.int64], encoded: Callable[[int], Any] = lambda count: None
-    ) -> npt.NDArray[np.float32]:
+    def encode(self, rows: Ints, encoded: Callable[[int], Any] = lambda count: None) -> Floats:
         texts = [self.model.text_format.document(document) for document in self.documents.take(rows)]
         vectors = torch.cat([self.held.rows(rows), self.model.head.document_part(texts)], dim=1)
         encoded(len(rows))
         return vectors.numpy()
 
 
-def named(documents: Documents, rows: npt.NDArray[np.int64]) -> str:
+def named(documents: Documents, rows: Ints) -> str:
     """Documents for an error message."""
-    shown = ", ".join(repr(id) for id in documents.ids(rows[:_NAMED]))
-    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
-    return f"document{'s' if len(rows) > 1 else ''} {shown}{more}"
+    return f"document{'s' if len(rows) > 1 else ''} {listed(list(map(repr, documents.ids(rows))))}"
 
 
 def _out_of_memory(error: BaseException) -> bool:

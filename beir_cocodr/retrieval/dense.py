@@ -50,8 +50,7 @@ class SharedEmbeddings:
     """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts.
 
     While :func:`sharing_embeddings` is in force, each :class:`Dense` looks here before it encodes, so that one encoder
-    encodes one corpus once, whoever asks: a teacher, a search for hard negatives, a judgement, or a hybrid encoder of
-    which it is the dense part.
+    encodes one corpus once, whoever asks, also as the dense part of a hybrid encoder.
 
     Args:
         folder: of those too many for memory.
@@ -212,10 +211,8 @@ class Dense:
     def parts(self, query: str, rows: np.ndarray, scores: np.ndarray, vectors: torch.Tensor | None = None) -> Parts:
         """All of a score is dense, but for a hybrid encoder, whose vectors have BM25's part behind.
 
-        Args:
-            query: its text.
-            rows, scores: (k,) documents, and their scores for it.
-            vectors: (1, d) of the query, where it was moved.
+        ``rows`` and ``scores``, (k,), are documents and their scores for the text of a query; ``vectors``, (1, d), are
+        the query's where it was moved.
         """
         head: Any = getattr(self.model, "head", None)
         if not hasattr(head, "document_part"):
@@ -254,12 +251,9 @@ class StoreChoice:
     """Stores of one corpus, each for the encoder that wrote it, whatever that is called now.
 
     Args:
-        folders: of complete stores.
+        folders: of complete stores, not of folded vectors; else an InputError.
         documents: the corpus.
         verify: see :class:`~beir_cocodr.models.spec.SearchOptions`.
-
-    Raises:
-        InputError: a folder without a complete store, or a store of folded vectors.
     """
 
     def __init__(self, folders: Iterable[str | Path], documents: Documents, verify: bool = True) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.ranking import Ranking
@@ -131,7 +131,7 @@ class ExactSearch:
         score_function: str | None = None,
         *,
         ignore_identical_ids: bool | None = None,
-    ) -> tuple[list[str], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    ) -> tuple[list[str], Floats, Ints]:
         """`search` without the dictionaries.
 
         Returns:
@@ -232,12 +232,12 @@ class _PlainCorpus:
     def ids(self, rows: Iterable[int] | None = None) -> list[str]:
         return self._ids if rows is None else [self._ids[row] for row in rows]
 
-    def rows(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
+    def rows(self, ids: Sequence[str]) -> Ints:
         wanted = self._corpus.keys() & ids
         at = {id: row for row, id in enumerate(self._ids) if id in wanted} if wanted else {}
         return np.array([at.get(id, -1) for id in ids], dtype=np.int64)
 
-    def tie_ranks(self) -> npt.NDArray[np.int64]:
+    def tie_ranks(self) -> Ints:
         # Python compares strings by code point, which is the order of their UTF-8 bytes.
         return np.argsort(sorted(range(len(self)), key=self._ids.__getitem__, reverse=True))
 
@@ -248,7 +248,7 @@ class _PlainCorpus:
             yield [{f: "" if v is None else v for f, v in d.items()} if None in d.values() else d for d in chunk]
 
 
-def _names(source: Documents | _PlainCorpus, rows: npt.NDArray[np.int64]) -> list[list[str]]:
+def _names(source: Documents | _PlainCorpus, rows: Ints) -> list[list[str]]:
     """(Q, k) rows to ids; no more ids are in memory at once than there are hits."""
     if len(source) <= rows.size:
         table, at = source.ids(), rows

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from sklearn.utils.extmath import randomized_svd
 
+from beir_cocodr.arrays import Doubles, Floats, Ints, spaced_rows
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
@@ -38,7 +38,6 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.dense import StoreChoice, shared_embeddings
 from beir_cocodr.retrieval.fusion import z_normalize
 from beir_cocodr.retrieval.store.encode import collection_queries
-from beir_cocodr.retrieval.store.estimate import spaced_rows
 
 #: Numbers of the lexical part where no budget is given.
 LEXICAL_NUMBERS = 1_024
@@ -55,8 +54,6 @@ _CHUNK, _COUNTED = 4_096, 16
 
 # Words of a crop; documents of a list that are compared; agreement that a smaller vector may lack.
 _CROP, _DEPTH, _AS_GOOD = (4, 16), 10, 0.01
-
-Matrix = npt.NDArray[np.float32]
 
 log = logging.getLogger(__name__)
 
@@ -83,12 +80,8 @@ class TermCounts:
 
     @classmethod
     def of(cls, texts: Iterator[str], analyze: Analyzer, most: int) -> TermCounts:
-        """Count in one pass; of a corpus of very many terms those seen once are forgotten now and then.
-
-        Args:
-            texts: of the corpus, or of this process's share of it.
-            analyze: text to terms.
-            most: terms that are kept.
+        """Count in one pass the texts of a corpus, or of this process's share; ``most`` terms are kept. Of a corpus of
+        very many terms those seen once are forgotten now and then.
         """
         own = _Tally()
         for text in texts:
@@ -106,10 +99,10 @@ class TermCounts:
         return cls(frequencies, first.documents, first.length / first.documents, left_out, 1 - known / first.terms)
 
     @property
-    def idf(self) -> npt.NDArray[np.float64]:
+    def idf(self) -> Doubles:
         """(T,) as Lucene has it."""
         frequencies = np.array(list(self.frequencies.values()), float)
-        idf: npt.NDArray[np.float64] = np.log1p((self.documents - frequencies + 0.5) / (frequencies + 0.5))
+        idf: Doubles = np.log1p((self.documents - frequencies + 0.5) / (frequencies + 0.5))
         return idf
 
 
@@ -284,14 +277,8 @@ def count_terms(documents: Documents, form: TextFormat, options: FuseOptions) ->
 
 
 class Fit:
-    """What candidates share: the sample's weights and dense vectors, one SVD.
-
-    Args:
-        dense: the encoder.
-        documents: the corpus.
-        counts: of the corpus, see :func:`count_terms`.
-        options: see :class:`FuseOptions`.
-        stores: of the encoder.
+    """What candidates share: the sample's weights and dense vectors, one SVD. ``counts`` are of the corpus, see
+    :func:`count_terms`, and ``stores`` of the encoder.
     """
 
     def __init__(
@@ -313,10 +300,10 @@ class Fit:
         self.features = _features(self.plain, self.texts, "document")
         self.weights = term_matrix(self.plain, self.features, "document")  # (n, T)
         encoder = CorpusEncoder(dense, documents)
-        self.vectors: Matrix = encoder.encode(self.rows) if held is None else held.rows(self.rows).numpy()
-        self._svd: Matrix | None = None
+        self.vectors: Floats = encoder.encode(self.rows) if held is None else held.rows(self.rows).numpy()
+        self._svd: Floats | None = None
 
-    def svd(self, components: int) -> Matrix:
+    def svd(self, components: int) -> Floats:
         """(T, r) right singular vectors of the weights, largest first; made once, at least as wide as asked."""
         if self._svd is None or self._svd.shape[1] < components:
             vt = randomized_svd(self.weights, components, n_iter=4, random_state=self.options.seed)[2]
@@ -387,11 +374,11 @@ class Fit:
         head.lexical_spread.copy_(torch.from_numpy(spread(lexical)))
         return head
 
-    def _best(self, dense: npt.NDArray[np.float64], lexical: Matrix) -> npt.NDArray[np.int64]:
+    def _best(self, dense: Doubles, lexical: Floats) -> Ints:
         """(Q, 10) rows of the fusion's best."""
         fused = dense + self.options.bm25_weight * z_normalize(lexical)
         depth = min(_DEPTH, fused.shape[1])
-        best: npt.NDArray[np.int64] = np.argpartition(-fused, depth - 1, axis=1)[:, :depth]
+        best: Ints = np.argpartition(-fused, depth - 1, axis=1)[:, :depth]
         return best
 
     def _projected(self, one: Candidate) -> HybridHead:
@@ -447,12 +434,12 @@ def term_matrix(head: HybridHead, features: Features, task: str) -> sp.csr_matri
     return sp.vstack(parts, format="csr")
 
 
-def _lexical(head: HybridHead, features: Features, task: str) -> Matrix:
+def _lexical(head: HybridHead, features: Features, task: str) -> Floats:
     """(n, r + hashed), see :meth:`HybridHead.lexical`."""
     return np.asarray(torch.cat([head.lexical(found, task) for found in features]))
 
 
-def spread(vectors: Matrix) -> npt.NDArray[np.float64]:
+def spread(vectors: Floats) -> Doubles:
     """(n, m) vectors to a symmetric (m, m) S with S S their covariance, over n and in float64."""
     covariance = np.cov(vectors, rowvar=False, bias=True, dtype=np.float64).reshape(vectors.shape[1], -1)
     return covariance_root(covariance)

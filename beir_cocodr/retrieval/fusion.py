@@ -57,11 +57,8 @@ class _Fusion:
 
 
 class Hybrid(_Fusion):
-    """Weighted mean of the z-normalised scores of a dense encoder and of BM25, over all documents.
-
-    Args:
-        dense, bm25: what is fused.
-        bm25_weight: w, of BM25 against 1 of the encoder (default 0.5).
+    """Weighted mean of the z-normalised scores of a dense encoder and of BM25 over all documents; ``bm25_weight`` is w,
+    of BM25 against 1 of the encoder (default 0.5).
     """
 
     def __init__(self, dense: Dense, bm25: Lexical, bm25_weight: float = BM25_WEIGHT) -> None:
@@ -113,15 +110,10 @@ class Hybrid(_Fusion):
 class RM3(Hybrid):
     """The fusion, with BM25's query expanded by terms of the fusion's best documents.
 
-    P(t|R) = Σ_d P(t|d) P(d|q) over the best ``documents`` d, where P(t|d) is t's share of the terms of d, and P(d|q) is
-    proportional to exp(fused score). Its best ``terms`` and the terms of the query, each summing to 1, are mixed half
-    and half; BM25's scores for that are then fused with the encoder's.
-
-    Args:
-        dense, bm25: what is fused.
-        bm25_weight: of both fusions.
-        documents, terms: how many (10 and 20).
-        weight: of the expansion (0.5).
+    P(t|R) = Σ_d P(t|d) P(d|q) over the best ``documents`` d (10), where P(t|d) is t's share of the terms of d, and
+    P(d|q) is proportional to exp(fused score). Its best ``terms`` (20) and the terms of the query, each summing to 1,
+    are mixed by ``weight`` of the expansion (0.5); BM25's scores for that are then fused with the encoder's, by the
+    same ``bm25_weight``.
 
     Source: Lavrenko and Croft, 2001; Abdul-Jaleel et al., 2004 (RM3), with a fusion for the first search.
     """
@@ -210,15 +202,9 @@ def _reciprocal_ranks(lists: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Feedback(Hybrid):
-    """Dense search with the query moved towards the best documents of the fusion.
+    """Dense search with the query moved towards the best documents of the fusion by ``bm25_weight``.
 
-    q' = normalise(q + weight * mean of the embeddings of the fusion's best ``documents``).
-
-    Args:
-        dense, bm25: what is fused.
-        weight: of the mean (default 0.5).
-        documents: how many documents it is taken over (default 3).
-        bm25_weight: of the fusion.
+    q' = normalise(q + ``weight`` (0.5) * mean of the embeddings of the fusion's best ``documents`` (3)).
     """
 
     def __init__(
@@ -263,14 +249,8 @@ class OneVector(FusedFeedback):
     """The fusion with truncated BM25, as a hybrid encoder of the same settings ranks, without making one.
 
     For a choice among settings: nothing is encoded again, and what settings share is made once. Documents are projected
-    to ``numbers`` components; smoothing draws both parts of their vectors to the mean of their nearest neighbours'.
-
-    Args:
-        dense, bm25: what is fused.
-        bm25_weight: w, of BM25 against 1 of the encoder.
-        numbers: r (1,024).
-        smooth: l = 0.3 over 5 neighbours.
-        feedback: move the encoder's part of the query towards the best 3, and search again.
+    to ``numbers`` components r (1,024). ``smooth`` draws both parts of their vectors to the mean of their 5 nearest
+    neighbours' (l = 0.3); ``feedback`` moves the encoder's part of the query towards the best 3, and searches again.
     """
 
     bm25: BM25
@@ -345,13 +325,9 @@ class OneVector(FusedFeedback):
 class HybridFeedback:
     """Feedback of a hybrid encoder: its dense part is moved towards the best documents, and searched with again.
 
-    Both searches are in the same index. The best documents are the first search's, or those of the exact fusion where a
-    BM25 is given. BM25's part of the query stays as it is.
-
-    Args:
-        dense: the hybrid encoder and its vectors.
-        bm25: of the exact fusion, if any.
-        weight, documents: as for :class:`Feedback`.
+    Both searches are in the same index. The best documents are the first search's, or those of the exact fusion where
+    ``bm25`` is given. BM25's part of the query stays as it is; ``weight`` and ``documents`` are as for
+    :class:`Feedback`.
     """
 
     def __init__(self, dense: Dense, bm25: Lexical | None = None, weight: float = 0.5, documents: int = 3) -> None:

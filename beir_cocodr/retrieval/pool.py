@@ -37,17 +37,14 @@ def share_out(
     """Do tasks in one new process for each device, and yield the results in the order in which they come.
 
     When a process dies, of a signal or for want of memory, all are started again and what was not finished is done
-    again, so a task may be done twice. Processes are spawned: a script that gets here needs
-    ``if __name__ == "__main__"``.
+    again, so a task may be done twice; after three deaths without a task done in between, an InputError. Whatever a
+    task raises is raised after the tasks under way. Processes are spawned: a script that gets here needs ``if __name__
+    == "__main__"``.
 
     Args:
         tasks: picklable, few enough to hold in a list.
         start: called in each process with its device, returns what does a task there; picklable.
         devices: one for each process.
-
-    Raises:
-        InputError: processes died three times without a task done in between.
-        Exception: whatever a task raised, after the tasks under way have ended.
     """
     left, deaths = list(tasks), 0
     while left:

@@ -33,13 +33,8 @@ class Ranking:
     def of_best(
         cls, queries: Iterable[str], found: Iterable[tuple[np.ndarray, np.ndarray]], ties: np.ndarray, top_k: int
     ) -> Self:
-        """The best of what was found for each query: (n,) different rows and their float32 scores, in any order.
-
-        Args:
-            queries: (Q,) query ids.
-            found: rows and scores for each query.
-            ties: (N,) tie ranks of the corpus.
-            top_k: documents wanted; k = min(top_k, N).
+        """The best of what was found for each of (Q,) queries: (n,) different rows and their float32 scores, in any
+        order; ``ties`` are (N,) tie ranks of the corpus, and k = min(top_k, N).
         """
         ids, depth = list(queries), min(top_k, len(ties))
         scores = np.zeros((len(ids), depth), np.float32)

@@ -1,7 +1,6 @@
-"""Exact top-k over a stream of document embeddings.
-
-Scores and tie ranks are put into one integer each (:func:`to_keys`), so that every ranking has exactly one right order;
-embeddings that give NaN or infinite scores raise :class:`NonFiniteScores`.
+"""Exact top-k over a stream of document embeddings: scores and tie ranks are put into one integer each
+(:func:`to_keys`), so that every ranking has exactly one right order; NaN or infinite scores raise
+:class:`NonFiniteScores`.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, listed
 
 _LOW_WORD = 0xFFFFFFFF
 
@@ -53,9 +52,6 @@ def merge_keys(parts: Sequence[Tensor], top_k: int) -> Tensor:
     return keys.topk(min(top_k, keys.shape[1]), dim=1).values
 
 
-_NAMED = 5
-
-
 class NonFiniteScores(InputError):
     """Embeddings that give NaN or infinite scores; no ranking of them means anything.
 
@@ -83,14 +79,13 @@ class NonFiniteScores(InputError):
 
 
 def _listed(kind: str, names: Sequence[int | str]) -> str:
-    shown = ", ".join(repr(name) if isinstance(name, str) else f"row {name}" for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{kind} {shown}{more}" if names else ""
+    shown = listed([repr(name) if isinstance(name, str) else f"row {name}" for name in names])
+    return f"{kind} {shown}" if names else ""
 
 
 Similarity = Literal["dot", "cosine"]
 
-Array = Tensor | npt.NDArray[Any]
+Array = Tensor | NDArray[Any]
 
 # A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product down,
 # fewer documents a tile mean more merges.

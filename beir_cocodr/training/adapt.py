@@ -350,9 +350,8 @@ def judge_models(
     search: SearchOptions,
     judgements: Path | None = None,
 ) -> AdaptationRecord:
-    """Base and trained models, each in every use, by the target's labels, or without any by estimates.
-
-    With judged queries also every other use that the base can be put to without training.
+    """Base and trained models in every use, by the target's labels or estimates; by judged queries all uses of the
+    base.
     """
     corpus, output = plan.data.corpus, plan.output
     encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import on_main
@@ -52,29 +53,19 @@ LIST_COUNTS = ("drawn", "of_one_document", "all_tied")
 log = logging.getLogger(__name__)
 
 
-def round_queries(seed: int, number: int, size: int, queries: int) -> npt.NDArray[np.int64]:
+def round_queries(seed: int, number: int, size: int, queries: int) -> Ints:
     """(size,) numbers below ``queries`` for a round: in random order by (seed, round), each once before any again."""
     turns = range(-(-size // queries))
     drawn = [np.random.default_rng((seed, number, turn)).permutation(queries) for turn in turns]
     return np.concatenate(drawn)[:size].astype(np.int64)
 
 
-def draw_list(
-    anchors: npt.NDArray[np.int64],
-    bm25: npt.NDArray[np.int64],
-    hard: npt.NDArray[np.int64],
-    options: DistillOptions,
-    rng: np.random.Generator,
-) -> npt.NDArray[np.int64]:
+def draw_list(anchors: Ints, bm25: Ints, hard: Ints, options: DistillOptions, rng: np.random.Generator) -> Ints:
     """One query's D_q: its anchors (relevant documents), some of BM25's best and some of the student's own.
 
-    Args:
-        anchors: (p,) corpus rows, at least one.
-        bm25, hard: candidates, no anchor among them; what BM25 gave is not drawn again from ``hard``.
-
-    Returns:
-        (n,) rows, no one twice, :data:`EMPTY` in places that nothing is left for. Where the lists overlap or run short,
-        the places of one are filled from the other.
+    ``anchors`` are (p,) corpus rows, at least one, ``bm25`` and ``hard`` candidates, no anchor among them; what BM25
+    gave is not drawn again from ``hard``. Gives (n,) rows, no one twice, :data:`EMPTY` in places that nothing is left
+    for. Where the lists overlap or run short, the places of one are filled from the other.
 
     Source: MRL, section 4.2.
     """
@@ -90,14 +81,10 @@ def draw_list(
     return drawn
 
 
-def count_lists(scores: npt.NDArray[np.float32]) -> dict[str, int]:
-    """How many lists hold an order to learn: (S, n) teacher scores, −inf in empty places, to counts by name.
-
-    A list of one document, or of documents that the teacher scores alike, says nothing but that its documents come
-    before those of other queries.
-
-    Raises:
-        InputError: no list holds an order.
+def count_lists(scores: Floats) -> dict[str, int]:
+    """How many lists hold an order to learn (an InputError where none): (S, n) teacher scores, −inf in empty places, to
+    counts by name. One of one document, or of documents scored alike, says nothing but that they come before those of
+    other queries.
     """
     lengths = (scores > -np.inf).sum(axis=1)
     lowest = np.where(scores > -np.inf, scores, np.inf).min(axis=1)
@@ -120,15 +107,11 @@ _QUERY_BLOCK = 10_000
 
 
 def fused_anchors(
-    hybrid: Hybrid, queries: Mapping[str, str], relevant: Mapping[str, npt.NDArray[np.int64]], count: int
-) -> dict[str, npt.NDArray[np.int64]]:
-    """The ``count`` best documents of the fusion for each query, its relevant ones left out.
-
-    Queries are ids and their texts, ``relevant`` and the result query ids and their corpus rows; the result's are best
-    first, and fewer than ``count`` where the corpus has no more.
-
-    Raises:
-        InputError: the corpus has nothing but a query's relevant documents.
+    hybrid: Hybrid, queries: Mapping[str, str], relevant: Mapping[str, Ints], count: int
+) -> dict[str, Ints]:
+    """The ``count`` best documents of the fusion for each query, best first, its relevant ones left out, fewer where
+    the corpus has no more, and an InputError where it has none. Queries are ids and their texts, ``relevant`` and the
+    result query ids and their corpus rows.
     """
     most = max(len(rows) for rows in relevant.values())
     names, found = list(queries), {}
@@ -146,17 +129,13 @@ _MEASURE = "RR@10"
 
 @dataclass(frozen=True)
 class Round:
-    """What the steps between two refreshes train on.
-
-    Args:
-        queries: (S,) numbers of the training queries, S = steps times batch size.
-        lists: (S, n) corpus rows.
-        scores: (S, n) of the teacher, −inf in empty places.
+    """What the steps between two refreshes train on: (S,) numbers of the training queries, S = steps times batch size,
+    (S, n) corpus rows, and the teacher's (S, n) scores, −inf in empty places.
     """
 
-    queries: npt.NDArray[np.int64]
-    lists: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32]
+    queries: Ints
+    lists: Ints
+    scores: Floats
 
 
 @dataclass(eq=False, repr=False)
@@ -185,9 +164,9 @@ class Rounds(TrainerCallback):
     model: Any
     train: Mapping[str, str]
     held_out: Mapping[str, str]
-    anchors: Mapping[str, npt.NDArray[np.int64]]
-    known: Mapping[str, npt.NDArray[np.int64]]
-    bm25: Mapping[str, npt.NDArray[np.int64]]
+    anchors: Mapping[str, Ints]
+    known: Mapping[str, Ints]
+    bm25: Mapping[str, Ints]
     teacher: TeacherScores
     options: DistillOptions
     steps: int
@@ -216,9 +195,8 @@ class Rounds(TrainerCallback):
     def finish(self, folder: Path) -> Json:
         """After training, on the first process: put the weights of the best round back.
 
-        Returns:
-            ``held_out_mrr`` of every round and, unless training stopped at the last one, of the end; and the counts of
-            ``lists``; ``teacher_texts_cut`` of a cross-encoder, of what this process asked it for.
+        Gives ``held_out_mrr`` of every round and, unless training stopped at the last one, of the end; the counts of
+        ``lists``; and ``teacher_texts_cut`` of a cross-encoder, of what this process asked it for.
         """
         # From the disk: a run that goes on from behind the last round has not come through any.
         self._recall(sum(1 for _ in self.folder.glob("*/round.json")))
@@ -294,7 +272,7 @@ class Rounds(TrainerCallback):
         except (OSError, ValueError, EOFError, SafetensorError) as error:
             raise _damaged(file, error) from error
 
-    def _search(self, store: Path, asked: npt.NDArray[np.int64] | None = None) -> tuple[npt.NDArray[np.int64], float]:
+    def _search(self, store: Path, asked: Ints | None = None) -> tuple[Ints, float]:
         """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known ones, −1
         where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``.
         """
@@ -319,9 +297,7 @@ class Rounds(TrainerCallback):
         self.model.train(mode)
         return hard, measured
 
-    def _draw(
-        self, number: int, queries: npt.NDArray[np.int64], hard: npt.NDArray[np.int64], places: npt.NDArray[np.intp]
-    ) -> npt.NDArray[np.int64]:
+    def _draw(self, number: int, queries: Ints, hard: Ints, places: npt.NDArray[np.intp]) -> Ints:
         """(S, n) lists of the round's queries, whose own candidates are the rows ``places`` of ``hard``."""
         names, lists = list(self.train), []
         for slot, (query, place) in enumerate(zip(queries.tolist(), places.tolist(), strict=True)):
@@ -346,7 +322,7 @@ def _damaged(file: Path, error: Exception) -> InputError:
     )
 
 
-def array_sha256(array: npt.NDArray[Any]) -> str:
+def array_sha256(array: Array) -> str:
     """The first 16 digits of a hash of an array's bytes."""
     return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
@@ -358,11 +334,8 @@ _PAIR = np.dtype([("key", "<i8"), ("score", "<f4")])
 
 
 class TeacherScores:
-    """A teacher with a memory in a folder of npy files.
-
-    Args:
-        teacher: asked for what is not known yet.
-        queries: id to text, in the order that numbers them.
+    """A teacher, asked for what is not known yet, with a memory in a folder of npy files; ``queries`` are in the order
+    that numbers them.
     """
 
     def __init__(self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path) -> None:
@@ -374,10 +347,10 @@ class TeacherScores:
         self._known = np.sort(np.concatenate([np.empty(0, _PAIR), *parts]), order="key")
 
     @staticmethod
-    def _read(file: Path) -> npt.NDArray[Any]:
+    def _read(file: Path) -> Array:
         """The pairs in a file; nothing where it is damaged: the teacher is then asked again."""
         try:
-            pairs: npt.NDArray[Any] = np.load(file)
+            pairs: Array = np.load(file)
             if pairs.dtype == _PAIR and file.stem.partition("-")[2] in ("", array_sha256(pairs)):
                 return pairs
         except (OSError, ValueError, EOFError):
@@ -386,7 +359,7 @@ class TeacherScores:
         file.unlink(missing_ok=True)
         return np.empty(0, _PAIR)
 
-    def score(self, queries: npt.NDArray[np.int64], lists: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def score(self, queries: Ints, lists: Ints) -> Floats:
         """(S,) query numbers, (S, n) corpus rows to (S, n) scores, −inf if empty; InputError: NaN or infinite."""
         keys = queries[:, None] * self.size + lists  # (S, n)
         there = lists != EMPTY
@@ -396,7 +369,7 @@ class TeacherScores:
         scores[there] = self._known["score"][np.searchsorted(self._known["key"], keys[there])]
         return scores
 
-    def _ask(self, keys: npt.NDArray[np.int64]) -> None:
+    def _ask(self, keys: Ints) -> None:
         for start in tqdm(range(0, len(keys), _CHUNK), desc="teacher", disable=None):
             chunk = keys[start : start + _CHUNK]
             owners = chunk // self.size  # ascending, so that a query's documents stand together

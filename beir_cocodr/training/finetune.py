@@ -1,8 +1,7 @@
 """Supervised fine-tuning on labelled queries with hard negatives: in one go, in episodes or in two stages.
 
 :func:`finetune` trains one :class:`Round`, or several and measures targets after each. A round (:func:`finetune_stage`)
-loads its start, mines negatives with it or takes BM25's, clusters the queries where clusters are weighed, and trains.
-Clusters and their weights are kept beside the model that they are for.
+loads its start, mines negatives or takes BM25's, clusters the queries where clusters are weighed, and trains.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import TrainerCallback, TrainerState, set_seed
 
 from beir_cocodr import load_object
+from beir_cocodr.arrays import Floats
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.distributed import join_processes, on_main, rank
@@ -159,9 +158,8 @@ def _finetune_in_rounds(
     evaluator: TargetEvaluator,
     encoder: EncoderOptions,
 ) -> TrainingRecord:
-    """Train every round in its own folder below ``output``; the last one's model is also saved to ``output``.
-
-    ``output/curves.json`` has the measures of the base and of every round on every target.
+    """Train every round in its own folder below ``output``; the last one's model is also saved to ``output``, and the
+    measures of the base and of every round on every target to ``output/curves.json``.
     """
     _, plan = _start(collection, base, options, encoder)
     plan = replace(plan, targets=evaluator.seen, measures=evaluator.measures)
@@ -232,11 +230,7 @@ def _stage(collection: Collection, round_: Round, model: COCODR, plan: TrainingP
 
 
 def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor | None, pairs: int) -> Any:
-    """The loss that ``options`` name.
-
-    Args:
-        clusters: (pairs,) the clusters of the training examples; None for erm.
-    """
+    """The loss that ``options`` name; ``clusters`` are (pairs,) those of the training examples, None for erm."""
     in_batch = options.trained_loss == "infonce"
     if clusters is None and in_batch:
         return infonce(model, options.scale, options.cached_mini_batch())
@@ -314,15 +308,14 @@ def _clusters(
 
 
 def training_clusters(
-    ids: list[str], embeddings: npt.NDArray[np.float32], options: FinetuneOptions, normalize: bool, folder: Path
+    ids: list[str], embeddings: Floats, options: FinetuneOptions, normalize: bool, folder: Path
 ) -> dict[str, int]:
     """Query id to cluster: k-means over the queries, or what an interrupted run left in ``folder``.
 
     Writes clusters.tsv (query id and cluster) last, and cluster_centroids.npy, (K, d).
 
     Args:
-        ids: (Q,) of the training queries.
-        embeddings: (Q, d) by the model that is going to be trained.
+        ids, embeddings: (Q,) and (Q, d) of the training queries, by the model that is going to be trained.
         options: number and least size of clusters, seed.
         normalize: whether the model compares by cosine.
 
@@ -344,13 +337,9 @@ def training_clusters(
 
 
 class ClusterLog(TrainerCallback):
-    """Writes a line of JSON every ``every`` steps: ``step``, and for each cluster its ``weights`` then, and since the
-    line before the mean of its ``losses`` (null where it did not occur) and its ``examples``.
-
-    Args:
-        loss: whose clusters.
-        file: the file; going on with a run drops its lines after the checkpoint.
-        every: steps between lines.
+    """Writes a line of JSON every ``every`` steps: ``step``, and for each cluster of the loss its ``weights`` then, and
+    since the line before the mean of its ``losses`` (null where it did not occur) and its ``examples``. Going on with a
+    run drops the lines of ``file`` after the checkpoint.
     """
 
     def __init__(self, loss: ClusterLoss, file: Path, every: int) -> None:

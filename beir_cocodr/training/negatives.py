@@ -18,6 +18,7 @@ import torch
 from numpy.lib.format import open_memmap
 from tqdm import tqdm
 
+from beir_cocodr.arrays import Bools, Floats, Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
@@ -36,11 +37,11 @@ _CHUNK = 20_000
 
 def apply_filters(
     filters: NegativeFilters,
-    scores: npt.NDArray[np.float32],
-    positive_scores: npt.NDArray[np.float32],
+    scores: Floats,
+    positive_scores: Floats,
     texts: npt.NDArray[np.uint64],
     positive_texts: npt.NDArray[np.uint64],
-) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
+) -> tuple[Bools, dict[str, int]]:
     """Filter the candidates of one query, best first and without its positives.
 
     Args:
@@ -54,7 +55,7 @@ def apply_filters(
     left = np.ones(len(scores), dtype=bool)
     removed = dict.fromkeys(filters.active, 0)
 
-    def drop(name: str, wrong: npt.NDArray[np.bool_]) -> None:
+    def drop(name: str, wrong: Bools) -> None:
         removed[name] = int((left & wrong).sum())
         left[wrong] = False
 
@@ -69,10 +70,7 @@ def apply_filters(
 
 
 def text_keys(documents: Documents, text_format: TextFormat) -> npt.NDArray[np.uint64]:
-    """(N,) 64-bit hashes of the documents' texts; equal texts have equal keys.
-
-    Two different texts share a key with a probability of 2e-6 in a corpus of 9 million.
-    """
+    """(N,) 64-bit hashes of the documents' texts; two texts of 9 million share one with a probability of 2e-6."""
     keys = np.empty(len(documents), np.uint64)
     row = 0
     for chunk in documents.chunks(_CHUNK):
@@ -83,7 +81,7 @@ def text_keys(documents: Documents, text_format: TextFormat) -> npt.NDArray[np.u
     return keys
 
 
-def _repeats(texts: npt.NDArray[np.uint64], left: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _repeats(texts: npt.NDArray[np.uint64], left: Bools) -> Bools:
     """(n,) which texts stand before among those ``left``."""
     places = np.flatnonzero(left)
     _, first = np.unique(texts[places], return_index=True)
@@ -122,11 +120,11 @@ class MinedNegatives:
     """
 
     queries: list[str]
-    rows: npt.NDArray[np.int64]
-    embeddings: npt.NDArray[np.float32]
+    rows: Ints
+    embeddings: Floats
     counts: MiningCounts
 
-    def pools(self) -> dict[str, npt.NDArray[np.int64]]:
+    def pools(self) -> dict[str, Ints]:
         """Query id to its (1..keep,) corpus rows, best first, for queries that have a negative."""
         pools = {query: np.array(row[row >= 0]) for query, row in zip(self.queries, self.rows, strict=True)}
         return {query: pool for query, pool in pools.items() if len(pool)}
@@ -229,16 +227,14 @@ class _Mining:
         embeddings.flush()
         return self._checked_counts()
 
-    def _search(self, ids: list[str], vectors: torch.Tensor) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    def _search(self, ids: list[str], vectors: torch.Tensor) -> tuple[Floats, Ints]:
         """Scores and rows, (q, min(depth, N)) each, found where the model is: on its GPU if it has one."""
         device = self.dense.model.device
         queries = vectors.to(device) if device.type == "cuda" else vectors
         found = self.dense.search_embeddings(ids, queries, self.depth)
         return found.scores, found.rows
 
-    def _negatives(
-        self, id: str, scores: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], vector: npt.NDArray[np.float32]
-    ) -> npt.NDArray[np.int64]:
+    def _negatives(self, id: str, scores: Floats, rows: Ints, vector: Floats) -> Ints:
         """What is left of a query's candidates, best first."""
         positives = self.positives[id]
         other = ~np.isin(rows, positives)
@@ -255,7 +251,7 @@ class _Mining:
         self.removed.update(removed)
         return rows[left]
 
-    def _drawn(self, negatives: npt.NDArray[np.int64], place: int) -> npt.NDArray[np.int64]:
+    def _drawn(self, negatives: Ints, place: int) -> Ints:
         """(keep,) of the negatives, in their order, padded with -1."""
         if len(negatives) > self.keep:
             rng = np.random.default_rng((*self.seed, place))
@@ -286,7 +282,7 @@ class _Mining:
         return counts
 
 
-def relevant_rows(collection: Collection) -> dict[str, npt.NDArray[np.int64]]:
+def relevant_rows(collection: Collection) -> dict[str, Ints]:
     """Query id to its corpus rows of grade above 0, where there are some; an InputError where no query has any."""
     found = {}
     for query in collection.queries:
@@ -344,12 +340,9 @@ def check_negatives(name: str, count: int, collection: Collection) -> None:
 def bm25_negatives(
     collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42
 ) -> dict[str, np.ndarray]:
-    """Query id to its best (1..depth,) int64 corpus rows by BM25, best first, all known positives removed.
-
-    A query for which BM25 finds nothing else gets documents drawn at random by ``seed``; they are counted.
-
-    Raises:
-        InputError: every document is relevant to a query.
+    """Query id to its best (1..depth,) int64 corpus rows by BM25, best first, all known positives removed; an
+    InputError where every document is relevant. Where BM25 finds nothing else, documents are drawn by ``seed``, and
+    counted.
     """
     size = len(collection.documents)
     relevant = {q: [d for d, grade in grades.items() if grade > 0] for q, grades in collection.qrels.items()}

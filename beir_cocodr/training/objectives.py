@@ -1,8 +1,7 @@
 """What is trained on, in tables: objectives of pre-training, weightings of fine-tuning, teachers of distillation.
 
-A new objective is a row of :data:`OBJECTIVES`, and a view or a loss if no other objective has it; a new weighting a row
-of :data:`WEIGHTINGS` and a loss; a new teacher a row of :data:`TEACHERS` and a class. Options and the command line's
-help are made from the tables, so this module imports no torch: what needs it is imported when it is built.
+A new one is a row, and what the row names: a view or a loss, a loss, a class. Options and the command line's help are
+made from the tables, so this module imports no torch: what needs it is imported when it is built.
 """
 
 from __future__ import annotations

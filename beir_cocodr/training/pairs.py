@@ -104,10 +104,8 @@ class TrainingPairs:
 
 @dataclass
 class BatchKeys:
-    """What a pair must not share with another of its batch: its query, its documents, and all documents that are
-    relevant to its query, which would otherwise be trained as negatives.
-
-    The host's sampler reads it like a dataset of texts.
+    """What a pair must not share with another of its batch: its query, its documents, and all that are relevant to its
+    query, which would otherwise be trained as negatives. The host's sampler reads it like a dataset of texts.
     """
 
     pairs: TrainingPairs

@@ -1,7 +1,5 @@
 """The papers' settings, and small ones, as data; the stages of an adaptation; and from these and what a user says to
-the options of a stage.
-
-Nothing here imports torch: the command line's help is made from these tables.
+the options of a stage. Nothing here imports torch: the command line's help is made from these tables.
 """
 
 from __future__ import annotations
@@ -108,18 +106,15 @@ def stage_options(
     defaults: Mapping[str, Any] | None = None,
     **overrides: Any,
 ) -> Options:
-    """The defaults, over them a preset, over it ``name=value`` assignments, over them overrides.
+    """The defaults, over them a preset, over it ``name=value`` assignments, over them overrides that are not None.
 
     Args:
         kind: the options' class.
         stage: of a preset: "pretrain", "finetune", or a stage of ``adapt``.
-        preset: one of :data:`PRESETS`, or None.
+        preset: one of :data:`PRESETS`, or None; an InputError for an unknown one, or setting, or a value of a wrong
+            type.
         assignments: values as JSON, or plain words.
         defaults: what stands below the preset, over the class's own.
-        **overrides: None leaves a setting as it is.
-
-    Raises:
-        InputError: an unknown preset or setting, or a value of the wrong type.
     """
     if preset is not None and preset not in PRESETS:
         raise InputError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")

@@ -30,10 +30,8 @@ from beir_cocodr.training.trainer import Stage, run_stage
 
 
 def context_provenance(folders: Sequence[str], collections: Sequence[Collection]) -> list[CollectionProvenance]:
-    """The records of folders that ``generate-queries`` made, by hashes and counts.
-
-    Raises:
-        InputError: a folder is not finished or has the queries of another corpus, or one of ``collections`` has none.
+    """The records of folders that ``generate-queries`` made, by hashes and counts; an InputError where a folder is not
+    finished or has the queries of another corpus, or one of ``collections`` has none.
     """
     corpora = {collection.documents.content_hash: collection.name for collection in collections}
     found = []

@@ -119,11 +119,8 @@ def content_tokens(model: Any, max_length: int) -> int:
 class DocumentViews(Views):
     """One row of texts per document, drawn anew each epoch, reproducibly by (seed, epoch, row).
 
-    Rows number the documents of all corpora one after another; documents without enough spans give no row and are left
-    out, counted.
-
-    The view of the objective names the columns, draws the texts, and says whether a document needs two spans, or one
-    with any token is enough.
+    Rows number the documents of all corpora one after another; those without enough spans, two or one by the
+    objective's view, which also draws the texts, give no row and are counted.
     """
 
     collections: Sequence[Collection]
@@ -211,10 +208,8 @@ class ContextViews(Views):
     its spans, and one that has a single span meets a query all the same.
 
     Args:
-        folders: made by ``generate-queries``; their passages are numbered one after another.
-
-    Raises:
-        InputError: no passage has a query, too few documents for a batch, or a bad folder.
+        folders: made by ``generate-queries``; their passages are numbered one after another. An InputError where none
+            has a query, or there are too few documents for a batch.
 
     Source: query-as-context pre-training, sections 3.1 and 5.2.
     """
@@ -284,9 +279,8 @@ class ContextViews(Views):
         return passage["text"], queries[int(rng.integers(len(queries)))]
 
     def counts(self) -> Json:
-        """How much is trained on: passages, documents, queries; the share of texts that are cut, over at most 1,000
-        rows; with mixed contexts, passages that are alone in their document, and those of them that always meet a
-        query.
+        """Passages, documents, queries; the share of texts that are cut, over at most 1,000 rows; with mixed contexts,
+        passages that are alone in their document, and those of them that always meet a query.
         """
         queries = pc.sum(pc.list_value_length(self.passages.data.column("queries"))).as_py()
         counts = {"passages": len(self), "documents": self._documents(), "queries": queries}
@@ -340,10 +334,8 @@ class ContextViews(Views):
 
 @dataclass
 class ContextKeys:
-    """What a row must not share with another of its batch: its document, its passage's text, its context.
-
-    A passage would else be trained to be far from its own neighbour, or from its own query. The host's sampler reads it
-    like a dataset of texts.
+    """What a row must not share with another of its batch: its document, its passage's text, its context; it would else
+    be trained to be far from its own neighbour, or query. The host's sampler reads it like a dataset of texts.
     """
 
     views: ContextViews

@@ -70,17 +70,11 @@ def find_teacher(setting: TeacherSetting) -> Teacher:
 
 
 class CrossEncoderTeacher:
-    """A cross-encoder's raw scores, without the sigmoid that some have.
+    """A cross-encoder's raw scores, without the sigmoid that some have; ``batch_size`` pairs at a time.
 
-    Args:
-        name: hub name or folder of a sentence-transformers cross-encoder.
-        batch_size: pairs scored at a time.
-
-    Attributes:
-        texts_cut: scored queries and documents of which words may be lost, as they were cut before they were tokenised.
-
-    Raises:
-        InputError: it cannot be loaded whole, has no trained classifier, or more than one score.
+    An InputError where the one of this hub name or folder cannot be loaded whole, has no trained classifier, or more
+    than one score. ``texts_cut`` counts scored queries and documents of which words may be lost, cut before they were
+    tokenised.
     """
 
     def __init__(
@@ -169,9 +163,8 @@ class HybridTeacher:
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) and mean outer product (d, d) of all documents, float64.
-
-        They give the mean and deviation of any query's scores over the corpus without scoring it.
+        """Mean (d,) and mean outer product (d, d) of all documents, float64: any query's mean and deviation over the
+        corpus.
         """
         width = self.dense.embeddings.dimensions
         total, outer = np.zeros(width), np.zeros((width, width))
@@ -183,10 +176,8 @@ class HybridTeacher:
 
 
 class FileTeacher:
-    """Scores that were computed before: a TREC run, or lines of query id, document id and score by tabs.
-
-    Raises:
-        InputError: a line that is neither, a score that is no number, or a pair that has no score or two.
+    """Scores that were computed before: a TREC run, or lines of query id, document id and score by tabs; else an
+    InputError, as for a score that is no number, or a pair that has no score or two.
     """
 
     def __init__(self, file: Path, documents: Documents) -> None:

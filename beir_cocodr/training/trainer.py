@@ -5,8 +5,7 @@ complete. Around the host's trainer stand
 
 - :class:`GuardedTrainer`: batches by our keys, every loss looked at, no model card that quotes the corpus;
 - :class:`FiniteGuard`: training stops at the first loss or gradient that is not a number;
-- :class:`LossState`: what a loss knows is kept in checkpoints, where the host keeps the model's state only;
-- :class:`Seal`: a checkpoint that lacks something or was changed is not gone on from;
+- :class:`LossState` and :class:`Seal`: what a loss knows is kept in checkpoints, and a damaged one is not gone on from;
 - :class:`EpochClock` and :class:`StderrProgress`: the epoch for the data, the progress for a person.
 """
 
@@ -23,10 +22,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import torch
 from datasets import Dataset
-from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
@@ -42,10 +39,11 @@ from transformers import (
 )
 from transformers.trainer_utils import TrainOutput
 
+from beir_cocodr.arrays import Ints
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, listed
 from beir_cocodr.io import atomic_path, files_sha256, write_text
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import Json, versions
@@ -86,9 +84,7 @@ class _Draw:
         return str, (uuid4().hex,)
 
 
-def drawn_dataset(
-    column: str, numbers: NDArray[np.int64], draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]
-) -> Dataset:
+def drawn_dataset(column: str, numbers: Ints, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]) -> Dataset:
     """Rows known by a number, drawn when they are read: ``draw`` takes ``{column: numbers}`` and gives the columns."""
     return Dataset.from_dict({column: numbers}).with_transform(_Draw(draw))
 
@@ -111,9 +107,6 @@ class StderrProgress(ProgressCallback):
             self.training_bar = None
 
 
-_NAMED = 5
-
-
 class NonFiniteTraining(InputError):
     """A loss or gradient that is NaN or infinite; nothing after it would mean anything."""
 
@@ -125,13 +118,8 @@ class NoBatch(InputError):
 class FiniteGuard(TrainerCallback):
     """Checks every loss before its backward, and every gradient before the weights move by it.
 
-    The message names the step, the examples of the batch and the last good checkpoint; all examples stand in
-    ``nonfinite.json`` in the output folder.
-
-    Args:
-        output: the output folder.
-        checkpoint: gives the newest complete checkpoint, if any.
-        names: ids of examples by row number.
+    The message names the step, the examples of the batch, by ``names`` of row numbers, and the newest complete
+    ``checkpoint``, if any; all examples stand in ``nonfinite.json`` in the output folder.
     """
 
     def __init__(
@@ -171,8 +159,7 @@ class FiniteGuard(TrainerCallback):
         good = None if last is None else str(last)
         found = {"step": self.step, "what": what, "examples": examples, "last_good_checkpoint": good}
         write_text(place, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-        more = f" and {len(examples) - _NAMED} more" * (len(examples) > _NAMED)
-        batch = f", for the batch {', '.join(examples[:_NAMED])}{more}" if examples else ""
+        batch = f", for the batch {listed(examples)}" if examples else ""
         way = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
         raise NonFiniteTraining(
             f"step {self.step}: {what}{batch} (all in {place}); {way}: "
@@ -181,11 +168,8 @@ class FiniteGuard(TrainerCallback):
 
 
 class LossState(TrainerCallback):
-    """Saves what a loss knows beside each checkpoint, and gives it back when training goes on.
-
-    Args:
-        loss: its own buffers and parameters are kept, those of its ``model`` are in the checkpoint already.
-        checkpoint: where to go on from.
+    """Saves what a loss knows, but for its ``model``, beside each checkpoint, and gives it back from the one to go on
+    from.
     """
 
     def __init__(self, loss: nn.Module, checkpoint: Path | None) -> None:
@@ -253,10 +237,8 @@ _PASSES, _PASS_SEED = 10, 1_000_003
 
 
 class WholeEpochs(NoDuplicatesBatchSampler):
-    """The host's batches without repeated texts, in every epoch as many as its length says.
-
-    Where few texts differ, the host ends some epochs early. Training that is resumed counts epochs by their length, and
-    would go on at another batch.
+    """The host's batches without repeated texts, in every epoch as many as its length says: where few texts differ, the
+    host ends some early, and training that is resumed counts epochs by their length.
     """
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -301,12 +283,7 @@ class GuardedTrainer(BaseTrainer):
         return
 
     def train_guarded(self, guard: FiniteGuard, batch_keys: Any, resume: Path | None = None) -> TrainOutput:
-        """Train, with progress on stderr.
-
-        Raises:
-            NoBatch: no batch can be made of the data.
-            NonFiniteTraining: a loss or gradient is NaN or infinite.
-        """
+        """Train, with progress on stderr; NoBatch where none can be made, NonFiniteTraining for NaN or infinity."""
         self.guard, self.batch_keys = guard, batch_keys
         guard.scaled = self.args.fp16
         for callback in (ProgressCallback, PrinterCallback):
@@ -332,11 +309,8 @@ class _Trainer(GuardedTrainer, SentenceTransformerTrainer):
 
 
 def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> TrainingRecord:
-    """Train, save the encoder to ``output``, and last write its training.json and return it.
-
-    Raises:
-        InputError: no batch can be made of the data.
-        NonFiniteTraining: a loss or gradient is NaN or infinite.
+    """Train, save the encoder to ``output``, and last write its training.json and return it; an InputError where no
+    batch can be made of the data, NonFiniteTraining where a loss or gradient is NaN or infinite.
     """
     start = time.perf_counter()
     checkpoints = output / CHECKPOINTS
@@ -407,13 +381,9 @@ def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int)
 
 
 def shared_arguments(device: torch.device, steps: int, examples: int, batch_size: int) -> dict[str, Any]:
-    """The host's training arguments that are the same whatever is trained.
-
-    Args:
-        device: of the model; bfloat16 on GPUs that have it, else float16 there.
-        steps: see :func:`planned_steps`.
-        examples: of the dataset; a last batch that is not full is left out where there are full ones.
-        batch_size: global.
+    """The host's training arguments that are the same whatever is trained, in :func:`training_precision` of the model's
+    device; of ``examples``, a last batch that is not full is left out where there are full ones; ``batch_size`` is
+    global.
     """
     precision = training_precision(device)
     return {

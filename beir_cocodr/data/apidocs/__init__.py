@@ -20,9 +20,8 @@ from beir_cocodr.records import Json
 
 
 def describe_apidocs(folder: Path) -> str:
-    """The key and the counts of a folder from ``apidocs_folder``, as text for a terminal.
-
-    One line with the key, then per domain one line with what was kept and one with what was left out.
+    """The key and the counts of a folder from ``apidocs_folder``, as text for a terminal: one line with the key, then
+    per domain one line with what was kept and one with what was left out.
     """
     statistics = json.loads((folder / "statistics.json").read_text(encoding="utf-8"))
     key = statistics["key"]

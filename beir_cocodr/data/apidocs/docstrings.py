@@ -1,6 +1,5 @@
-"""What one Python source file documents, defines, imports and exports, read with ``ast``.
-
-Documentation may be written in expressions of strings; they are evaluated without running the module.
+"""What one Python source file documents, defines, imports and exports, read with ``ast``; expressions of strings are
+evaluated without running the module.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The public documentation of one package: its files, and the names that users import.
-
-A documentation text is split into a query (its summary) and a passage (all the rest).
+"""The public documentation of one package: its files, the names that users import, and texts split into summary and
+rest.
 """
 
 from __future__ import annotations

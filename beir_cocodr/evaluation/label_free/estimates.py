@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Doubles
 from beir_cocodr.evaluation.label_free.evidence import BM25, Evidence, overlap, reciprocal_rank_fusion
 from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.evaluation.records import Estimate
@@ -65,7 +65,7 @@ def features(evidence: Evidence, a: str, b: str) -> dict[str, float]:
     return found | {f"is {name}": float(kind(b) == name) - float(kind(a) == name) for name in KINDS}
 
 
-def _lead(scores: Mapping[str, npt.NDArray[np.float64]], a: str, b: str, remark: str) -> float:
+def _lead(scores: Mapping[str, Doubles], a: str, b: str, remark: str) -> float:
     enough = not remark and len(scores[a]) >= FEWEST_QUERIES
     return float((scores[b] - scores[a]).mean()) if enough else 0.0
 
@@ -100,9 +100,7 @@ def _rehearsals(evidence: Evidence, a: str, b: str) -> tuple[str, str]:
     )
 
 
-def _rehearsed(
-    scores: Mapping[str, npt.NDArray[np.float64]], trained: Collection[str], how: str, a: str, b: str
-) -> str:
+def _rehearsed(scores: Mapping[str, Doubles], trained: Collection[str], how: str, a: str, b: str) -> str:
     """Why a lead is no evidence, if it is that of the one model that was trained for it."""
     if (a in trained) == (b in trained) or not len(scores[a]):
         return ""
@@ -110,9 +108,7 @@ def _rehearsed(
     return f"the one in front was trained {how}, the other was not" if lead > 0 else ""
 
 
-def _estimate(
-    estimator: str, first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], remark: str = ""
-) -> Estimate:
+def _estimate(estimator: str, first: Doubles, second: Doubles, remark: str = "") -> Estimate:
     count = len(first)
     if count < FEWEST_QUERIES:
         remark = remark or f"only {count} queries, and {FEWEST_QUERIES} are needed"
@@ -133,7 +129,7 @@ def _estimate(
     )
 
 
-def _effect(difference: npt.NDArray[np.float64]) -> float:
+def _effect(difference: Doubles) -> float:
     mean, deviation = float(difference.mean()), float(difference.std(ddof=1))
     if mean == 0:
         return 0.0

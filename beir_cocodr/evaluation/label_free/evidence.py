@@ -1,8 +1,6 @@
 """What can be seen of models on a collection without looking at its labels: how they find held-out crops and generated
-queries, how far their ranked lists agree, and what they were trained on of the corpus.
-
-A corpus of which crops are held out is searched with the embeddings of the whole; only changed documents are encoded
-anew (:class:`HeldOutRetrievers`).
+queries, how far their ranked lists agree, and what they were trained on of the corpus. A corpus of which crops are held
+out is searched with the embeddings of the whole (:class:`HeldOutRetrievers`).
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQueries, hold_out_crops, lexical_queries
@@ -47,7 +45,7 @@ class Contamination:
 
     spans: frozenset[str] = frozenset()
     generated: frozenset[str] = frozenset()
-    hashes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    hashes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def has(self, text: str) -> bool:
         """Whether some model was trained on this generated query, apart from case and white space."""
@@ -56,15 +54,9 @@ class Contamination:
 
 
 def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contamination:
-    """Read from the training.json of models, and of all their ancestors, what they know of a corpus.
-
-    A folder of generated queries is looked at where it was when it was trained on; a warning names one that is gone.
-
-    Args:
-        models: names as for ``evaluate``; of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
-
-    Raises:
-        InputError: a training.json or generated queries cannot be read.
+    """Read from the training.json of models, and of all their ancestors, what they know of a corpus; an InputError
+    where that or generated queries cannot be read. A warning names a folder of these that is gone. Of ``hybrid:M``,
+    ``rrf:M`` and ``feedback:M`` the encoder counts.
     """
     spans, generated, folders = set(), set(), dict[str, None]()
     for model in models:
@@ -116,7 +108,7 @@ class HeldOutRetrievers(Retrievers):
         folder: of Lucene's index, another than that of ``whole``.
     """
 
-    def __init__(self, whole: Retrievers, documents: Documents, rows: npt.NDArray[np.int64], folder: Path) -> None:
+    def __init__(self, whole: Retrievers, documents: Documents, rows: Ints, folder: Path) -> None:
         super().__init__(documents, folder, replace(whole.options, stores=()))
         self.whole, self.rows = whole, rows
 
@@ -139,10 +131,7 @@ class HeldOutRetrievers(Retrievers):
         return self._once(f"dense {name}", make)
 
 
-Rows = npt.NDArray[np.int64]
-
-
-def overlap(found: Rows, reference: Rows, depth: int = 10) -> npt.NDArray[np.float64]:
+def overlap(found: Ints, reference: Ints, depth: int = 10) -> Doubles:
     """(Q,) share of the best ``depth`` documents of the (Q, k) reference rows that are among those found; 0 of none."""
     mine, theirs = found[:, :depth], reference[:, :depth]
     wanted = theirs >= 0
@@ -150,11 +139,9 @@ def overlap(found: Rows, reference: Rows, depth: int = 10) -> npt.NDArray[np.flo
     return shared / np.maximum(wanted.sum(axis=1), 1)  # type: ignore[no-any-return]
 
 
-def rank_distance(first: Rows, second: Rows, depth: int = 10) -> npt.NDArray[np.float64]:
-    """(Q,) share of DCG@10's discounts that two lists of (Q, k) rows do not spend on the same documents.
-
-    0 for the same ranking, 1 for lists without a document in common. It bounds what a single document's judgement can
-    change: no difference of nDCG@10 without a distance.
+def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:
+    """(Q,) share of DCG@10's discounts that two lists of (Q, k) rows do not spend on the same documents: 0 for the same
+    ranking, 1 for lists without one in common. It bounds what a single document's judgement can change in nDCG@10.
     """
     discounts = 1 / np.log2(2 + np.arange(depth))
     a, b = first[:, :depth], second[:, :depth]
@@ -165,7 +152,7 @@ def rank_distance(first: Rows, second: Rows, depth: int = 10) -> npt.NDArray[np.
     return np.where(longest > 0, 1 - kept / np.where(longest > 0, longest, 1), 0.0)
 
 
-def reciprocal_rank_fusion(lists: Sequence[Rows], depth: int = 10) -> Rows:
+def reciprocal_rank_fusion(lists: Sequence[Ints], depth: int = 10) -> Ints:
     """(Q, depth) rows by reciprocal rank fusion, 1 / (60 + rank), of (Q, k) lists; -1 for no result, smaller row first.
 
     Source: Cormack et al., 2009.
@@ -207,9 +194,9 @@ class Evidence:
         contamination: what models were trained on of this corpus.
     """
 
-    crops: dict[str, npt.NDArray[np.float64]]
-    generated: dict[str, npt.NDArray[np.float64]]
-    lists: dict[str, Rows]
+    crops: dict[str, Doubles]
+    generated: dict[str, Doubles]
+    lists: dict[str, Ints]
     rankings: dict[str, Ranking]
     queries: dict[str, str]
     real: bool
@@ -242,16 +229,13 @@ def gather_evidence(
     Generated queries that a model was trained on are left out, see :func:`find_contamination`.
 
     Args:
-        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop. All queries
-            of an encoder are encoded in one batch, and those for the corpus as it is searched for in one.
+        documents: the corpus, encoded once by every encoder, but for those that lose a crop; all queries of an encoder
+            are encoded in one batch, and those for the corpus as it is searched for in one.
         queries: real ones, or none: then lists are compared on the generated ones.
-        models: names that :class:`Retrievers` knows.
+        models: names that :class:`Retrievers` knows, else an InputError.
         folder: for embeddings, the changed corpus and term counts; the caller removes it.
         samples, seed: of crops and of generated queries.
         drop_identical_ids: leave documents whose id is the query's out of lists.
-
-    Raises:
-        InputError: a model cannot be found, or the record of its training cannot be read.
     """
     places = {name: folder / name for name in ("whole", "held-out", "terms")}
     for place in places.values():
@@ -288,7 +272,7 @@ def _search(retriever: Retriever, queries: dict[str, str], top_k: int) -> Rankin
     return retriever.search(queries, top_k)
 
 
-def _kept(ranking: Ranking, documents: Documents, drop: bool) -> Rows:
+def _kept(ranking: Ranking, documents: Documents, drop: bool) -> Ints:
     """(Q, 100) rows, without the document that has the query's id if it is dropped."""
     if not drop:
         return ranking.rows[:, :LIST_DEPTH]

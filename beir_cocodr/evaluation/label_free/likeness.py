@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
+from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.evaluate import spaced
@@ -26,8 +25,7 @@ def collection_figures(documents: Documents, evidence: Evidence) -> dict[str, fl
 
     Words of queries are those of given ones; without queries they are left out.
     """
-    rows = np.linspace(0, len(documents) - 1, min(len(documents), _LOOKED_AT)).astype(int)
-    texts = [f"{found['title']} {found['text']}" for found in documents.take(rows)]
+    texts = [f"{found['title']} {found['text']}" for found in documents.take(spaced_rows(len(documents), _LOOKED_AT))]
     queries = [evidence.queries[query] for query in spaced(evidence.queries, _LOOKED_AT)] if evidence.real else []
     scores = {"held-out crops": evidence.crops[BM25], "generated queries": evidence.generated[BM25]}
     return figures(len(documents), texts, queries) | {

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import regex
 
+from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.spans import Range, span_ranges
@@ -39,7 +39,7 @@ class PseudoQueries:
     """
 
     texts: list[str]
-    rows: npt.NDArray[np.int64]
+    rows: Ints
     verbatim: float | None
     counts: dict[str, int]
 
@@ -48,13 +48,13 @@ class PseudoQueries:
         """The queries by an id of their own."""
         return {str(number): text for number, text in enumerate(self.texts)}
 
-    def score(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def score(self, found: Ints) -> Doubles:
         """(S,) nDCG@10 from the (S, k) rows that a search found, best first, -1 for no result."""
         hits = found[:, :DEPTH] == self.rows[:, None]
         discounts = 1 / np.log2(2 + np.arange(hits.shape[1]))
         return hits @ discounts  # type: ignore[no-any-return]
 
-    def describe(self, scores: npt.NDArray[np.float64]) -> PseudoQueryFigures:
+    def describe(self, scores: Doubles) -> PseudoQueryFigures:
         """For the record, with BM25's (S,) scores."""
         bm25 = float(scores.mean()) if len(scores) else None
         return PseudoQueryFigures(len(self.texts), self.verbatim, self.counts, bm25)
@@ -86,12 +86,7 @@ _UNIT = regex.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 @dataclass(frozen=True)
 class Crops:
-    """Crops, and the corpus that they have to be found in.
-
-    Attributes:
-        queries: the crops.
-        documents: the corpus, row by row, with each crop taken out of its document.
-    """
+    """Crops, and the corpus, row by row, with each taken out of its document, in which they have to be found."""
 
     queries: PseudoQueries
     documents: Documents
@@ -104,12 +99,8 @@ def hold_out_crops(
 
     What the document repeats of the span's words still helps; ``verbatim`` gives its share. A span is a run of whole
     sentences of at most 16 words, or a part of a longer sentence; titles are left alone. Documents of fewer than two
-    spans give none and are counted.
-
-    Args:
-        folder: where the changed corpus is written; the caller removes it.
-        seed: of documents and spans.
-        trained_on: tells the crops that a model was trained on, which are left out and counted.
+    spans, and crops that a model was ``trained_on``, are left out and counted. The changed corpus is written to
+    ``folder``, which the caller removes.
 
     Source: the inverse cloze task of Lee et al., 2019, section 3, used to measure instead of to train.
     """
@@ -171,12 +162,8 @@ def lexical_queries(
     """One query of :class:`LexicalGenerator` for each of ``size`` random documents.
 
     A query is the title, a sentence or some terms of a passage of its document, so nearly all of its words stand there:
-    models that match words do better on it than on real queries.
-
-    Args:
-        folder: for what the generator keeps; the caller removes it.
-        seed: of documents, passages and queries.
-        trained_on: tells the queries that a model was trained on, which are left out and counted.
+    models that match words do better on it than on real queries. Those that a model was ``trained_on`` are left out and
+    counted; ``folder`` is for what the generator keeps, and the caller removes it.
     """
     rng = np.random.default_rng(seed)
     text_format = TextFormat()

@@ -89,8 +89,7 @@ def decide(
 
     "better" or "worse" where the interval excludes 0, "no difference" where it lies within the calibration's margin,
     else "cannot tell". Where the collection is unlike those of the calibration nothing is decided, except between two
-    that rank alike. The statement on how far to trust a verdict depends on whether the corpus was one of the
-    calibration's.
+    that rank alike. How far to trust a verdict depends on whether the corpus was one of the calibration's.
     """
     estimates, lists = estimate_pair(evidence, a, b), evidence.lists
     values, distances = features(evidence, a, b), rank_distance(lists[a], lists[b])
@@ -186,7 +185,8 @@ def compare_label_free(
     judged: Judgements | None = None,
     reference: str | None = None,
 ) -> tuple[Findings, dict[str, Results]]:
-    """Estimate how models differ, and judge of each pair whether b is better than a.
+    """Estimate how models differ, and judge of each pair whether b is better than a; also each model's results for real
+    queries. An InputError for a run file, which cannot be judged without labels, or a model that cannot be found.
 
     Args:
         collection: with or without queries; its labels are not looked at.
@@ -197,12 +197,6 @@ def compare_label_free(
         calibration: by default the packaged one.
         judged: of queries of the collection; estimates are then shrunken towards what is expected without them.
         reference: what a choice by them is held against; by default the first model.
-
-    Returns:
-        What was found, and each model's results for real queries.
-
-    Raises:
-        InputError: a run file, which cannot be judged without labels, or a model that cannot be found.
     """
     if file := next((model for model in models if Path(model).is_file()), None):
         raise InputError(

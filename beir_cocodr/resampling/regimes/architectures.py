@@ -33,6 +33,7 @@ from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesR
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import nn
 
+from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.text import TextFormat, readable
 from beir_cocodr.errors import InputError
@@ -295,7 +296,7 @@ class TunedBM25:
             return output
         collection = load_collection(dataset, "train")
         ids = list(collection.qrels)
-        chosen = [ids[int(i)] for i in np.linspace(0, len(ids) - 1, min(_MOST_QUERIES, len(ids)))]
+        chosen = [ids[i] for i in spaced_rows(len(ids), _MOST_QUERIES)]
         qrels = {query: collection.qrels[query] for query in chosen}
         queries = {query: collection.queries[query] for query in chosen}
         [measure] = parse_measures(_MEASURE)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import sparse
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from sentence_transformers.util import load_file_path
 
+from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat, readable
 from beir_cocodr.errors import InputError
@@ -102,7 +102,7 @@ class TopDocuments:
         self._rows = [np.zeros(0, np.int64) for _ in self.queries]
         self._scores = [np.zeros(0, np.float32) for _ in self.queries]
 
-    def add(self, query: int, rows: npt.NDArray[np.int64], scores: npt.NDArray[np.float32]) -> None:
+    def add(self, query: int, rows: Ints, scores: Floats) -> None:
         """Show (n,) further corpus rows with scores for the query of that number; InputError: NaN or infinite."""
         if not np.isfinite(scores).all():
             raise InputError(

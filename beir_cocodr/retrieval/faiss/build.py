@@ -10,26 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from beir_cocodr import checksums
+from beir_cocodr.arrays import Array, Doubles, Floats, Ints, non_finite_rows
 from beir_cocodr.disk import DiskFull
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import draft_folder, parse_json
 from beir_cocodr.models.kl import Folding, VectorTransform
-from beir_cocodr.retrieval.faiss.transform import (
-    QUANTISED,
-    Centring,
-    FaissOptions,
-    Layout,
-    Matrix,
-    documents_as_queries,
-)
+from beir_cocodr.retrieval.faiss.transform import QUANTISED, Centring, FaissOptions, Layout, documents_as_queries
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, as_matrix
 
 #: Embeddings, or an (N, w) array of any floating type, memory-mapped or not.
-Vectors = Embeddings | npt.NDArray[Any]
+Vectors = Embeddings | Array
 
 # What FAISS's GPU code takes for top_k.
 GPU_DEPTH = 2_048
@@ -65,7 +58,7 @@ class IndexParts:
     transform: VectorTransform
     layout: Layout
     options: FaissOptions
-    remainders: Matrix | None
+    remainders: Floats | None
     record: dict[str, Any]
 
 
@@ -80,7 +73,7 @@ def import_faiss() -> Any:
     return faiss
 
 
-def _new_index(options: FaissOptions, layout: Layout, sample: Matrix) -> Any:
+def _new_index(options: FaissOptions, layout: Layout, sample: Floats) -> Any:
     """An index that vectors can be added to; "sq8" and "ivfpq" are trained on (n, width) vectors."""
     faiss = import_faiss()
     if options.kind == "flat":
@@ -137,19 +130,19 @@ def as_embeddings(vectors: Vectors) -> Embeddings:
     return vectors if isinstance(vectors, Embeddings) else MemoryEmbeddings(as_matrix(vectors, "vectors"))
 
 
-def blocks(vectors: Embeddings) -> Iterator[npt.NDArray[Any]]:
+def blocks(vectors: Embeddings) -> Iterator[Array]:
     """The corpus in blocks of one size, whatever its shards: what is built from it depends only on its rows."""
     return (block.numpy() for block in vectors.blocks(_BLOCK))
 
 
-def sample_rows(count: int, most: int, seed: int) -> npt.NDArray[np.int64]:
+def sample_rows(count: int, most: int, seed: int) -> Ints:
     """Ascending rows, drawn without replacement; all of them where there are no more than ``most``."""
     return np.sort(np.random.default_rng(seed).choice(count, min(count, most), replace=False))
 
 
 def build_parts(
-    vectors: Embeddings, options: FaissOptions, queries: npt.NDArray[Any] | None, key: Mapping[str, Any] | None
-) -> tuple[IndexParts, npt.NDArray[Any]]:
+    vectors: Embeddings, options: FaissOptions, queries: Array | None, key: Mapping[str, Any] | None
+) -> tuple[IndexParts, Array]:
     """The index, nothing measured, and (n, w) queries to measure it with: those given, or stand-ins."""
     faiss = import_faiss()
     mean = _mean(vectors)
@@ -166,11 +159,11 @@ def build_parts(
     return IndexParts(index, transform, layout, options, remainders, record), sample
 
 
-def _mean(vectors: Embeddings) -> npt.NDArray[np.float64]:
+def _mean(vectors: Embeddings) -> Doubles:
     """(w,), and a check of all vectors."""
     total, count = np.zeros(vectors.dimensions), 0
     for block in blocks(vectors):
-        if len(wrong := np.flatnonzero(~np.isfinite(block).all(axis=1))):
+        if len(wrong := non_finite_rows(block)):
             raise NonFiniteScores((count + wrong).tolist(), [])
         total += block.sum(axis=0, dtype=np.float64)
         count += len(block)
@@ -179,14 +172,14 @@ def _mean(vectors: Embeddings) -> npt.NDArray[np.float64]:
     return total / count
 
 
-def check_queries(queries: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+def check_queries(queries: Array, width: int) -> Array:
     """(Q, w) as an array, Q > 0, else an InputError; NonFiniteScores names rows with NaN or infinite values."""
     array = np.asarray(queries)
     if array.ndim != 2 or array.shape[1] != width:
         raise InputError(f"queries are of shape {array.shape}, this index needs (Q, {width})")
     if not len(array):
         raise InputError("there are no queries to search for")
-    if len(wrong := np.flatnonzero(~np.isfinite(array).all(axis=1))):
+    if len(wrong := non_finite_rows(array)):
         raise NonFiniteScores([], wrong.tolist())
     return array
 
@@ -210,7 +203,7 @@ def _trained(vectors: Embeddings, options: FaissOptions, transform: VectorTransf
 
 def _fill(
     index: Any, vectors: Embeddings, options: FaissOptions, transform: VectorTransform, layout: Layout
-) -> Matrix | None:
+) -> Floats | None:
     """Add everything; (N,) what codes lose of MRL's prior, for kinds that quantise."""
     keeps = options.kind in QUANTISED and options.transform == "folding"
     priors = []
@@ -224,7 +217,7 @@ def _fill(
     return _lost(index, np.concatenate(priors)) if keeps else None
 
 
-def _lost(index: Any, priors: Matrix) -> Matrix:
+def _lost(index: Any, priors: Floats) -> Floats:
     """(N,) priors less what their codes say."""
     faiss = import_faiss()
     lists = isinstance(index, faiss.IndexIVF)
@@ -238,11 +231,11 @@ def _lost(index: Any, priors: Matrix) -> Matrix:
     return priors
 
 
-def _transformed(vectors: Embeddings, transform: VectorTransform) -> Iterator[npt.NDArray[np.float64]]:
+def _transformed(vectors: Embeddings, transform: VectorTransform) -> Iterator[Doubles]:
     return (transform.transform_documents(block, np.float64) for block in blocks(vectors))
 
 
-def _stand_ins(vectors: Embeddings, options: FaissOptions) -> npt.NDArray[Any]:
+def _stand_ins(vectors: Embeddings, options: FaissOptions) -> Array:
     """A sample of documents, as queries; none where nobody needs them."""
     if options.transform != "folding" and not options.recall_queries:
         return np.empty((0, vectors.dimensions))

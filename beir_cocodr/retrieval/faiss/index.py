@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Array, Doubles, Floats, Ints
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.faiss.build import (
     GPU_DEPTH,
@@ -27,11 +27,9 @@ from beir_cocodr.retrieval.faiss.build import (
     sample_rows,
     write_parts,
 )
-from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Matrix
+from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import as_matrix, search_chunks
-
-Array = npt.NDArray[Any]
 
 
 class Searcher(Protocol):
@@ -52,17 +50,13 @@ def recall_against_exact(
 
     Args:
         index: what is judged.
-        queries: (Q, w) as the index takes them.
+        queries: (Q, w) as the index takes them; an InputError where there are none, or no depths.
         vectors: what it was built from, read once.
         depths: k; where there are fewer documents than k, all of them.
-        sample: queries drawn, without replacement.
-        seed: of the draw.
+        sample, seed: queries drawn without replacement.
 
     Returns:
         ``recall@k`` for every depth, means over queries, and ``queries``, how many those were.
-
-    Raises:
-        InputError: no queries, or no depths.
     """
     if not len(queries) or not sample or not depths:
         raise InputError("recall needs at least one query and one depth")
@@ -108,7 +102,7 @@ class FaissIndex:
         cls,
         vectors: Vectors,
         options: FaissOptions | None = None,
-        queries: npt.NDArray[Any] | None = None,
+        queries: Array | None = None,
         key: Mapping[str, Any] | None = None,
     ) -> Self:
         """Index a corpus, block by block, and measure what the index finds of exact search.
@@ -133,12 +127,8 @@ class FaissIndex:
         return built
 
     def search(
-        self,
-        queries: npt.NDArray[Any],
-        top_k: int,
-        tie_ranks: npt.NDArray[Any] | None = None,
-        vectors: Vectors | None = None,
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        self, queries: Array, top_k: int, tie_ranks: Array | None = None, vectors: Vectors | None = None
+    ) -> tuple[Floats, Ints]:
         """The best documents of every query.
 
         Args:
@@ -190,21 +180,16 @@ class FaissIndex:
 
     @classmethod
     def load(cls, folder: str | Path, key: Mapping[str, Any] | None = None, verify: bool = True) -> Self:
-        """Read what :meth:`save` wrote.
+        """Read what :meth:`save` wrote; an InputError where it is not there, broken, or of another key.
 
         Args:
             folder: where.
             key: values that the saved key must have.
             verify: compare the files with their checksums; indexes of earlier versions have none.
-
-        Raises:
-            InputError: there is no index, its parts are broken or do not belong together, or the key is another.
         """
         return cls(read_parts(Path(folder), key, verify))
 
-    def _candidates(
-        self, placed: Matrix, k: int, ties: npt.NDArray[Any] | None
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    def _candidates(self, placed: Floats, k: int, ties: Array | None) -> tuple[Doubles, Ints]:
         """Scores of transformed vectors, and rows, at least k of each."""
         kind, parts = self.options.kind, self._parts
         depth = min(self.count, self.options.over_fetch * k if kind in QUANTISED else k + _TIES)
@@ -229,7 +214,7 @@ class FaissIndex:
             return faiss.SearchParametersHNSW(efSearch=self.options.ef_search)
         return faiss.SearchParametersIVF(nprobe=self.options.nprobe) if self.options.kind == "ivfpq" else None
 
-    def _measure(self, vectors: Embeddings, queries: npt.NDArray[Any], which: str) -> None:
+    def _measure(self, vectors: Embeddings, queries: Array, which: str) -> None:
         options = self.options
         recall = recall_against_exact(self, queries, vectors, sample=options.recall_queries, seed=options.seed)
         self.record["recall"] = recall | {"of": which}
@@ -249,9 +234,7 @@ def _stored(index: Any) -> Embeddings:
     return MemoryEmbeddings(as_matrix(held, "vectors"))
 
 
-def _inner_products(
-    queries: npt.NDArray[Any], vectors: Embeddings, rows: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
+def _inner_products(queries: Array, vectors: Embeddings, rows: Ints) -> Doubles:
     """(Q, c) scores of the (Q, c) rows, summed in float64; without meaning where a row is -1."""
     scores = np.empty(rows.shape)
     for query, row, score in zip(queries.astype(np.float64), rows.clip(min=0), scores, strict=True):
@@ -260,9 +243,7 @@ def _inner_products(
     return scores
 
 
-def best_candidates(
-    scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64], k: int, ties: npt.NDArray[Any] | None
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def best_candidates(scores: Doubles, rows: Ints, k: int, ties: Array | None) -> tuple[Floats, Ints]:
     """(Q, c) candidates to the (Q, k) best by float32 score descending, then tie rank; rows of -1 come last."""
     narrow = np.where(rows < 0, -np.inf, scores).astype(np.float32) + np.float32(0)  # no -0.0
     ranks = np.where(rows < 0, _NOWHERE, rows if ties is None else ties[rows])

@@ -1,7 +1,6 @@
-"""What kind of FAISS index is built, and what is done to vectors before it sees them and undone in its scores.
-
-Flattened MRL vectors are folded and centred, which makes them small, so that approximate indexes lose less of them; and
-the dimensions of a vector are laid out as each kind of index wants them.
+"""What kind of FAISS index is built, and what is done to vectors before it sees them and undone in its scores: MRL's
+are folded and centred, which makes them small, so that less of them is lost; dimensions are laid out as each kind wants
+them.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Array, Doubles, Floats
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.models.kl import VectorTransform
 from beir_cocodr.models.spec import check_options, option
@@ -80,10 +79,8 @@ class FaissOptions:
         check_options(self)
 
     def fitted(self, count: int, width: int) -> FaissOptions:
-        """A copy in which all numbers are there, for ``count`` vectors of ``width`` dimensions.
-
-        Raises:
-            InputError: more lists, or more codes, than training vectors; more code bytes than dimensions.
+        """A copy with all numbers, for ``count`` vectors of ``width`` dimensions; an InputError where there are more
+        lists, or more codes, than training vectors, or more code bytes than dimensions.
         """
         if self.kind != "ivfpq":
             return self
@@ -112,8 +109,6 @@ class FaissOptions:
             )  # fmt: skip
         return chosen
 
-
-Matrix = npt.NDArray[np.float32]
 
 # Numbers that a vector unit takes at a time.
 _LANES = 8
@@ -149,14 +144,14 @@ class Layout:
         divisor = {"ivfpq": options.pq_m, "flat": _LANES}.get(options.kind) or 1
         return cls(dimensions, -(-dimensions // divisor) * divisor + (longest is not None), longest)
 
-    def documents(self, vectors: npt.NDArray[np.float64]) -> Matrix:
+    def documents(self, vectors: Doubles) -> Floats:
         """(n, w) to (n, width) float32."""
         placed = self.queries(vectors)
         if self.longest is not None:
             placed[:, -1] = np.sqrt((self.longest - (vectors**2).sum(axis=1)).clip(min=0))
         return placed
 
-    def queries(self, vectors: npt.NDArray[np.float64]) -> Matrix:
+    def queries(self, vectors: Doubles) -> Floats:
         """(n, w) to (n, width) float32."""
         placed = np.zeros((len(vectors), self.width), dtype=np.float32)
         placed[:, : self.dimensions] = vectors
@@ -165,11 +160,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Centring(VectorTransform):
-    """d' = d − c for the mean document c: q·d' = q·d − q·c, so no ranking changes. c = 0 changes nothing.
-
-    Args:
-        document_mean: c, (w,) float64.
-    """
+    """d' = d − c for the mean document c, (w,) float64: q·d' = q·d − q·c, so no ranking changes; c = 0: nothing."""
 
     document_mean: np.ndarray
 
@@ -181,14 +172,11 @@ class Centring(VectorTransform):
         return centred.astype(dtype)
 
 
-def documents_as_queries(documents: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The queries that have the distributions of the given MRL documents: (n, w) to (n, w).
+def documents_as_queries(documents: Array) -> Doubles:
+    """The queries that have the distributions of the given MRL documents: (n, w) to (n, w); an InputError for others.
 
     A document's variances and means can be read from its vector, and queries are made of the same. They stand in for
     queries where there are none: one encoder with shared projections places both.
-
-    Raises:
-        InputError: these are no documents of MRL.
 
     Source: MRL, Eq. 13 and 14; widths 2k + 1 are of the exact divergence, 2k + 2 of the paper's formula.
     """

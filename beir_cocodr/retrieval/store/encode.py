@@ -18,6 +18,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 from tqdm import tqdm
 
+from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.checksums import add_checksums, checked_path, fault, has_checksums
 from beir_cocodr.data.collection import load_collection, resolve_source
 from beir_cocodr.data.defects import StrictReport
@@ -36,7 +37,7 @@ from beir_cocodr.provenance import read_record
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
-from beir_cocodr.retrieval.store.estimate import Estimate, estimate, spaced_rows, timed_sample
+from beir_cocodr.retrieval.store.estimate import Estimate, estimate, timed_sample
 from beir_cocodr.retrieval.store.record import (
     REFIT_FILE,
     SHARD_SIZE,
@@ -76,13 +77,8 @@ class ShardJob:
     threads: int
 
     def start(self, device: str) -> Callable[[int], int]:
-        """Load the encoder on a device.
-
-        Returns:
-            a function from the number of a shard to how many documents it has, which encodes and writes it.
-
-        Raises:
-            InputError: the model is no longer the one that the store was begun with.
+        """Load the encoder on a device, an InputError where it is not the one that the store was begun with; gives a
+        function that encodes and writes a shard by its number, and returns its number of documents.
         """
         store = EmbeddingStore.found(self.folder, self.options.verify)
         if store is None:
@@ -101,13 +97,8 @@ class ShardJob:
 def encode_shard(
     store: EmbeddingStore, encoder: CorpusEncoder, number: int, encoded: Callable[[int], Any] = lambda count: None
 ) -> int:
-    """Encode and write one shard of a store; ``encoded`` is called with the number of documents after each batch.
-
-    Returns:
-        the documents of the shard.
-
-    Raises:
-        InputError: a document has no finite vector, or one that the precision cannot hold.
+    """Encode and write one shard of a store; gives its number of documents, and calls ``encoded`` with it after each
+    batch. An InputError where a document has no finite vector, or one that the precision cannot hold.
     """
     shard = store.shards[number]
     store.write(number, encoder.encode(np.arange(shard.start, shard.stop), encoded), encoder.documents)
@@ -246,10 +237,9 @@ def encode(
     """Encode the documents of a collection to an :class:`EmbeddingStore`.
 
     A store in ``output`` that was interrupted and has the same key is completed; one that is complete is left as it is.
-    What has been written is never written again: a run that dies loses the shards under way, one for each process.
-
-    Memory holds one shard of vectors for each process, and beside that nothing that grows with the corpus but the order
-    of its ids, some 30 bytes a document while the store is begun.
+    A run that dies loses the shards under way, one for each process. Memory holds one shard of vectors for each
+    process, and beside that nothing that grows with the corpus but the order of its ids, some 30 bytes a document while
+    the store is begun.
 
     Args:
         dataset: the collection; needs neither queries nor labels.
@@ -308,13 +298,9 @@ def encode(
 
 
 def check_refit(store: EmbeddingStore, head: HybridHead, form: TextFormat, name: str, documents: Documents) -> Refit:
-    """Measure how far a complete store of a hybrid encoder is from its fit, and write that beside the store.
-
-    Args:
-        store: of the model and the documents, not smoothed.
-        head, form: of the hybrid encoder.
-        name: what it was loaded by; its training.json says what was unknown when it was fused.
-        documents: the corpus.
+    """Measure how far a complete store of a hybrid encoder (``head``, ``form``), not smoothed, is from its fit, and
+    write that beside the store; ``name`` is what it was loaded by, whose training.json says what was unknown when it
+    was fused.
     """
     rows = spaced_rows(len(documents), _REFIT_DOCUMENTS)
     texts = (form.document(document) for document in documents.take(rows))
@@ -350,7 +336,8 @@ def encode_documents(
     progress: bool = False,
     encoder: CorpusEncoder | None = None,
 ) -> EmbeddingStore:
-    """:func:`encode` in this process, for a model that is loaded and a corpus that is open.
+    """:func:`encode` in this process, for a model that is loaded and a corpus that is open; its errors; gives the
+    store.
 
     Args:
         model: the encoder, on its device.
@@ -359,12 +346,6 @@ def encode_documents(
         queries: what the folding of an MRL whose vectors lose precision is made from.
         name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it.
         encoder: of model and documents, where it is not the usual one.
-
-    Returns:
-        the store, complete.
-
-    Raises:
-        InputError: as :func:`encode`.
     """
     with _written_to(Path(folder)), sole_writer(output_folder(Path(folder), utf8=True)):
         encoder = encoder or CorpusEncoder(model, documents, options.token_budget, options.backend)

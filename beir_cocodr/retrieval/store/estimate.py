@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import available_cores
@@ -39,15 +38,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of what is still to be encoded.
-
-    Args:
-        documents: still to be encoded.
-        disk_bytes: of their shards, and of the ids.
-        memory_bytes: main memory of all processes.
-        seconds: by the sample.
-        sample_documents: what the time and the share of truncated documents were taken from.
-        truncated_share: of the sample.
+    """Of what is still to be encoded: documents, bytes of disk for their shards and the ids, and of main memory of all
+    processes, and seconds by a sample of so many documents, of which a share is truncated.
     """
 
     documents: int
@@ -105,11 +97,6 @@ def estimate(
         sample.documents,
         sample.truncated,
     )
-
-
-def spaced_rows(count: int, most: int) -> npt.NDArray[np.int64]:
-    """At most ``most`` rows of a corpus, evenly spaced."""
-    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
 
 
 def size(count: int) -> str:

@@ -1,7 +1,6 @@
-"""Passes over a finished store that write another: BM25's part of a hybrid encoder is added, or vectors are smoothed.
-
-Smoothing draws every vector towards its nearest documents, v_d <- (1 - l) v_d + l * mean of v over the k nearest. It is
-linear in the vectors, and so can be done once, when a corpus is indexed; encoding one document never smooths.
+"""Passes over a finished store that write another: BM25's part of a hybrid encoder is added, or vectors are smoothed:
+drawn towards their nearest documents, v_d <- (1 - l) v_d + l * mean of v over the k nearest. That is linear, and so
+done once, when a corpus is indexed; encoding one document never smooths.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from beir_cocodr import checksums
+from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
@@ -55,8 +55,6 @@ from beir_cocodr.retrieval.topk import search_chunks
 #: Documents whose neighbours are found by comparing all with all; beyond, by FAISS.
 EXACT = 100_000
 
-Rows = npt.NDArray[np.int64]
-
 log = logging.getLogger(__name__)
 
 
@@ -65,19 +63,15 @@ def smooth(
 ) -> EmbeddingStore:
     """Write the smoothed vectors of a store to another, complete or not at all.
 
-    Neighbours are the nearest by cosine; of a hybrid encoder, by the sum of the cosines of both parts. A hybrid
-    encoder's queries are divided by the deviations of the smoothed parts, see :meth:`EmbeddingStore.queries`. Memory
-    holds a shard, and beyond ``exact`` documents the codes of an index.
+    Neighbours are the nearest by cosine; of a hybrid encoder, by the sum of the cosines of both parts, and its queries
+    are divided by the deviations of the smoothed parts, see :meth:`EmbeddingStore.queries`. Memory holds a shard, and
+    beyond ``exact`` documents, compared all with all, the codes of an index.
 
     Args:
-        store: of ``model``, complete.
+        store: of ``model``, complete, else an InputError, as where it is smoothed or folded already.
         model: the encoder that wrote it.
-        output: folder of the new store, to be made.
+        output: folder of the new store, to be made; an InputError where it is taken.
         options: see :class:`SmoothOptions`.
-        exact: documents that are compared all with all.
-
-    Raises:
-        InputError: no complete store, one that is smoothed or folded already, or ``output`` is taken.
     """
     options, given = options or SmoothOptions(), EmbeddingStore.open(store)
     record = given.record
@@ -113,15 +107,12 @@ def add_lexical(
     """Write a hybrid encoder's store from that of its dense part: nothing is encoded but terms.
 
     Args:
-        store: of the dense encoder that was fused, and of ``documents``.
+        store: of the dense encoder that was fused, and of ``documents``; else an InputError.
         model: the hybrid encoder.
         trained: its training.json, which names the dense encoder.
         name: what it was loaded by.
         documents: the corpus.
-        output: folder of the new store, to be made.
-
-    Raises:
-        InputError: a store of another encoder or corpus, or ``output`` is taken.
+        output: folder of the new store, to be made; an InputError where it is taken.
     """
     given = EmbeddingStore.open(store)
     if given.record.identity["weights"] != trained.base_sha256:
@@ -215,7 +206,7 @@ def update(
     return Update(EmbeddingStore.open(folder), kept, len(rows) - kept)
 
 
-def _rows_there(former: EmbeddingStore, known: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Rows:
+def _rows_there(former: EmbeddingStore, known: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Ints:
     """The rows of a store, complete or not, that hold the texts of these hashes; -1 where there is none."""
     rows = {tuple(pair): row for row, pair in enumerate(known.tolist())}
     found = np.array([rows.get(tuple(pair), -1) for pair in wanted.tolist()], np.int64)
@@ -233,10 +224,8 @@ def pass_over(
     encoder: EncoderOptions,
     updated: EncodeOptions | None = None,
 ) -> dict[str, Any]:
-    """What ``encode --dense``, ``--smooth`` and ``--update`` do, by names; gives what ``encode`` gives.
-
-    Raises:
-        InputError: as :func:`add_lexical` and :func:`smooth`, or a model that is not the store's or no hybrid encoder.
+    """What ``encode --dense``, ``--smooth`` and ``--update`` do, by names, with the errors of :func:`add_lexical` and
+    :func:`smooth`, and where a model is not the store's or no hybrid encoder; gives what ``encode`` gives.
     """
     began, model = time.perf_counter(), load_encoder(name, encoder)
     found: dict[str, Any] = {"documents_encoded": 0}
@@ -303,15 +292,15 @@ class _Moments:
     def __init__(self, size: int) -> None:
         self.size, self.count = size, 0
         self.sum, self.products = np.zeros(size), np.zeros((size, size))
-        self.origin: npt.NDArray[np.float64] | None = None
+        self.origin: Doubles | None = None
 
-    def add(self, vectors: npt.NDArray[np.float32]) -> None:
+    def add(self, vectors: Floats) -> None:
         self.origin = vectors.mean(axis=0, dtype=np.float64) if self.origin is None else self.origin
         wide = vectors - self.origin
         self.count, self.sum = self.count + len(wide), self.sum + wide.sum(axis=0)
         self.products += wide.T @ wide
 
-    def root(self) -> npt.NDArray[np.float64]:
+    def root(self) -> Doubles:
         mean = self.sum / self.count
         return covariance_root(self.products / self.count - np.outer(mean, mean))
 
@@ -324,7 +313,7 @@ class _Directions(DerivedEmbeddings):
         bounds = (0, *parts, embeddings.dimensions)
         self._sizes = [end - start for start, end in pairwise(bounds)]
 
-    def rows(self, rows: Rows) -> torch.Tensor:
+    def rows(self, rows: Ints) -> torch.Tensor:
         return self._unit(self._embeddings.rows(rows))
 
     def chunks(self) -> Iterator[torch.Tensor]:
@@ -334,16 +323,16 @@ class _Directions(DerivedEmbeddings):
         return torch.cat([F.normalize(part, dim=1) for part in vectors.split(self._sizes, dim=1)], dim=1)  # type: ignore[no-untyped-call]
 
 
-def _nearest(space: _Directions, k: int, exact: int) -> Callable[[Rows], Rows]:
+def _nearest(space: _Directions, k: int, exact: int) -> Callable[[Ints], Ints]:
     """A function from rows to the (n, k) rows nearest to each, its own left out; -1 where there are fewer."""
     if len(space) <= exact:
         return lambda rows: search_chunks(space.rows(rows), space.chunks(), k, excluded_rows=rows)[1].numpy()
     index = FaissIndex.build(space, FaissOptions("ivfpq"))
 
-    def search(rows: Rows) -> Rows:
+    def search(rows: Ints) -> Ints:
         found = index.search(space.rows(rows).numpy(), k + 1, vectors=space)[1]
         others = np.argsort(found == rows[:, None], axis=1, kind="stable")[:, :k]  # its own last
-        nearest: Rows = np.take_along_axis(found, others, axis=1)
+        nearest: Ints = np.take_along_axis(found, others, axis=1)
         return nearest
 
     return search

@@ -34,12 +34,7 @@ Identity = dict[str, str | int | None]
 
 @dataclass(frozen=True)
 class EncodedBy:
-    """The model that wrote a store.
-
-    Args:
-        name: as it was given.
-        path: the folder, where it was one.
-    """
+    """The model that wrote a store: its name as it was given, and its folder, where it was one."""
 
     name: str | None
     path: str | None = None
@@ -191,10 +186,6 @@ class EncodeOptions:
     Args:
         shard_size: by default that of a store that is already there, else 16,384.
         precision: see :data:`Precision`.
-        token_budget: see :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`.
-
-    Raises:
-        InputError: a size below 1 or an unknown name.
     """
 
     shard_size: int | None = option(None, "Documents a file, all that is lost when killed; default: 16384.", min=1)

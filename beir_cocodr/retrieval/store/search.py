@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
@@ -49,22 +49,20 @@ class SearchJob:
     """
 
     folder: Path
-    queries: npt.NDArray[np.float32]
+    queries: Floats
     top_k: int
     threads: int
-    excluded_rows: npt.NDArray[np.int64] | None = None
+    excluded_rows: Ints | None = None
     verify: bool = True
 
-    def start(self, device: str) -> Callable[[Group], npt.NDArray[Any]]:
-        """Put the queries on a device.
-
-        Returns:
-            a function from a group of shards to the (Q, k) keys of its best documents, for ``merge_keys``.
+    def start(self, device: str) -> Callable[[Group], Array]:
+        """Put the queries on a device; gives a function from a group of shards to the (Q, k) keys of its best
+        documents.
         """
         store = EmbeddingStore.open(self.folder, self.verify)
         queries = torch.from_numpy(self.queries).to(device)
 
-        def work(group: Group) -> npt.NDArray[Any]:
+        def work(group: Group) -> Array:
             with torch_threads(self.threads):
                 first, chunks = store.shards[group[0]].start, store.ranked_chunks(*group)
                 keys = search_keys(queries, chunks, self.top_k, first_row=first, excluded_rows=self.excluded_rows)
@@ -80,10 +78,10 @@ def search_store(
     top_k: int,
     devices: Sequence[str] = ("cpu",),
     threads: int | None = None,
-    excluded_rows: npt.NDArray[np.int64] | None = None,
+    excluded_rows: Ints | None = None,
     share: ShareOut = share_out,
 ) -> Ranking:
-    """The ``top_k`` best documents of each query.
+    """The ``top_k`` best documents of each query, ties by descending document id.
 
     The tiles of every product lie within one shard, and results are merged by keys that have one order only: with equal
     shards and threads, scores and ranks are the same to the last bit for any number of processes. With other shards,
@@ -98,9 +96,6 @@ def search_store(
         threads: CPU threads of each process; PyTorch's own number by default.
         excluded_rows: (Q,), a row that each query must not retrieve, -1 for none.
         share: how shards are shared out; to processes here by default.
-
-    Returns:
-        the ranking; ties by descending document id.
 
     Raises:
         NonFiniteScores: a query is not finite, or a product is not; names ids.
@@ -143,19 +138,17 @@ def _groups(shards: int, processes: int) -> list[Group]:
 
 
 def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int) -> Ranking:
-    """Search a store by a FAISS index, which is built the first time and loaded from then on.
+    """Search a store by a FAISS index, which is built the first time and loaded from then on; ties by descending
+    document id.
 
     The index is in the folder ``index-KIND`` of the store and bears its key. When it is built, its recall against exact
-    search is measured with these queries, and logged then and whenever the index is loaded. Kinds that quantise find
+    search is measured with these queries, and logged then and whenever it is loaded. Kinds that quantise find
     candidates, and the store's own vectors score them: scores are exact for all.
 
     Args:
         store: complete.
         kind: "flat", "hnsw", "ivfpq" or "sq8".
         ids, vectors, top_k: as for :func:`search_store`; an index may find fewer documents.
-
-    Returns:
-        the ranking; ties by descending document id.
 
     Raises:
         InputError: FAISS is not installed, the kind is unknown, or the queries do not fit.
@@ -172,7 +165,7 @@ def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: tor
     return Ranking(ids, scores, rows)
 
 
-def _index(store: EmbeddingStore, kind: Kind, queries: npt.NDArray[np.float32]) -> FaissIndex:
+def _index(store: EmbeddingStore, kind: Kind, queries: Floats) -> FaissIndex:
     folder, key = store.folder / f"index-{kind}", {"store": store.record.key}
     if folder.exists():
         index = FaissIndex.load(folder, key, store.verify)
@@ -191,14 +184,12 @@ def search_stored(
     queries: Mapping[str, str],
     top_k: int,
     folder: str | Path,
-    excluded_rows: npt.NDArray[np.int64] | None,
+    excluded_rows: Ints | None,
     batch_size: int,
     progress: bool,
 ) -> Ranking:
-    """Encode what the store in ``folder`` has not got, and search it, for :class:`ExactSearch` and with its arguments.
-
-    Raises:
-        InputError: a model of another package, or a store of another model or corpus.
+    """Encode what the store in ``folder`` has not got, and search it, for :class:`ExactSearch` and with its arguments;
+    an InputError for a model of another package, or a store of another model or corpus.
     """
     if not isinstance(model, COCODR):
         raise InputError(

@@ -16,11 +16,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from beir_cocodr import checksums
+from beir_cocodr.arrays import Array, Floats, non_finite_rows
 from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import Precision
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Array]
 
 _VECTORS, _SCALES, _PRIORS = "vectors", "scales", "priors"
 
@@ -28,18 +29,14 @@ _LEVELS = 127
 
 
 class OutOfRange(Exception):
-    """Vectors with numbers that a precision cannot hold.
-
-    Args:
-        rows: which of the given vectors.
-    """
+    """Vectors, by the ``rows`` that they are of those given, with numbers that a precision cannot hold."""
 
     def __init__(self, rows: list[int]) -> None:
         super().__init__(rows)
         self.rows = rows
 
 
-def pack(vectors: npt.NDArray[np.float32], precision: Precision, prior: bool = False) -> Arrays:
+def pack(vectors: Floats, precision: Precision, prior: bool = False) -> Arrays:
     """Finite (n, w) vectors to the arrays of a shard.
 
     int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127: a vector depends on
@@ -72,12 +69,12 @@ def pack(vectors: npt.NDArray[np.float32], precision: Precision, prior: bool = F
         vectors = torch.from_numpy(np.ascontiguousarray(vectors)).bfloat16().float().numpy()
     with np.errstate(over="ignore"):  # said below, with the rows
         halves = vectors.astype(np.float16)
-    if len(wrong := np.flatnonzero(~np.isfinite(halves).all(axis=1))):
+    if len(wrong := non_finite_rows(halves)):
         raise OutOfRange(wrong.tolist())
     return arrays | {_VECTORS: halves}
 
 
-def unpack(arrays: Mapping[str, npt.NDArray[Any]]) -> torch.Tensor:
+def unpack(arrays: Mapping[str, Array]) -> torch.Tensor:
     """The arrays of :func:`pack` to (n, w) float32, in memory of their own."""
     stored, priors = arrays[_VECTORS], arrays.get(_PRIORS)
     first = 0 if priors is None else 1
@@ -124,13 +121,8 @@ def _arrays(content: npt.NDArray[np.uint8]) -> Arrays:
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows ``start`` to ``stop`` of the corpus, in a file that says whose they are.
-
-    Args:
-        path: the file.
-        key: of the store.
-        start, stop: corpus rows, ``stop`` excluded.
-        verify: compare the file with its checksum before it is read.
+    """Rows ``start`` to ``stop`` (excluded) of the corpus, in a file that says whose they are, by the store's ``key``;
+    ``verify`` compares the file with its checksum before it is read.
     """
 
     path: Path

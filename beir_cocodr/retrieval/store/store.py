@@ -1,9 +1,8 @@
 """Embeddings by row, and where they are kept: in memory, or on disk in a store.
 
-Whatever reads embeddings (search, fusion, feedback, mining, resampling) reads them through
-:class:`Embeddings`. :class:`MemoryEmbeddings` holds a small corpus; :class:`EmbeddingStore` is a folder of shards that
-are written, resumed and searched one at a time, with the ids of the documents in a parquet table by row and the order
-that breaks ties (:class:`StoreIds`).
+All that reads embeddings reads them through :class:`Embeddings`. :class:`MemoryEmbeddings` holds a small corpus;
+:class:`EmbeddingStore` is a folder of shards that are written, resumed and searched one at a time, with the ids of the
+documents by row and the order that breaks ties (:class:`StoreIds`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from beir_cocodr import checksums
+from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.models.kl import Folding
@@ -35,8 +35,6 @@ from beir_cocodr.retrieval.store.shard import ENCODE_AGAIN, Arrays, OutOfRange, 
 
 if TYPE_CHECKING:
     from beir_cocodr.models.hybrid_encoder import Balance
-
-Rows = npt.NDArray[np.int64]
 
 _IDS, _ORDER, _RANKS = "ids.parquet", "tie_order.npy", "tie_ranks.npy"
 
@@ -78,7 +76,7 @@ class Embeddings(ABC):
     def dimensions(self) -> int: ...
 
     @abstractmethod
-    def rows(self, rows: Rows) -> torch.Tensor:
+    def rows(self, rows: Ints) -> torch.Tensor:
         """(M,) rows to (M, d) float32, in their order."""
 
     def blocks(self, size: int) -> Iterator[torch.Tensor]:
@@ -94,17 +92,13 @@ class Embeddings(ABC):
         """All of them, (N, d), in memory."""
         return torch.cat(list(self.chunks()))
 
-    def select(self, rows: Rows) -> Embeddings:
+    def select(self, rows: Ints) -> Embeddings:
         """The given rows as embeddings of their own; of them only what is asked for is read."""
         return _Selection(self, rows)
 
 
 class MemoryEmbeddings(Embeddings):
-    """Embeddings in memory, in chunks as long as the shards of a store.
-
-    Args:
-        vectors: (N, d) float32 on the CPU.
-    """
+    """(N, d) float32 embeddings in memory, on the CPU, in chunks as long as the shards of a store."""
 
     def __init__(self, vectors: torch.Tensor) -> None:
         self.vectors = vectors
@@ -119,7 +113,7 @@ class MemoryEmbeddings(Embeddings):
     def blocks(self, size: int) -> Iterator[torch.Tensor]:
         return iter(torch.split(self.vectors, size))
 
-    def rows(self, rows: Rows) -> torch.Tensor:
+    def rows(self, rows: Ints) -> torch.Tensor:
         return self.vectors[torch.from_numpy(rows)]
 
 
@@ -138,20 +132,16 @@ class DerivedEmbeddings(Embeddings):
 
 
 class ChangedEmbeddings(DerivedEmbeddings):
-    """Embeddings with some rows in place of others; nothing else is copied.
-
-    Args:
-        embeddings: (N, d), as they were.
-        changed: (S,) different rows, S > 0.
-        vectors: (S, d) float32, what they are now.
+    """(N, d) embeddings in which (S,) different ``changed`` rows, S > 0, are (S, d) float32 ``vectors``; nothing is
+    copied.
     """
 
-    def __init__(self, embeddings: Embeddings, changed: Rows, vectors: npt.NDArray[np.float32]) -> None:
+    def __init__(self, embeddings: Embeddings, changed: Ints, vectors: Floats) -> None:
         super().__init__(embeddings)
         order = np.argsort(changed)
         self._changed, self._vectors = changed[order], torch.from_numpy(vectors[order])
 
-    def rows(self, rows: Rows) -> torch.Tensor:
+    def rows(self, rows: Ints) -> torch.Tensor:
         vectors = self._embeddings.rows(rows)
         places = np.searchsorted(self._changed, rows).clip(max=len(self._changed) - 1)
         at = torch.from_numpy(self._changed[places] == rows)
@@ -160,14 +150,14 @@ class ChangedEmbeddings(DerivedEmbeddings):
 
 
 class _Selection(DerivedEmbeddings):
-    def __init__(self, embeddings: Embeddings, rows: Rows) -> None:
+    def __init__(self, embeddings: Embeddings, rows: Ints) -> None:
         super().__init__(embeddings)
         self._rows = rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def rows(self, rows: Rows) -> torch.Tensor:
+    def rows(self, rows: Ints) -> torch.Tensor:
         return self._embeddings.rows(self._rows[rows])
 
 
@@ -233,14 +223,14 @@ class StoreIds:
         """Of consecutive rows, by default of all; memory-mapped."""
         return self._array(_RANKS)[start:stop]
 
-    def rows_at(self, ranks: Rows) -> Rows:
+    def rows_at(self, ranks: Ints) -> Ints:
         """The rows that have the given tie ranks, in the same shape."""
         try:
             return self._array(_ORDER)[ranks].astype(np.int64)
         except IndexError as error:  # only where nothing is verified
             raise InputError(f"{self.folder / _RANKS} is broken ({error}); {ENCODE_AGAIN}") from error
 
-    def ids(self, rows: Rows | Sequence[int]) -> list[str]:
+    def ids(self, rows: Ints | Sequence[int]) -> list[str]:
         """The ids of (M,) rows, by row group; InputError: a broken table; IndexError: a row not in [0, N)."""
         unique, places = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         if len(unique) and (unique[0] < 0 or unique[-1] >= self.count):
@@ -324,10 +314,8 @@ class EmbeddingStore(Embeddings):
 
     @classmethod
     def found(cls, folder: Path, verify: bool = True) -> EmbeddingStore | None:
-        """The store in a folder, complete or not; None where there is none. One without checksums is not verified.
-
-        Raises:
-            InputError: its record cannot be read, or is not what was written.
+        """The store in a folder, complete or not, or None; InputError: its record cannot be read, or is not what was
+        written. One without checksums is not verified.
         """
         path = folder / STORE_FILE
         if not path.exists():
@@ -374,7 +362,7 @@ class EmbeddingStore(Embeddings):
                 log.warning("%s; counted as missing", fault.partition("; ")[0])
         return missing
 
-    def write(self, number: int, vectors: npt.NDArray[np.float32], documents: Documents | None = None) -> None:
+    def write(self, number: int, vectors: Floats, documents: Documents | None = None) -> None:
         """Write (n, w) vectors, of unit length for cosine; an InputError names one the precision cannot hold."""
         shard = self.shards[number]
         if self.folding is not None:
@@ -400,7 +388,7 @@ class EmbeddingStore(Embeddings):
         for shard in self.shards[first:last]:
             yield shard.read(), self.table.tie_ranks(shard.start, shard.stop)
 
-    def rows(self, rows: Rows) -> torch.Tensor:
+    def rows(self, rows: Ints) -> torch.Tensor:
         """(M,) rows to (M, w) float32, in their order; of the shards only what holds them is read."""
         found = torch.empty(len(rows), self.dimensions)
         number_of = rows // self.record.shard_size
@@ -413,7 +401,7 @@ class EmbeddingStore(Embeddings):
             found[torch.from_numpy(at)] = unpack(arrays)
         return found
 
-    def ids(self, rows: Rows | Sequence[int]) -> list[str]:
+    def ids(self, rows: Ints | Sequence[int]) -> list[str]:
         """The ids of (M,) rows, in their order."""
         return self.table.ids(rows)
 
@@ -447,11 +435,9 @@ class EmbeddingStore(Embeddings):
             return True
 
     def queries(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores.
-
-        Returns:
-            (Q, w) float32 on the CPU; and (Q,) float64 to be added to the scores of each query, None where nothing is
-            to be. They change no ranking.
+        """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores: (Q, w)
+        float32 on the CPU; and (Q,) float64 to be added to the scores of each query, None where nothing is to be, which
+        change no ranking.
         """
         queries = vectors.detach().float().cpu()
         if queries.shape[1] != self.dimensions:
