@@ -36,7 +36,7 @@ SHARED = {
     "checksums": {"errors", "io"},
     "distributed": {"errors"},
     "records": {"errors", "io"},
-    "provenance": {"errors", "io", "records", "distributed", "data", "models"},
+    "provenance": {"arrays", "errors", "io", "records", "distributed", "data", "models"},
 }
 
 MOST_MODULES, MOST_LINES = 170, 500

@@ -48,7 +48,7 @@ def option(
 
 
 def described(kind: type, name: str, key: str) -> Any:
-    """What :func:`option` says of a field, in the nearest class that does: its "limits", "help" or "flag"; else None."""
+    """What :func:`option` says of a field in the nearest class that does: its "limits", "help" or "flag"; else None."""
     above = [base.__dataclass_fields__.get(name) for base in kind.__mro__ if is_dataclass(base)]
     found: Mapping[str, Any] = next((one.metadata for one in above if one is not None and key in one.metadata), {})
     return found.get(key)
