@@ -22,6 +22,9 @@ from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.models.integrity import check_loaded, loading, local_folder, positions
 from beir_cocodr.models.spec import suggestion
 
+#: A model's card, and what stands in its examples for the model's name, which the host puts there on uploading.
+CARD_FILE, PLACEHOLDER = "README.md", "sentence_transformers_model_id"
+
 #: Where the hub's files lie: arguments of the host's functions that load them.
 PLACES = ("token", "cache_folder", "revision", "local_files_only")
 
@@ -218,6 +221,10 @@ class COCODR(SentenceTransformer):
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
         super().save(path, *args, **kwargs)
         (Path(path) / _FORMAT_FILE).write_text(json.dumps({_FORMAT_KEY: self.title_separator}) + "\n")
+        card = Path(path) / CARD_FILE
+        if self.model_card_data.model_id and card.is_file():  # the host does it for its own classes alone
+            text = card.read_text(encoding="utf-8")
+            card.write_text(text.replace(f'"{PLACEHOLDER}"', f'"{self.model_card_data.model_id}"'), encoding="utf-8")
 
 
 class TwoSidedEncoder(COCODR):

@@ -322,6 +322,7 @@ class HybridEncoder(TwoSidedEncoder):
         if head is not None:
             self.append(head.to(self.device))
             self.module_kwargs = None
+            self._model_card_text = None  # the host's private name for the base's card, which is not that of a fusion
         if not isinstance(self[-1], HybridHead):
             raise InputError(f"{model_name_or_path} is no hybrid encoder; make one of it by beir-cocodr fuse")
         self.similarity_fn_name = "dot"

@@ -95,6 +95,7 @@ class MRL(TwoSidedEncoder):
             del self[1:]
             self.append(head.to(self.device))
             self.module_kwargs = None
+            self._model_card_text = None  # the host's private name for the base's card, which is not that of an MRL
         add_variance_token(self)
         self.transformer.unpad_inputs = False  # the head finds its tokens by their column
         self.similarity_fn_name = "dot"

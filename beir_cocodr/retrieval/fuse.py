@@ -27,6 +27,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import gather, join_processes, on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256
+from beir_cocodr.models.card import write_card
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridEncoder, HybridHead, covariance_root, hash_terms
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
@@ -245,7 +246,8 @@ def _save(
         parent=read_record(model_source(str(plan.base))),
     )
     with draft_folder(output) as draft:
-        hybrid.save_pretrained(str(draft))
+        hybrid.save_pretrained(str(draft), create_model_card=False)
+        write_card(draft, record)
         write_record(draft, record)
     return record
 

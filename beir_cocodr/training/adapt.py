@@ -35,14 +35,16 @@ from beir_cocodr.io import (
     remove_unfinished,
     sole_writer,
 )
+from beir_cocodr.models.card import write_card
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device
-from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance
+from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance, read_record
 from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.retrieval.dense import sharing_embeddings
 from beir_cocodr.retrieval.fuse import fuse
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
+from beir_cocodr.training.outputs import figures_of
 from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
 from beir_cocodr.training.pretrain import pretrain
 
@@ -188,6 +190,9 @@ def adapt(
         with sharing_embeddings(output):
             models = train_models(plan, resume, search.encoder)
             record = judge_models(plan, models, target, split, measures, queries, samples, search, judgements)
+        for model in models.values():
+            if (trained := read_record(model.path)) is not None:
+                write_card(Path(model.path), trained, figures_of(record, model.label))
         record.write(output / "adapt.json")
     return record
 

@@ -24,8 +24,10 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.distributed import on_main, rank
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.label_free.verdict import label_pairs
 from beir_cocodr.evaluation.measures import parse_measures
-from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.recommendation import BASE, modes_of
+from beir_cocodr.evaluation.records import AdaptationRecord, EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import (
     file_sha256,
@@ -37,6 +39,7 @@ from beir_cocodr.io import (
     sole_writer,
     write_text,
 )
+from beir_cocodr.models.card import write_card
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import (
@@ -250,6 +253,51 @@ class TargetEvaluator:
         return {"model": label, "dataset": target, **results.models[label].measures}
 
 
+def figures_of(found: AdaptationRecord, label: str) -> list[str]:
+    """What an adaptation measured of a trained encoder, as lines of its card: each use against that of the base."""
+    results, comparison = found.results, found.comparison
+    rows = []
+    if results is not None:
+        measure = results.measures[0]
+        tests = {(test.a, test.b): test for test in results.comparisons if test.measure == measure}
+        head = f"| use | {measure} | 95% | difference to the base | 95% | p (Holm) | verdict |"
+        for use in filter(lambda use: label + use in results.models, modes_of(label)):
+            own, test = results.models[label + use], tests[BASE + use, label + use]
+            p = "not measured" if test.t_p_holm is None else f"{test.t_p_holm:.3g}"
+            cells = [f"{own.measures[measure]:.4f}", _ends(own.intervals[measure]), f"{test.difference:+.4f}"]
+            rows.append([_use(use), *cells, _ends(test.interval), p, test.verdict])
+        how = f"{results.queries:,} queries with labels (split {results.split})"
+        documents, corpus = results.documents, results.corpus_sha256
+    else:
+        assert comparison is not None
+        pairs = label_pairs(comparison, found.candidates)
+        head = "| use | nDCG@10 | difference to the base, by the rule | 90% | P(better) | verdict |"
+        for use in filter(lambda use: (BASE + use, label + use) in pairs, modes_of(label)):
+            pair = pairs[BASE + use, label + use]
+            cells = ["not measured" if one is None else f"{one:+.3f}" for one in (pair.estimate, pair.probability)]
+            rows.append([_use(use), "not measured", cells[0], _ends(pair.interval), cells[1].lstrip("+"), pair.verdict])
+        how = f"estimates without labels over {comparison.queries:,} queries"
+        documents, corpus = comparison.documents, comparison.corpus_sha256
+    name = found.corpus if not Path(found.corpus).exists() else Path(found.corpus).name
+    table = [head, "|---" * (head.count("|") - 1) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    here = found.recommendation.model.split(",")[0] == label
+    chosen = f"`{found.recommendation.model}`" + (", which is this model." if here else ", which is another model.")
+    return [
+        f"On `{name}`, {documents:,} documents (sha256 `{str(corpus)[:16]}`), by {how}, against the base used alike:",
+        "\n".join(table),
+        f"Recommended there: {chosen}",
+        *found.recommendation.trust,
+    ]
+
+
+def _use(use: str) -> str:
+    return use.removeprefix(", ") or "alone"
+
+
+def _ends(interval: tuple[float, float] | None) -> str:
+    return "not measured" if interval is None else "{:.4f} to {:.4f}".format(*interval)
+
+
 def finish_rounds(
     output: Path, last: Path, plan: TrainingPlan, rounds: str, records: Sequence[TrainingRecord], points: list[Json]
 ) -> TrainingRecord:
@@ -273,6 +321,7 @@ def finish_rounds(
     def finish() -> TrainingRecord:
         write_text(output / CURVES_FILE, json.dumps(points, indent=2) + "\n")
         shutil.copytree(last, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD_FILE))
+        write_card(output, record)
         written = write_record(output, record)
         shutil.rmtree(output / CHECKPOINTS)
         return written

@@ -48,6 +48,19 @@ def test_ablation_is_trained_in_order_and_evaluated(adapted):
     assert json.loads((output / "adapt.json").read_text()) == json.loads(json.dumps(report.to_json()))
 
 
+def test_cards_have_the_figures_of_the_ablation(adapted):
+    report, output = adapted
+    for name, label in (("coco", "base + COCO"), ("coco+source", "base + COCO + source")):
+        figures = (output / "models" / name / "README.md").read_text().split("## Figures")[1].split("## ")[0]
+        result = report.results.models[f"{label}, fused"]
+        [row] = [line for line in figures.splitlines() if line.startswith("| fused |")]
+        assert f"{result.measures['nDCG@10']:.4f}" in row
+        assert "{:.4f} to {:.4f}".format(*result.intervals["nDCG@10"]) in row
+        assert report.results.corpus_sha256[:16] in figures
+        assert f"`{report.recommendation.model}`" in figures
+        assert "Not measured" not in figures
+
+
 def test_lengths_hold_in_training_and_evaluation(adapted):
     report, output = adapted
     assert COCODR(str(output / "models" / "coco")).text_format.document_length == 40

@@ -73,6 +73,16 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     return report, place / "o"
 
 
+def test_cards_have_the_verdict_and_no_figure_that_labels_would_give(adapted):
+    report, output = adapted
+    figures = (output / "models" / "coco" / "README.md").read_text().split("## Figures")[1].split("## ")[0]
+    pair = pairs_by_label(report)["base", "base + COCO"]
+    [row] = [line for line in figures.splitlines() if line.startswith("| alone |")]
+    assert row.split(" | ")[1] == "not measured"
+    assert row.endswith(f"| {pair['verdict']} |")
+    assert all(trust in figures for trust in report["recommendation"]["trust"])
+
+
 def pairs_by_label(report):
     labels = {name: label for label, name in report["candidates"].items()}
     return {(labels[pair["a"]], labels[pair["b"]]): pair for pair in report["comparison"]["pairs"]}

@@ -1,0 +1,119 @@
+"""The card of a trained model: true of it, free of its base's claims, and kept by those who save and upload it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+from huggingface_hub import ModelCard
+from sentence_transformers import SentenceTransformer
+
+from beir_cocodr import COCODR, MRL, load_encoder
+from beir_cocodr.models.card import _CITED, PAPERS, papers, write_card
+from beir_cocodr.provenance import TrainingRecord
+from beir_cocodr.records import CollectionProvenance
+from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
+
+THEIRS = "---\nlicense: mit\ndatasets:\n- secret/data\n---\n# Their great model\n\nScores 99 on everything.\n"
+
+
+def record(stage: str = "coco", base: str = "OpenMatch/cocodr-base", **more) -> TrainingRecord:
+    seen = CollectionProvenance("/home/me/notes", 12, "c" * 64)
+    return TrainingRecord(stage, base, "b" * 64, options={"max_steps": 3, "seed": 7}, seen=(seen,), steps=3, **more)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_bert, tmp_path_factory):
+    """A folder with the card of a base beside it, over which ours was written."""
+    folder = tmp_path_factory.mktemp("trained")
+    COCODR(str(tiny_bert), query_length=16).save_pretrained(str(folder), create_model_card=False)
+    (folder / "README.md").write_text(THEIRS)
+    child = record("finetune", "/tmp/runs/coco", parent=record())
+    write_card(folder, child)
+    return folder
+
+
+def test_the_card_has_what_training_recorded_and_nothing_of_the_base(trained):
+    card = ModelCard.load(trained / "README.md")
+    assert card.data.base_model == "OpenMatch/cocodr-base"
+    assert card.data.library_name == "sentence-transformers"
+    assert {"coco", "finetune", "beir-cocodr"} <= set(card.data.tags)
+    for there in ("coco, finetune", "`notes`", "12 documents", "c" * 16, "b" * 16, "max_steps 3", "seed 7", "3 steps"):
+        assert there in card.text
+    for absent in ("Their great", "99", "secret", "mit\n", "/home", "/tmp"):
+        assert absent not in card.content
+    assert "Not measured" in card.text.split("## Figures")[1]
+
+
+def test_what_was_measured_stands_in_place_of_not_measured(trained, tmp_path):
+    write_card(tmp_path, record(), ["nDCG@10 0.5"])
+    figures = (tmp_path / "README.md").read_text().split("## Figures")[1].split("## ")[0]
+    assert figures.split() == ["nDCG@10", "0.5"]
+
+
+def test_a_base_in_a_folder_is_no_name_on_the_hub(tmp_path):
+    for base, hub in ((str(tmp_path), None), ("minilm", "sentence-transformers/all-MiniLM-L6-v2")):
+        write_card(tmp_path, record(base=base))
+        assert ModelCard.load(tmp_path / "README.md").data.base_model == hub
+
+
+@pytest.mark.parametrize("kind", [COCODR, SentenceTransformer, load_encoder])
+def test_whoever_saves_or_uploads_the_model_writes_our_card(trained, tmp_path, kind):
+    """push_to_hub sets the name and saves, as here; the host's copy of the card is a private name of it."""
+    model, ours = kind(str(trained)), (trained / "README.md").read_text()
+    model.save_pretrained(str(tmp_path / "a"))
+    assert (tmp_path / "a" / "README.md").read_text() == ours
+    model.model_card_data.set_model_id("me/mine")
+    model.save(str(tmp_path / "b"), model_name="me/mine")
+    uploaded = (tmp_path / "b" / "README.md").read_text()
+    assert uploaded == ours.replace("sentence_transformers_model_id", "me/mine")
+    assert "me/mine" in uploaded
+
+
+@pytest.mark.parametrize("kind", ["stock", "MRL"])
+def test_the_model_is_loaded_as_the_card_shows(tiny_bert, trained, tmp_path, kind, capsys):
+    folder = trained
+    if kind == "MRL":
+        folder = tmp_path / "mrl"
+        MRL(str(tiny_bert), k=4).save_pretrained(str(folder), create_model_card=False)
+        write_card(folder, record("distill"))
+    text = (folder / "README.md").read_text()
+    assert ("pip install beir-cocodr" in text) == (kind == "MRL")
+    [snippet] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(snippet.replace("sentence_transformers_model_id", str(folder)), {})
+    assert "tensor" in capsys.readouterr().out
+
+
+def test_the_card_of_a_base_is_not_that_of_an_mrl_made_of_it(tiny_bert, tmp_path):
+    COCODR(str(tiny_bert)).save_pretrained(str(tmp_path / "base"), create_model_card=False)
+    (tmp_path / "base" / "README.md").write_text(THEIRS)
+    MRL(str(tmp_path / "base"), k=4).save_pretrained(str(tmp_path / "mrl"))
+    assert "Their great model" not in (tmp_path / "mrl" / "README.md").read_text()
+    shutil.rmtree(tmp_path / "mrl")
+
+
+def test_every_method_is_cited():
+    assert {*OBJECTIVES, *WEIGHTINGS} - {"erm"} <= _CITED.keys()
+    assert set(_CITED.values()) | {"reimers2019sbert"} == PAPERS.keys()
+    assert all(len(paper.split("|")) == 4 for paper in PAPERS.values())
+
+
+@pytest.mark.parametrize(
+    ("stage", "options", "generated", "expected"),
+    [
+        ("coco", {}, False, {"yu2022cocodr"}),
+        ("finetune", {"weighting": "erm", "episodes": 0, "stages": 1}, False, set()),
+        ("finetune", {"weighting": "idro", "episodes": 3}, False, {"yu2022cocodr", "xiong2021ance"}),
+        ("finetune", {"weighting": "erm"}, True, {"ma2021qgen"}),
+        ("finetune", {"stages": 2}, False, {"wu2023qc"}),
+        ("distill", {"student": "mrl", "loss": "kl"}, False, {"zamani2023mrl"}),
+        ("distill", {"student": "dot", "loss": "margin_mse"}, True, {"wang2022gpl", "ma2021qgen"}),
+        ("distill", {"student": "dot", "loss": "margin_mse"}, False, set()),
+        ("fuse", {}, False, {"robertson2009bm25"}),
+    ],
+)
+def test_papers_are_those_of_the_stages(stage, options, generated, expected):
+    seen = (CollectionProvenance("x", generation={"settings": {}} if generated else None),)
+    found = papers([TrainingRecord(stage, options=options, seen=seen)])
+    assert set(found) == expected | {"reimers2019sbert"}
