@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
     from beir_cocodr.training.pretrain import pretrain
 
+#: The one place of the version; pyproject.toml and the tests read it here.
 __version__ = "0.1.0"
 
 __all__ = [

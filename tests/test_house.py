@@ -36,6 +36,7 @@ SHARED = {
     "checksums": {"errors", "io"},
     "distributed": {"errors"},
     "records": {"errors", "io"},
+    "progress": set(),
     "provenance": {"arrays", "errors", "io", "records", "distributed", "data", "models"},
 }
 

@@ -30,6 +30,7 @@ from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.progress import in_place
 from beir_cocodr.records import Report, versions
 from beir_cocodr.training.negatives import bm25_negatives
 
@@ -102,7 +103,7 @@ def source_losses(
     """
     compared = COCOLoss(model)  # how this model's scores are made in training
     texts = list(triplets.queries.values())
-    options = {"batch_size": batch_size, "convert_to_tensor": True, "show_progress_bar": progress}
+    options = {"batch_size": batch_size, "convert_to_tensor": True, "show_progress_bar": progress and in_place()}
     queries = model.encode_queries(texts, **options).detach().float().cpu()
     losses = []
     for start in range(0, len(texts), _BLOCK):
@@ -295,7 +296,7 @@ def source_clusters(
         vectors: Floats = second.encode_queries(
             list(own.values()),
             batch_size=search.batch_size,
-            show_progress_bar=search.progress,
+            show_progress_bar=search.progress and in_place(),
             normalize_embeddings=similarity == "cosine",
         )
         alike = cluster_similarities(embeddings, clusters.labels, vectors, len(clusters.sizes))

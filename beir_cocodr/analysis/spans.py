@@ -22,6 +22,7 @@ from beir_cocodr.data.text import MOST_CHARACTERS, TextFormat
 from beir_cocodr.errors import InputError, listed
 from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
+from beir_cocodr.progress import in_place
 
 _BLOCK = 256
 
@@ -222,7 +223,9 @@ def measure_spans(
 
 
 def _encode(model: Any, texts: list[str], ids: list[str], batch_size: int, progress: bool) -> Tensor:
-    encoded = model.encode_document(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress)
+    encoded = model.encode_document(
+        texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress and in_place()
+    )
     vectors: Tensor = encoded.detach().float().cpu()
     wrong = torch.nonzero(~vectors.isfinite().all(dim=1)).flatten().tolist()
     if wrong:

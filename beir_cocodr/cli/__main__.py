@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Context, Option
 
-from beir_cocodr.cli import options
+from beir_cocodr.cli import guide, options
 from beir_cocodr.cli.analysis import qpp, representation, shift, source_clusters
 from beir_cocodr.cli.data import doctor, generate_queries
 from beir_cocodr.cli.evaluation import compare, report
@@ -25,10 +25,12 @@ from beir_cocodr.cli.training import adapt, distill, finetune, fuse, pretrain
 from beir_cocodr.disk import describe_full_disk, no_room
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import ALIASES, BM25, FUSIONS, SearchOptions
+from beir_cocodr.progress import LineHandler
 from beir_cocodr.report.terminal import print_json, print_record
 
 app = typer.Typer(
     help="Adapt a dense retriever to a corpus without labels, and learn honestly whether it got better.",
+    cls=guide.Group,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -37,10 +39,10 @@ app = typer.Typer(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit status 0 on success, 2 with one line on stderr on bad input."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(lambda record: record.name.startswith("beir_cocodr") or record.levelno >= logging.WARNING)
+    handler = LineHandler(sys.stderr)
+    handler.addFilter(guide.Noise())
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    guide.hush()
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):  # what a terminal's encoding lacks is printed as an escape
         if isinstance(stream, io.TextIOWrapper):
@@ -92,7 +94,6 @@ def _status(error: Exception | SystemExit) -> int:
     raise error
 
 
-@app.command()
 def validate(
     dataset: options.Dataset,
     split: Annotated[
@@ -126,7 +127,6 @@ def validate(
         raise InputError(f"{dataset} has {errors} errors, and would be refused when loading, first for {stopping[0]}")
 
 
-@app.command()
 @options.takes(
     "search",
     "analyzer",
@@ -172,8 +172,8 @@ def evaluate(
     print_record(record, as_json, evaluation_tables)
 
 
-@app.command()
 def quickstart(
+    context: Context,
     output: Annotated[
         Path | None, Option(help="Folder for models and results; default: runs/quickstart[-fast].")
     ] = None,
@@ -186,34 +186,24 @@ def quickstart(
     from beir_cocodr.report.evaluation_tables import print_adaptation
     from beir_cocodr.training.adapt import quickstart as run
 
-    output = output or Path("runs/quickstart-fast" if fast else "runs/quickstart")
+    context.params["output"] = output = output or Path("runs/quickstart-fast" if fast else "runs/quickstart")
     print_adaptation(run(output, fast, seed, resume), as_json)
 
 
 _COMMANDS = (
-    generate_queries,
-    pretrain,
-    finetune,
-    distill,
-    fuse,
-    adapt,
-    qpp,
-    shift,
-    representation,
-    source_clusters,
-    compare,
+    *(quickstart, validate, doctor, search, encode, evaluate, compare, report),
+    *(adapt, pretrain, finetune, distill, fuse, generate_queries),
+    *(qpp, shift, representation, source_clusters, overlap),
 )
 
-for _command in (*_COMMANDS, report, doctor, overlap):
+for _command in _COMMANDS:
     app.command()(_command)
-
-for _command in (encode, search):
-    app.command(cls=options.RayCommand)(_command)
 
 for _registered in (*app.registered_commands, *resample.registered_commands):
     if _registered.callback is not None:
-        _registered.callback = options.reads(_registered.callback)
+        _registered.callback, _registered.cls = options.reads(_registered.callback), guide.Command
 
+app.callback()(guide.root)
 app.add_typer(resample, name="resample")
 
 

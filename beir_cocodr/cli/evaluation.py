@@ -94,6 +94,7 @@ def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: 
 
 
 def report(
+    context: Context,
     folder: Annotated[
         Path, Argument(help="Output of evaluate, compare, adapt, quickstart or a training command.", show_default=False)
     ],
@@ -113,6 +114,7 @@ def report(
     from beir_cocodr.report.html.page import write_report
 
     page = write_report(folder, output, dataset, split, queries, published or (), overwrite)
+    context.params["output"] = page.path
     if as_json:
         print_json(asdict(page))
     else:

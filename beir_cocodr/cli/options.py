@@ -2,7 +2,7 @@
 
 A field that is made by :func:`~beir_cocodr.models.spec.option` states a flag's name, type, default and help once. A
 command names the fields it has flags for, and gets the options as one object: by :func:`takes`, or, of a training, by
-:func:`trains`, with presets and ``--set``. :class:`RayCommand` is for commands whose work a cluster can share.
+:func:`trains`, with presets and ``--set``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from typer import Context, Option
-from typer.core import TyperCommand
 
+from beir_cocodr.cli.guide import Verbose
 from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.file_folder import Reading, TextFiles
 from beir_cocodr.data.sources import FileSource
@@ -117,21 +117,26 @@ def results(context: Context, output: Path | None, overwrite: bool) -> Iterator[
 
 
 def reads(command: Command) -> Command:
-    """Give a command that has ``--dataset`` or ``--corpus`` the flags that say how files and languages are read.
+    """Give a command the flags of all commands, and one that has ``--dataset`` those that say how files and languages
+    are read.
 
     A corpus of files is read with what they say, which stands behind its name from then on
     (:class:`~beir_cocodr.data.file_folder.Reading`); BM25 reads by the language's analyzer.
     """
     original = signature(command, eval_str=True)
-    named = [name for name in ("dataset", "corpus") if name in original.parameters]
-    if not named:
-        return command
+    named = "dataset" in original.parameters
     own = "language" in original.parameters  # of sentences alone
-    flags = {"text_column": _TextColumn} | ({} if own else {"language": _Language})
+    flags: dict[str, Any] = {"verbose": Verbose}
+    if named:
+        flags |= {"text_column": _TextColumn} | ({} if own else {"language": _Language})
     added = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint) for name, hint in flags.items()]
 
     @wraps(command)
     def extended(**values: Any) -> None:
+        values.pop("verbose")  # in force since it was read
+        if not named:
+            command(**values)
+            return
         columns = values.pop("text_column") or []
         given = values["language"] if own else values.pop("language")
         if given is not None and not (own and given == "en"):
@@ -140,15 +145,14 @@ def reads(command: Command) -> Command:
             if values.get("bm25_analyzer", "") in (None, "english"):
                 values["bm25_analyzer"] = language.analyzer
             given = language.code
-        if columns and all(values[name] is None for name in named):
-            raise InputError(f"--text-column is of files, which are not named; give --{named[0]} too, or leave it out")
+        dataset = values["dataset"]
+        if columns and dataset is None:
+            raise InputError("--text-column is of files, which are not named; give --dataset too, or leave it out")
         settings = {"text": ",".join(columns), "language": given or ""}
-        for name in named if columns or given else ():
-            if (value := values[name]) is None:
-                continue
-            values[name] = (
-                [_read_with(one, settings) for one in value] if type(value) is list else _read_with(value, settings)
-            )
+        if (columns or given) and dataset is not None:
+            several = type(dataset) is list
+            read = [_read_with(one, settings) for one in (dataset if several else [dataset])]
+            values["dataset"] = read if several else read[0]
         command(**values)
 
     parameters = [*original.parameters.values(), *added]
@@ -304,13 +308,3 @@ Address = Annotated[
         "(one that is started for this and ended).",
     ),
 ]
-
-
-class RayCommand(TyperCommand):
-    """A command whose ``--ray`` may stand without a value: typer itself has no such options."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        words = zip(args, [*args[1:], "-"], strict=False)
-        return super().parse_args(
-            ctx, ["--ray=auto" if word == "--ray" and after.startswith("-") else word for word, after in words]
-        )

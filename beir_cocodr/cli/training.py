@@ -121,7 +121,7 @@ def fuse(
 @options.takes("search", "bm25_weight", "device")
 def adapt(
     *,
-    corpus: Annotated[str, plain("Target collection; its labels, if any, only judge.")],
+    dataset: options.Dataset,
     base: _Start,
     output: options.Output,
     source: Annotated[str | None, Option(help="Labelled collection to fine-tune on.")] = None,
@@ -151,8 +151,8 @@ def adapt(
 ) -> None:
     """Adapt an encoder to a corpus, compare it with its base, and recommend one.
 
-    Labels of the corpus judge, if it has some. Without them estimates do, and how often such estimates were right is
-    printed; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
+    Labels of the dataset only judge, if it has some. Without them estimates do, and how often such estimates were
+    right is printed; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
     chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     own: dict[str, Json] = {"finetune": {"weighting": weighting}, "fuse": {"bm25_weight": search.bm25_weight}}
@@ -164,7 +164,7 @@ def adapt(
     from beir_cocodr.training.adapt import adapt as run
 
     record = run(
-        corpus,
+        dataset,
         source,
         base,
         output,

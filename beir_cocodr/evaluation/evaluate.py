@@ -30,6 +30,7 @@ from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import atomic_writer, file_sha256, results_folder
 from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.retrievers import Retrievers
@@ -205,14 +206,15 @@ def _search(
         retrievers = Retrievers(collection.documents, Path(folder), search)
         made = {label: retrievers.get(model) for label, model in labels.items()}
         retrievers.check_stores_used()
-        for label, retriever in made.items():
-            log.info("searching %s with %s", collection.name, label)
-            start = time.perf_counter()
-            retriever.prepare()
-            ready = time.perf_counter()
-            results = retriever.search(queries, top_k + drop).results(collection.documents, drop, top_k)
-            searched = time.perf_counter() - ready
-            yield label, _Searched(results, retriever.describe(), round(ready - start, 3), round(searched, 3))
+        with steps(dict.fromkeys(made)):
+            for label, retriever in made.items():
+                step(label)
+                start = time.perf_counter()
+                retriever.prepare()
+                ready = time.perf_counter()
+                results = retriever.search(queries, top_k + drop).results(collection.documents, drop, top_k)
+                searched = time.perf_counter() - ready
+                yield label, _Searched(results, retriever.describe(), round(ready - start, 3), round(searched, 3))
 
 
 def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarray]) -> None:

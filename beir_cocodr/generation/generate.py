@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from tqdm import tqdm
-
 from beir_cocodr.data.beir_folder import link_corpus
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
@@ -41,6 +39,7 @@ from beir_cocodr.generation.shards import (
 )
 from beir_cocodr.io import is_incidental, locked, output_folder, remove_unfinished
 from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, check_device
+from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json, versions
 
 _PLAN_FILE = "plan.json"
@@ -154,7 +153,7 @@ def generate_queries(
                 if options.max_passages is not None:
                     reader.draw(options.max_passages, options.seed, shards.folder)
                 maker.prepare(shards.folder)
-            for shard in tqdm(mine, desc="Queries", unit="shard", disable=not progress):
+            for shard in Bar(mine, desc="Queries", unit=" shards", disable=not progress):
                 if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
                     break
                 begun = time.perf_counter()

@@ -18,6 +18,7 @@ from beir_cocodr.io import cache_folder, draft_folder, filling_cache, json_sha25
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json
 from beir_cocodr.resampling.manifest import EncoderRecord
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
@@ -87,10 +88,12 @@ class QueryEncoder:
 
     def _encoded(self, texts: list[str], progress: bool) -> Floats:
         if isinstance(self.model, MRL):
-            vectors, _ = self.model.encode_distribution(texts, "query", self.batch_size, show_progress_bar=progress)
+            vectors, _ = self.model.encode_distribution(
+                texts, "query", self.batch_size, show_progress_bar=progress and in_place()
+            )
         else:
             vectors = self.model.encode_queries(
-                texts, self.batch_size, show_progress_bar=progress, convert_to_tensor=True
+                texts, self.batch_size, show_progress_bar=progress and in_place(), convert_to_tensor=True
             )
         unit: Floats = F.normalize(vectors.detach().to(torch.float32).cpu(), dim=-1).numpy()
         return unit

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from tqdm import tqdm
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.disk import UNFINISHED
@@ -24,6 +23,7 @@ from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.loading import fingerprint
+from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
 from beir_cocodr.retrieval.ranking import Parts, Ranking
@@ -159,7 +159,7 @@ class Dense:
         if size * _WIDEST > self.in_memory and size * encoder.encode(_FIRST).shape[1] > self.in_memory:
             return encode_documents(self.model, self.documents, folder, progress=self.progress, encoder=encoder)
         rows = np.arange(len(self.documents))
-        with tqdm(total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress) as bar:
+        with Bar(total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress) as bar:
             # Shard by shard, because the last bits of vectors depend on what they are batched with.
             parts = [
                 torch.from_numpy(encoder.encode(rows[start : start + SHARD_SIZE], bar.update))

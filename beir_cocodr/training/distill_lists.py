@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from tqdm import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from beir_cocodr.arrays import Array, Floats, Ints
@@ -39,6 +38,7 @@ from beir_cocodr.io import (
     unfinished,
     write_text,
 )
+from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
@@ -370,7 +370,7 @@ class TeacherScores:
         return scores
 
     def _ask(self, keys: Ints) -> None:
-        for start in tqdm(range(0, len(keys), _CHUNK), desc="teacher", disable=None):
+        for start in Bar(range(0, len(keys), _CHUNK), desc="Teacher"):
             chunk = keys[start : start + _CHUNK]
             owners = chunk // self.size  # ascending, so that a query's documents stand together
             groups = np.split(chunk % self.size, np.flatnonzero(np.diff(owners)) + 1)

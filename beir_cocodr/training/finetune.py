@@ -7,7 +7,6 @@ loads its start, mines negatives or takes BM25's, clusters the queries where clu
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from beir_cocodr.losses.dro import ClusterLoss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, check_device
+from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, check_negatives, mine_negatives
 from beir_cocodr.training.objectives import WEIGHTINGS
@@ -44,8 +44,6 @@ from beir_cocodr.training.outputs import (
 )
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.trainer import Stage, run_stage
-
-log = logging.getLogger(__name__)
 
 #: Subfolders of the rounds.
 EPISODES, STAGES = "episodes", "stages"
@@ -168,10 +166,10 @@ def _finetune_in_rounds(
             return record
         rounds = (_episodes if options.episodes else _two_stages)(base, output, options)
         records = []
-        with started(output, plan):
+        with started(output, plan), steps({round_.label: None for round_ in rounds}):
             evaluator(base, "base")
             for round_ in rounds:
-                log.info("%s, the last is %s", round_.label, rounds[-1].label)
+                step(round_.label)
                 records.append(finetune_stage(collection, round_, resume, encoder))
                 evaluator(str(round_.output), round_.label)
         kind = EPISODES if options.episodes else STAGES

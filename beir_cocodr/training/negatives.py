@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.format import open_memmap
-from tqdm import tqdm
 
 from beir_cocodr.arrays import Bools, Floats, Ints
 from beir_cocodr.data.collection import Collection
@@ -25,6 +24,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import draft_folder, output_folder, parse_json, remove_unfinished, write_text
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
@@ -215,7 +215,7 @@ class _Mining:
         ids, create = list(self.positives), partial(open_memmap, mode="w+")
         rows = create(folder / _ROWS, dtype=np.int64, shape=(len(ids), self.keep))
         embeddings = create(folder / _EMBEDDINGS, dtype=np.float32, shape=(len(ids), self.dense.embeddings.dimensions))
-        for start in tqdm(range(0, len(ids), query_block), "Hard negatives", unit="block", disable=not progress):
+        for start in Bar(range(0, len(ids), query_block), "Hard negatives", unit=" blocks", disable=not progress):
             block = slice(start, start + query_block)
             vectors = self.dense.encode_queries([self.collection.queries[id] for id in ids[block]])
             embeddings[block] = vectors.numpy()
@@ -349,7 +349,7 @@ def bm25_negatives(
     index = BM25(collection.documents, text_format)
     rng = np.random.default_rng(seed)
     pools, drawn = {}, 0
-    for query, text in tqdm(collection.queries.items(), desc="BM25 negatives", disable=None):
+    for query, text in Bar(collection.queries.items(), desc="BM25 negatives"):
         positive = collection.documents.rows(relevant.get(query, []))
         [rows] = index.search({query: text}, depth + len(positive)).rows
         pool = rows[(rows >= 0) & ~np.isin(rows, positive)][:depth]

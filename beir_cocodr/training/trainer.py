@@ -6,7 +6,7 @@ complete. Around the host's trainer stand
 - :class:`GuardedTrainer`: batches by our keys, every loss looked at, no model card that quotes the corpus;
 - :class:`FiniteGuard`: training stops at the first loss or gradient that is not a number;
 - :class:`LossState` and :class:`Seal`: what a loss knows is kept in checkpoints, and a damaged one is not gone on from;
-- :class:`EpochClock` and :class:`StderrProgress`: the epoch for the data, the progress for a person.
+- :class:`EpochClock` and :class:`StepBar`: the epoch for the data, the progress for a person.
 """
 
 from __future__ import annotations
@@ -29,14 +29,7 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
 from torch import Tensor, nn
-from transformers import (
-    PrinterCallback,
-    ProgressCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
 from beir_cocodr.arrays import Ints
@@ -45,6 +38,8 @@ from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError, listed
 from beir_cocodr.io import atomic_path, files_sha256, write_text
+from beir_cocodr.models.card import write_card
+from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import Json, versions
 from beir_cocodr.training.options import TrainingOptions
@@ -89,22 +84,27 @@ def drawn_dataset(column: str, numbers: Ints, draw: Callable[[dict[str, list[int
     return Dataset.from_dict({column: numbers}).with_transform(_Draw(draw))
 
 
-class StderrProgress(ProgressCallback):
-    """The host's progress bar with the loss beside it; the host itself prints losses to stdout."""
+class StepBar(TrainerCallback):
+    """A bar of the steps with the loss beside it; the host's own prints losses to stdout."""
 
-    training_bar: Any
+    bar: Bar | None = None
 
-    def on_log(
-        self, args: object, state: TrainerState, control: object, logs: Json | None = None, **kwargs: object
-    ) -> None:
-        if self.training_bar is not None and logs and "loss" in logs:
-            self.training_bar.set_postfix(loss=f"{float(str(logs['loss'])):.4f}")
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
+        if state.is_world_process_zero:
+            self.bar = Bar(total=state.max_steps, initial=state.global_step, desc="Training", unit=" steps")
+
+    def on_step_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
+        if self.bar is not None:
+            self.bar.update()
+
+    def on_log(self, args: object, state: object, control: object, logs: Json | None = None, **kwargs: object) -> None:
+        if self.bar is not None and logs and "loss" in logs:
+            self.bar.set_postfix(loss=f"{float(str(logs['loss'])):.4f}", refresh=False)
 
     def close(self) -> None:
-        """End the bar's line, so that a message after it stands in a line of its own."""
-        if self.training_bar is not None:
-            self.training_bar.close()
-            self.training_bar = None
+        """End the bar, so that a message after it stands in a line of its own."""
+        if self.bar is not None:
+            self.bar.close()
 
 
 class NonFiniteTraining(InputError):
@@ -286,9 +286,8 @@ class GuardedTrainer(BaseTrainer):
         """Train, with progress on stderr; NoBatch where none can be made, NonFiniteTraining for NaN or infinity."""
         self.guard, self.batch_keys = guard, batch_keys
         guard.scaled = self.args.fp16
-        for callback in (ProgressCallback, PrinterCallback):
-            self.remove_callback(callback)
-        progress = StderrProgress()
+        self.remove_callback(PrinterCallback)
+        progress = StepBar()
         for callback in (guard, progress, Seal()):
             self.add_callback(callback)
         try:
@@ -369,7 +368,8 @@ def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
         # The host sets these two for every batch, and would save those of the last one, if this process had any.
         rules.no_truncation()
         rules.no_padding()
-    stage.model.save_pretrained(str(output))
+    stage.model.save_pretrained(str(output), create_model_card=False)
+    write_card(output, record)
     written = write_record(output, record)
     shutil.rmtree(output / CHECKPOINTS)
     return written
@@ -396,7 +396,7 @@ def shared_arguments(device: torch.device, steps: int, examples: int, batch_size
         "dataloader_drop_last": examples >= batch_size,
         "dataloader_pin_memory": device.type == "cuda",
         "report_to": "none",
-        "disable_tqdm": False,
+        "disable_tqdm": True,  # our own bar is shown
     }
 
 

@@ -98,23 +98,23 @@ def test_every_command_with_a_corpus_reads_files_and_languages(tmp_path, beir_fo
     from beir_cocodr.cli.__main__ import app
 
     (tmp_path / "a.csv").write_text("body\nein Text\n")
-    got: list[dict[str, Any]] = []
+    got: list[object] = []
 
     @options.reads
     @options.takes("search", "analyzer")
-    def command(dataset: str, corpus: list[str] | None = None, *, search: SearchOptions) -> None:
-        got.append({"dataset": dataset, "corpus": corpus, "analyzer": search.analyzer})
+    def command(dataset: list[str], *, search: SearchOptions) -> None:
+        got.append((dataset, search.analyzer))
 
     name, folder = str(tmp_path / "a.csv"), str(beir_folder)
     run(command, name, "--text-column", "body", "--language", "german")
-    run(command, folder, "--corpus", folder, "--corpus", name, "--language", "de")
+    run(command, folder, name, "--language", "de")
     run(command, name, "--language", "pl", "--bm25-analyzer", "none")
     run(command, folder)
     assert got == [
-        {"dataset": f"{name}?text=body&language=de", "corpus": None, "analyzer": "german"},
-        {"dataset": folder, "corpus": [folder, f"{name}?language=de"], "analyzer": "german"},
-        {"dataset": f"{name}?language=pl", "corpus": None, "analyzer": "none"},
-        {"dataset": folder, "corpus": None, "analyzer": "english"},
+        ([f"{name}?text=body&language=de"], "german"),
+        ([folder, f"{name}?language=de"], "german"),
+        ([f"{name}?language=pl"], "none"),
+        ([folder], "english"),
     ]
     with pytest.raises(InputError, match="--text-column"):
         run(command, folder, "--text-column", "body")
@@ -127,4 +127,4 @@ def test_every_command_with_a_corpus_reads_files_and_languages(tmp_path, beir_fo
         run(other, "--text-column", "body")
     for registered in app.registered_commands:
         named = registered.callback.__annotations__
-        assert ("text_column" in named) == bool({"dataset", "corpus"} & named.keys())
+        assert ("text_column" in named) == ("dataset" in named)

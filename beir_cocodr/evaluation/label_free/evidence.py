@@ -21,6 +21,7 @@ from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
+from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import TrainingRecord, training_lineage
 from beir_cocodr.records import CollectionProvenance, Json
 from beir_cocodr.retrieval.ranking import Ranking, Retriever
@@ -249,20 +250,21 @@ def gather_evidence(
     real = bool(queries)
     asked = dict(queries) if real else generated.queries
     found = Evidence({}, {}, {}, {}, asked, real, crops.queries, generated, {}, contamination)
-    for name, retriever in made.items():
-        log.info("searching with %s", name)
-        retriever.prepare()
-        if texts := [*asked.values(), *generated.texts, *crops.queries.texts]:
-            whole.encode_queries(name, texts)
-        both = {f"asked {id}": text for id, text in asked.items()} if real else {}
-        both |= {f"generated {id}": text for id, text in generated.queries.items()}
-        ranking = _search(retriever, both, LIST_DEPTH + drop_identical_ids)
-        found.rankings[name] = Ranking(list(asked), ranking.scores[: len(asked)], ranking.rows[: len(asked)])
-        found.lists[name] = _kept(found.rankings[name], documents, drop_identical_ids)
-        found.generated[name] = generated.score(ranking.rows[len(asked) if real else 0 :])
-        changed = held_out.get(name)
-        found.crops[name] = crops.queries.score(_search(changed, crops.queries.queries, DEPTH).rows)
-        found.retrieval[name] = retriever.describe()
+    with steps(dict.fromkeys(made)):
+        for name, retriever in made.items():
+            step(name)
+            retriever.prepare()
+            if texts := [*asked.values(), *generated.texts, *crops.queries.texts]:
+                whole.encode_queries(name, texts)
+            both = {f"asked {id}": text for id, text in asked.items()} if real else {}
+            both |= {f"generated {id}": text for id, text in generated.queries.items()}
+            ranking = _search(retriever, both, LIST_DEPTH + drop_identical_ids)
+            found.rankings[name] = Ranking(list(asked), ranking.scores[: len(asked)], ranking.rows[: len(asked)])
+            found.lists[name] = _kept(found.rankings[name], documents, drop_identical_ids)
+            found.generated[name] = generated.score(ranking.rows[len(asked) if real else 0 :])
+            changed = held_out.get(name)
+            found.crops[name] = crops.queries.score(_search(changed, crops.queries.queries, DEPTH).rows)
+            found.retrieval[name] = retriever.describe()
     return found
 
 

@@ -23,6 +23,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
 from beir_cocodr.models.loading import load_cross_encoder
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import BM25_FILE, BM25Parameters
@@ -156,11 +157,13 @@ class LateInteractionRetriever(_HostRetriever):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         top, start = TopDocuments(queries, top_k, self.documents), 0
         encoded = self.model.encode_query(
-            list(map(self.read, queries.values())), batch_size=self.batch_size, show_progress_bar=self.progress
+            list(map(self.read, queries.values())),
+            batch_size=self.batch_size,
+            show_progress_bar=self.progress and in_place(),
         )
         for chunk in self.documents.chunks(_LATE_CHUNK):
             vectors = self.model.encode_document(
-                self.texts(chunk), batch_size=self.batch_size, show_progress_bar=self.progress
+                self.texts(chunk), batch_size=self.batch_size, show_progress_bar=self.progress and in_place()
             )
             scores = self.model.similarity(encoded, vectors)
             rows = np.arange(start, start + len(chunk))
@@ -260,7 +263,10 @@ class SparseRetriever(_HostRetriever):
     def _encode(self, encode: Any, texts: list[str]) -> Any:
         """(n,) texts to an (n, V) float32 matrix in CSR format."""
         found = encode(
-            texts, batch_size=self.batch_size, show_progress_bar=self.progress, convert_to_sparse_tensor=True
+            texts,
+            batch_size=self.batch_size,
+            show_progress_bar=self.progress and in_place(),
+            convert_to_sparse_tensor=True,
         )
         found = found.cpu().coalesce()
         return sparse.csr_matrix((found.values().float().numpy(), found.indices().numpy()), shape=tuple(found.shape))

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils.memory import clear_device_cache
-from tqdm import tqdm
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.checksums import add_checksums, checked_path, fault, has_checksums
@@ -33,6 +32,7 @@ from beir_cocodr.models.kl import Folding
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import read_record
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
@@ -371,7 +371,7 @@ def _written_to(folder: Path) -> AbstractContextManager[None]:
 
 def _bar(expected: Estimate | None, progress: bool) -> Any:
     total = expected.documents if expected else 0
-    return tqdm(total=total, desc="Encoding", unit=" documents", disable=not (progress and expected))
+    return Bar(total=total, desc="Encoding", unit=" documents", disable=not (progress and expected))
 
 
 def collection_queries(dataset: str) -> list[str]:

@@ -13,6 +13,7 @@ import torch
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.errors import InputError
+from beir_cocodr.progress import describe_seconds
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import available_cores
 from beir_cocodr.retrieval.store.record import StoreRecord
@@ -52,7 +53,7 @@ class Estimate:
     def __str__(self) -> str:
         return (
             f"{self.documents:,} documents to encode: about {size(self.disk_bytes)} of disk, "
-            f"{size(self.memory_bytes)} of memory and {_format_duration(self.seconds)} (by a sample of "
+            f"{size(self.memory_bytes)} of memory and {describe_seconds(self.seconds)} (by a sample of "
             f"{self.sample_documents}, of which {self.truncated_share:.0%} are cut to the document length)"
         )
 
@@ -110,9 +111,3 @@ def _resident(model: Any) -> int:
     if status.is_file():
         return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return _GIB // 2 + int(sum(weight.nbytes for weight in model.parameters()))
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from tqdm import tqdm
 
 from beir_cocodr import checksums
 from beir_cocodr.arrays import Doubles, Floats, Ints
@@ -29,6 +28,7 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import Balance, HybridEncoder, covariance_root
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions, SmoothOptions
+from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import TrainingRecord, read_record
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
 from beir_cocodr.retrieval.faiss.index import FaissIndex
@@ -194,7 +194,7 @@ def update(
         store.write_record()
         store.table.write(documents)
         write_text_hashes(draft, encoder)
-        with tqdm(total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress) as bar:
+        with Bar(total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress) as bar:
             for number, shard in enumerate(store.shards):
                 wanted = rows[shard.start : shard.stop]
                 there, vectors = wanted >= 0, np.empty((len(shard), former.dimensions), np.float32)

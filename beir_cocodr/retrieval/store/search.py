@@ -18,6 +18,7 @@ from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.progress import in_place
 from beir_cocodr.retrieval.faiss.index import FaissIndex, best_candidates
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind
 from beir_cocodr.retrieval.pool import ShareOut, share_out, torch_threads
@@ -199,7 +200,9 @@ def search_stored(
     texts = list(queries.values())
     with _documents(corpus) as documents:
         store = encode_documents(model, documents, folder, queries=texts, progress=progress)
-    vectors = model.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress)
+    vectors = model.encode_queries(
+        texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress and in_place()
+    )
     return search_store(store, list(queries), vectors, top_k, [str(model.device)], excluded_rows=excluded_rows)
 
 

@@ -1,0 +1,131 @@
+"""What stands around results: groups of the help, the last lines, the version, and what libraries may print."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+
+import pytest
+import typer
+
+import beir_cocodr
+from beir_cocodr.cli import guide
+from beir_cocodr.cli.__main__ import app, main
+
+PROGRAM = typer.main.get_command(app)
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, list[str]]:
+    with pytest.raises(SystemExit) as status:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return int(status.value.code or 0), captured.out, captured.err.splitlines()
+
+
+def leaves() -> dict[str, object]:
+    groups = {name: getattr(command, "commands", None) for name, command in PROGRAM.commands.items()}
+    found = {name: command for name, command in PROGRAM.commands.items() if groups[name] is None}
+    return found | {f"{name} {part}": leaf for name, parts in groups.items() for part, leaf in (parts or {}).items()}
+
+
+def test_every_command_has_a_row_and_every_row_a_command():
+    assert {*leaves(), *PROGRAM.commands} == {*guide.COMMANDS}
+
+
+@pytest.mark.parametrize("name", [name for name in guide.COMMANDS if name != "resample"])
+def test_what_follows_can_be_typed(name, capsys):
+    """Whatever was given, the next command has only flags that it knows, and all that it needs."""
+    everything = {parameter.name: "a b" for parameter in leaves()[name].params}
+    for given in (everything, everything | {"output": None}, {}):
+        sentence, *following = guide.ending(name, given)
+        assert sentence
+        for line in following:
+            program, *words = shlex.split(line.removeprefix("Next: "))
+            assert program == "beir-cocodr"
+            command = leaves().get(" ".join(words[:2])) or leaves()[words[0]]
+            words = words[2:] if " ".join(words[:2]) in leaves() else words[1:]
+            try:
+                command.make_context("x", words)
+            except typer.Exit:
+                assert "--help" in words
+
+
+def test_settings_stand_in_the_ending_as_a_shell_reads_them():
+    sentence, following = guide.ending("compare", {"dataset": "my files", "output": "a'b", "models": ["x"]})
+    assert "'my files'" in sentence
+    assert shlex.split(following)[-1] == "a'b"
+    lines = guide.ending("pretrain", {"dataset": ["a", "b"], "model": "m", "output": "o"})
+    assert "a b" in lines[0]
+
+
+def test_a_command_ends_with_its_files_and_the_next_command_and_results_stay_alone(capsys, beir_folder, tmp_path):
+    given = ["evaluate", "--dataset", str(beir_folder), "--model", "bm25", "--output", str(tmp_path / "o"), "--json"]
+    status, out, err = run(capsys, *given)
+    assert (status, json.loads(out)["dataset"]) == (0, str(beir_folder))
+    assert str(tmp_path / "o") in err[-2]
+    assert err[-1] == f"Next: beir-cocodr report {tmp_path / 'o'}"
+    status, _, err = run(capsys, *given[:-1], "--measures", "bogus")
+    assert (status, err[-1].startswith("error: ")) == (2, True)
+
+
+def test_showing_settings_does_nothing_and_ends_with_nothing(capsys):
+    status, _, err = run(capsys, "pretrain", "--dataset", "x", "--model", "x", "--output", "o", "--show-config")
+    assert (status, err) == (0, [])
+
+
+def test_of_several_processes_one_speaks(capsys, beir_folder, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert run(capsys, "validate", "--dataset", str(beir_folder))[2] == []
+
+
+@pytest.mark.parametrize("given", [["--corpus", "FOLDER"], ["--corpus=FOLDER"], ["--dataset", "FOLDER"]])
+def test_the_older_name_of_the_dataset_goes_on_working(capsys, beir_folder, given):
+    words = [word.replace("FOLDER", str(beir_folder)) for word in given]
+    status, out, _ = run(capsys, "validate", *words)
+    assert (status, "0 errors" in out) == (0, True)
+
+
+def test_what_stands_after_two_dashes_is_text(capsys, beir_folder):
+    status, out, _ = run(capsys, "search", "--dataset", str(beir_folder), "--model", "bm25", "--", "--corpus")
+    assert (status, "nothing has a word of '--corpus'" in out) == (0, True)
+
+
+@pytest.mark.parametrize("name", [name for name, command in leaves().items() if "resample" not in name])
+def test_a_single_collection_is_called_dataset_everywhere(name):
+    flags = {flag for parameter in leaves()[name].params for flag in parameter.opts}
+    assert "--corpus" not in flags
+    assert flags & {"--dataset", "--source", "--train"} or name in ("quickstart", "doctor")
+
+
+def test_the_version_comes_from_one_place(capsys):
+    status, out, _ = run(capsys, "--version")
+    assert (status, out) == (0, f"beir-cocodr {beir_cocodr.__version__}\n")
+
+
+def test_commands_stand_in_groups(capsys):
+    _, out, _ = run(capsys, "--help")
+    groups = list(dict.fromkeys(row.group for row in guide.COMMANDS.values()))
+    parts = [part for heading in groups for part in [out.index(f"{heading}:")]]
+    assert parts == sorted(parts)
+    for name, row in guide.COMMANDS.items():
+        if " " not in name:
+            below = out.split(f"{row.group}:")[1].split("\n\n")[0]
+            assert f"\n  {name} " in below
+
+
+def test_libraries_are_heard_only_when_asked_for(capsys, beir_folder, monkeypatch):
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS"):
+        monkeypatch.delenv(name, raising=False)
+    note, noise = logging.LogRecord("transformers", logging.WARNING, "", 0, "x", None, None), guide.Noise()
+    own = logging.LogRecord("beir_cocodr.io", logging.INFO, "", 0, "x", None, None)
+    for words, heard in (
+        (["validate"], False),
+        (["validate", "-v"], True),
+        (["-v", "validate"], True),
+        (["validate"], False),
+    ):
+        assert run(capsys, *words, "--dataset", str(beir_folder))[0] == 0
+        assert (noise.filter(note), noise.filter(own)) == (heard, True)
+        assert ("HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ) == heard

@@ -1,0 +1,120 @@
+"""The one line of progress: on a terminal it changes in place, elsewhere lines come now and then."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from beir_cocodr import progress
+from beir_cocodr.progress import Bar, Steps, describe_seconds, step, steps
+
+
+class Stream(io.StringIO):
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands until it is moved."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def stderr(monkeypatch, terminal: bool) -> Stream:
+    monkeypatch.setattr("sys.stderr", stream := Stream(terminal))
+    return stream
+
+
+def test_a_log_gets_whole_lines_and_none_of_what_is_over_soon(monkeypatch):
+    log_file = stderr(monkeypatch, terminal=False)
+    for _ in Bar(range(100), desc="Encoding"):
+        pass
+    assert log_file.getvalue() == ""
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    for _ in Bar(range(4), desc="Encoding", unit=" documents"):
+        pass
+    lines = log_file.getvalue().splitlines()
+    assert len(lines) > 3
+    assert all(line.startswith("Encoding: ") and "of 4 documents" in line for line in lines)
+    assert "\r" not in log_file.getvalue()
+
+
+def test_a_terminal_has_one_line_and_it_goes(monkeypatch):
+    stream = stderr(monkeypatch, terminal=True)
+    with Bar(total=2, desc="Outer", delay=0) as outer:
+        for _ in Bar(range(2), desc="Inner", delay=0, mininterval=0):
+            pass
+        outer.update()
+    shown = stream.getvalue()
+    assert "Inner" in shown
+    assert "Outer" in shown
+    assert "\n" not in shown
+    assert shown.split("\r")[-2].strip() == shown.split("\r")[-1].strip() == ""
+
+
+def test_the_time_left_for_all_is_that_of_the_pace_so_far(clock):
+    whole = Steps({"a": 10.0, "b": 20.0, "c": 30.0})
+    assert whole.left() == 60
+    clock[0] = 4.0
+    assert whole.left() == 56
+    assert whole.left(bar=9.0) == 9 + 50
+    clock[0] = 20.0  # a took twice what was expected
+    assert whole.begin("b")
+    assert whole.left() == 2 * 50
+    assert str(whole) == "2 of 3, b"
+    assert not whole.begin("a")
+    assert not whole.begin("z")
+    clock[0] = 60.0
+    assert whole.begin("c")
+    assert whole.left() == 2 * 30
+
+
+def test_without_expectations_the_steps_before_count(clock):
+    whole = Steps(dict.fromkeys("abc"))
+    assert whole.left() is None
+    assert whole.left(5.0) is None
+    clock[0] = 7.0
+    whole.begin("b")
+    assert whole.left() == 14
+
+
+def test_a_step_that_is_left_out_slows_nothing_down(clock):
+    whole = Steps({"a": 10.0, "b": 10.0, "c": 10.0})
+    clock[0] = 10.0
+    whole.begin("c")
+    assert whole.left() == 10
+
+
+def test_steps_stand_before_a_bar_and_in_lines_of_a_log(caplog, monkeypatch):
+    log_file = stderr(monkeypatch, terminal=False)
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    with caplog.at_level(logging.INFO), steps({"COCO": 60.0, "source": 60.0}):
+        step("COCO")
+        with steps({"x": 1.0, "y": 1.0}):  # of a part
+            step("y")
+            for _ in Bar(range(2), desc="Training"):
+                pass
+        step("source")
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "step 1 of 2, COCO",
+        "step 2 of 2, source",
+    ]
+    assert "left for all" in caplog.text
+    first = log_file.getvalue().splitlines()[0]
+    assert first.startswith("[1 of 2, COCO] Training: ")
+    assert "left for all" in first
+    step("nothing is in force")
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(12.3, "12 seconds"), (600, "10 minutes"), (7200, "2.0 hours")])
+def test_times_are_for_people(seconds, text):
+    assert describe_seconds(seconds) == text
