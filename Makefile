@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test faults lint bench clean
+.PHONY: quickstart test faults lint docs bench clean
 
 # The stamp is newer than the files that say what to install, so that a second run costs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -28,10 +28,19 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy beir_cocodr plugins examples
 
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+# Into site/, offline; a warning or a page that loads something from the network is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html; to search in it: $(BIN)/python -m http.server --directory site"
+
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/idro.py
 	$(BIN)/python benchmarks/gradient_cache.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info

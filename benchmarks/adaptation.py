@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import machine
+from machine import PAGE, ROOT, machine, write_table
 from scipy import stats
 
 from beir_cocodr import FuseOptions, HybridEncoder, finetune, load_collection
@@ -46,6 +46,17 @@ from beir_cocodr.training.options import FinetuneOptions
 
 RESULTS = Path(__file__).parent / "results" / "adaptation.json"
 START, END = "<!-- adaptation table -->", "<!-- end of adaptation -->"
+SHORT = "<!-- short table -->", "<!-- end of short -->"
+
+#: What stands in the README's table, under the names that commands take.
+USES = {
+    "bm25": "`bm25`",
+    "dense": "`minilm`",
+    "feedback": "`feedback:minilm`",
+    "fusion, w 0.5": "`hybrid:minilm`",
+    "RM3 fusion": "`rm3:minilm`",
+    "hybrid auto": "`fuse`: one vector",
+}
 MEASURES = parse_measures("nDCG@10 R@100")
 NDCG, RECALL = map(str, MEASURES)
 TOP = 100
@@ -68,7 +79,7 @@ KINDS = {
 #: What is measured of the seeds after the first.
 FEW = ("dense", "fusion, w 0.5", "feedback", "hybrid auto", "hybrid auto, smoothed")
 
-#: What stands in the results and not in the README's table.
+#: What stands in the results and not in the table of the documentation.
 DETAILS = ("hybrid auto, fp16", "hybrid auto, w by length", "hybrid svd 1024", "hybrid svd 512 + hash 512, 1")
 
 
@@ -300,7 +311,7 @@ def mean(cells: Cells, label: str, measure: str = NDCG) -> float:
 
 
 def markdown(content: dict[str, Any]) -> str:
-    """The README's table: means over the prose collections, over the others, and over all."""
+    """Means over the prose collections, over the others, and over all."""
     base, after = content["encoders"]["base"], content["after training"]["means"]
     prose = {name: base[name] for name in content["prose"]}
     others = {name: found for name, found in base.items() if name not in prose}
@@ -315,6 +326,21 @@ def markdown(content: dict[str, Any]) -> str:
         if after:
             cells += [f"{after[label][name]:.3f}" if label in after else "" for name in ("untrained", "trained")]
         lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def short_table(content: dict[str, Any]) -> str:
+    """The README's table: the methods under the names that commands take, and how often each beats dense search."""
+    base, tests = content["encoders"]["base"], content["tests"].values()
+    prose = {name: base[name] for name in content["prose"]}
+    others = {name: found for name, found in base.items() if name not in prose}
+    lines = ["| model | prose | documentation | all | R@100 | better than `minilm` on |", f"|{' --- |' * 6}"]
+    for label, name in USES.items():
+        cells = [f"{mean(part, label):.3f}" for part in (prose, others, base)] + [f"{mean(base, label, RECALL):.3f}"]
+        against = [test for one in tests for test in one["against dense"] if test["b"] == label]
+        better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in against)
+        cells.append(f"{better} of {len(against)}" if against else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -355,10 +381,9 @@ def main() -> None:
         **summary,
     }
     write_text(given.output, json.dumps(content, indent=1) + "\n")
-    readme = Path(__file__).parents[1] / "README.md"
-    if given.output == RESULTS and START in readme.read_text():
-        before, rest = readme.read_text().split(START)
-        write_text(readme, f"{before}{START}\n{markdown(content)}\n{END}{rest.split(END)[1]}")
+    if given.output == RESULTS:
+        write_table(PAGE, START, END, markdown(content))
+        write_table(ROOT / "README.md", *SHORT, short_table(content))
     print(markdown(content))
     print(json.dumps({name: summary[name] for name in ("aims", "over seeds")}, indent=1))
 

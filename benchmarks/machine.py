@@ -1,11 +1,19 @@
-"""What machine a number was measured on."""
+"""What machine a number was measured on, and how the documentation shows results."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from pathlib import Path
 from typing import Any
+
+from beir_cocodr.io import write_text
+
+ROOT = Path(__file__).parents[1]
+
+#: The page of the documentation with all measured results.
+PAGE = ROOT / "docs" / "results.md"
 
 
 def machine() -> dict[str, Any]:
@@ -18,3 +26,20 @@ def machine() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {"cpu": cpu, "cores": cores, "memory_gib": round(gib, 1), "system": platform.system()}
+
+
+def measured(name: str) -> str:
+    """By which script, when, where and with which seeds a results file was made: a line of the documentation."""
+    found = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    found |= {} if "machine" in found else next(iter(found["shapes"].values()))
+    on, given = found["machine"], found | found.get("settings", {})
+    seeds = given.get("seeds") or [given[name] for name in ("seed", "other_seed") if name in given]
+    drawn = f"; seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else ""
+    where = f"{on['cores']} cores of {on['cpu']}, {on['memory_gib']} GiB"
+    return f"*`benchmarks/{name}.py`, {found['date'][:10]}; {where}{drawn}.*"
+
+
+def write_table(page: Path, start: str, end: str, table: str) -> None:
+    """Put a table between its marks in a page of the documentation."""
+    before, rest = page.read_text().split(start)
+    write_text(page, f"{before}{start}\n{table}\n{end}{rest.split(end)[1]}")

@@ -1,7 +1,7 @@
 """The quickstart over several seeds: mean and spread of every row of its table.
 
-Each seed is a cell that is kept in --output and not run again. Writes benchmarks/results/quickstart.json and prints the
-table of the README.
+Each seed is a cell that is kept in --output and not run again. Writes benchmarks/results/quickstart.json and puts its
+table into the documentation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine
+from machine import PAGE, machine, write_table
 
 from beir_cocodr.evaluation.measures import compare
 from beir_cocodr.io import write_text
@@ -37,9 +37,7 @@ def main() -> None:
     cells = [run(arguments.output / f"seed-{seed}", seed) for seed in arguments.seeds]
     write_text(RESULTS, json.dumps(summarize(cells, arguments.seeds, arguments.output), indent=2) + "\n")
     table = markdown(json.loads(RESULTS.read_text()))
-    readme = Path(__file__).parents[1] / "README.md"
-    before, rest = readme.read_text().split(START)
-    write_text(readme, f"{before}{START}\n{table}\n{END}{rest.split(END)[1]}")
+    write_table(PAGE, START, END, table)
     print(table)
 
 

