@@ -225,7 +225,7 @@ def cell(work: Path, label: str, model: str, name: str, few: bool) -> dict[str, 
     path = work / "cells" / f"{label}.{Path(name).name}.json"
     if not path.is_file():
         store = work / "stores" / label / Path(name).name
-        encode(name, model, store, EncodeOptions(backend="fp32" if label == "base" else "bf16"))
+        encode(name, model, store, EncodeOptions(backend="fp32" if model == "minilm" else "bf16"))
         with tempfile.TemporaryDirectory(dir=work) as scratch:
             began = time.process_time()
             found = Study(name, model, store, Path(scratch), few).run()
@@ -351,15 +351,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[13, 42, 97], help="Of the training on top.")
     parser.add_argument("--trained-on", nargs="+", help="Collections that training is judged on; default: all.")
     parser.add_argument("--seeds-on", nargs="+", help="Those that seeds after the first are; default: the same.")
+    parser.add_argument("--model", default="minilm", help="The dense encoder, of a --work and an --output of its own.")
     parser.add_argument("--work", type=Path, required=True, help="Folder that keeps stores, models and measurements.")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     names = [*given.prose, *given.domains]
-    base = {Path(name).name: cell(given.work, "base", "minilm", name, False) for name in names}
+    base = {Path(name).name: cell(given.work, "base", given.model, name, False) for name in names}
     trained: list[Cells] = []
     for seed in given.seeds:
         folder = given.work / "trained" / f"seed-{seed}"
-        finetune(SOURCE, "minilm", folder, TRAINING.with_overrides(seed=seed), resume=True)
+        finetune(SOURCE, given.model, folder, TRAINING.with_overrides(seed=seed), resume=True)
         chosen = given.trained_on or names
         chosen = (given.seeds_on or chosen) if trained else chosen
         label, few = folder.name, bool(trained)
@@ -370,7 +371,7 @@ def main() -> None:
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine() | {"threads": torch.get_num_threads()},
         "versions": versions(),
-        "model": "minilm",
+        "model": Path(given.model).name,
         "source": SOURCE,
         "training": asdict(TRAINING),
         "prose": [Path(name).name for name in given.prose],
