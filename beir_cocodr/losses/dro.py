@@ -69,6 +69,8 @@ class ClusterLoss(nn.Module):
     stateful = True
     #: Whether :meth:`update` reads the matrix of gradient products.
     needs_gram = False
+    #: Whether :meth:`observe` comes before this step's loss, or after it.
+    moves_first = True
     clusters: Tensor | None
     weights: Tensor
     loss_sums: Tensor
@@ -106,7 +108,7 @@ class ClusterLoss(nn.Module):
         self._pending: ClusterStep | None = None
 
     def observe(self, losses: Tensor, counts: Tensor) -> None:
-        """Move the weights before this step's loss: (K,) mean losses, 0 where absent, and (K,) counts."""
+        """Move the weights by (K,) mean losses, 0 where absent, and (K,) counts; see ``moves_first``."""
 
     def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
         """The (K,) factors c of this step's loss."""
@@ -135,12 +137,15 @@ class ClusterLoss(nn.Module):
         cluster_losses = each.new_zeros(len(present)).index_add(0, slots, each * shares[slots])  # (P,)
         values = sum_over_ranks(cluster_losses.detach().double()) / world_size()
         losses = self.weights.new_zeros(self.n_clusters).index_copy(0, present, values)
-        if training:
+        if training and self.moves_first:
             self.observe(losses, counts)
+        factors = self.coefficients(losses, counts)[present]
+        if training:
+            if not self.moves_first:
+                self.observe(losses, counts)
             self.loss_sums += losses
             self.steps_seen += counts > 0
             self.examples_seen += counts
-        factors = self.coefficients(losses, counts)[present]
         loss = (factors.to(each) * cluster_losses).sum()
         if step is not None:
             step.losses = losses
@@ -236,16 +241,17 @@ def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float =
 
 
 class CVaRLoss(ClusterLoss):
-    """Greedy DRO: the loss is Σ_k h_k Σ_{i in k} ℓ_i / B, with h from moving averages of this and past steps.
+    """Greedy DRO: the loss is Σ_k h_k Σ_{i in k} ℓ_i / B, with h from moving averages of past steps, 1 at first.
 
     ``cvar_alpha`` is the share that counts fully, ``eps`` the weight of the rest; the others are as for
     :class:`ClusterLoss`.
 
     References:
         Oren et al., Distributionally robust language modeling, 2019; Zhou et al., Distributionally robust multilingual
-            machine translation, 2021.
+        machine translation, 2021; order of loss and update: COCO-DR's published code.
     """
 
+    moves_first = False
     average_losses: Tensor
     average_counts: Tensor
 

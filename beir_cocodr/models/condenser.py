@@ -145,20 +145,14 @@ class CondenserHead(SavedModule):
         self.intermediate_size, self.vocab_size, self.dropout = intermediate_size, vocab_size, dropout
         self.n_head_layers, self.skip_from, self.late_mlm = n_head_layers, skip_from, late_mlm
         self.layer_norm_eps = layer_norm_eps
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(
-                hidden_size, num_attention_heads, intermediate_size, dropout, "gelu", layer_norm_eps, batch_first=True
-            )
-            for _ in range(n_head_layers)
-        )
-        for layer in self.layers:
-            layer.dropout = nn.Dropout(0.0)  # BERT has no dropout inside its feed-forward block
+        shape = (hidden_size, num_attention_heads, intermediate_size, dropout)
+        self.layers = transformer_layers(n_head_layers, *shape, layer_norm_eps)
         self.dense = nn.Linear(hidden_size, hidden_size)
         self.layer_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         # The decoder is the input embedding itself. A tuple keeps it from being registered (and saved) twice.
         self._embedding: tuple[nn.Embedding, ...] = ()
-        self.apply(_initialize)
+        self.apply(initialize)
 
     def tie(self, embedding: nn.Embedding) -> None:
         """Share the backbone's input embeddings, (V, d), as the output layer."""
@@ -279,7 +273,20 @@ def _fill(head: CondenserHead, weights: dict[str, Tensor], place: str) -> None:
     head.load_state_dict(weights, strict=False)
 
 
-def _initialize(module: nn.Module) -> None:
+def transformer_layers(
+    count: int, width: int, heads: int, inner: int, dropout: float, layer_norm_eps: float, norm_first: bool = False
+) -> nn.ModuleList:
+    """Layers as in BERT or, with ``norm_first``, as in GPT-2; :func:`initialize` draws their weights."""
+    shape = (width, heads, inner, dropout, "gelu", layer_norm_eps)
+    layers = nn.ModuleList(
+        nn.TransformerEncoderLayer(*shape, batch_first=True, norm_first=norm_first) for _ in range(count)
+    )
+    for layer in layers:
+        layer.dropout = nn.Dropout(0.0)  # neither has dropout inside its feed-forward block
+    return layers
+
+
+def initialize(module: nn.Module) -> None:
     """BERT's initialisation: normal with deviation 0.02, biases zero."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import SavedModule
-from beir_cocodr.models.condenser import CondenserHead
+from beir_cocodr.models.condenser import CondenserHead, initialize, transformer_layers
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ class CoTMAEDecoder(SavedModule):
     Args:
         hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the backbone.
         vocab_size: the backbone's; tells decoders apart.
-        decoder: "autoregressive" (each position sees what :func:`autoregressive_mask` says) or "masked" (each position
-            sees all).
+        decoder: "autoregressive" (layers as in GPT-2, each position sees what :func:`autoregressive_mask` says) or
+            "masked" (layers as in BERT, each position sees all).
         n_layers: transformer layers (default 1 and 2).
         window: attention window of the autoregressive decoder.
 
@@ -57,7 +58,8 @@ class CoTMAEDecoder(SavedModule):
         a token, and the labels, -100 where there is no loss.
 
     References:
-        Query-as-context pre-training, section 2.2; CoT-MAE (Wu et al., 2022), section 3.
+        Query-as-context pre-training, section 2.2, and the released autoregressive decoder: layer norm before attention
+        and feed-forward and after all, dropout on what goes in; CoT-MAE (Wu et al., 2022), section 3.
     """
 
     def __init__(
@@ -77,9 +79,14 @@ class CoTMAEDecoder(SavedModule):
         self.intermediate_size, self.vocab_size = intermediate_size, vocab_size
         self.dropout, self.layer_norm_eps = dropout, layer_norm_eps
         self.decoder, self.n_layers, self.window = decoder, n_layers, window
-        shape = (hidden_size, num_attention_heads, intermediate_size, vocab_size)
-        # Its layers are BERT's, drawn as BERT draws them.
-        self.layers = CondenserHead(*shape, 0, dropout, n_head_layers=n_layers, layer_norm_eps=layer_norm_eps).layers
+        shape = (hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps)
+        self.layers = transformer_layers(n_layers, *shape, norm_first=decoder == "autoregressive")
+        self.layers.apply(initialize)
+        if decoder == "autoregressive":
+            self.input_dropout, self.norm = nn.Dropout(dropout), nn.LayerNorm(hidden_size, layer_norm_eps)
+            for layer in self.layers:  # as GPT-2 scales what is added to the residual path
+                for projection in (layer.self_attn.out_proj, layer.linear2):
+                    nn.init.normal_(projection.weight, std=0.02 / math.sqrt(2 * n_layers))
         self.scale = 1.0
         # Parts of the encoder. A tuple keeps them from being registered (and saved) twice.
         self._shared: tuple[nn.Module, CondenserHead] | None = None
@@ -100,16 +107,24 @@ class CoTMAEDecoder(SavedModule):
         passage = self.scale * embedded[:, None, : self.hidden_size]
         states = torch.cat([passage, embeddings(input_ids=ids)[:, 1:]], dim=1)  # (B, L, d)
         padding = features["decoder_mask"] == 0
-        hidden = None
-        if self.decoder == "autoregressive":
-            hidden = ~autoregressive_mask(ids.shape[1], self.window).to(ids.device)
-        for layer in self.layers:
-            states = layer(states, src_mask=hidden, src_key_padding_mask=padding)
+        states = self.decode(states, padding)
         decoded = {"all_layer_embeddings": [states], "sentence_embedding": passage[:, 0]}
         decoded |= {"mlm_labels": features["decoder_labels"], "attention_mask": features["decoder_mask"]}
         loss = head(decoded)["sentence_embedding"][:, -1:]
         features["sentence_embedding"] = torch.cat([embedded, loss], dim=1)
         return features
+
+    def decode(self, states: Tensor, padding: Tensor) -> Tensor:
+        """(B, L, d) embeddings to the last layer's states; ``padding`` is (B, L), true where there is no token."""
+        if self.decoder == "masked":
+            for layer in self.layers:
+                states = layer(states, src_key_padding_mask=padding)
+            return states
+        hidden = ~autoregressive_mask(states.shape[1], self.window).to(states.device)
+        states = self.input_dropout(states)
+        for layer in self.layers:
+            states = layer(states, src_mask=hidden, src_key_padding_mask=padding)
+        return self.norm(states)  # type: ignore[no-any-return]
 
 
 def build_decoder(

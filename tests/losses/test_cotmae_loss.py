@@ -80,12 +80,41 @@ def bert_layers(decoder, config):
     return layers
 
 
+def gpt2_layers(decoder, config):
+    """transformers' GPT2Blocks with the weights of our decoder, and its last norm, as in the released decoder."""
+    from transformers import GPT2Config
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+
+    sizes = {"n_embd": config.hidden_size, "n_head": config.num_attention_heads, "n_inner": config.intermediate_size}
+    config = GPT2Config(**sizes, activation_function="gelu", layer_norm_epsilon=config.layer_norm_eps)
+    config._attn_implementation = "eager"
+    layers = []
+    for number, ours in enumerate(decoder.layers):
+        theirs = GPT2Block(config, layer_idx=number).eval()
+        for norm, other in ((ours.norm1, theirs.ln_1), (ours.norm2, theirs.ln_2)):
+            other.load_state_dict(norm.state_dict())
+        linear = {  # GPT-2's weights are (in, out)
+            theirs.attn.c_attn: (ours.self_attn.in_proj_weight, ours.self_attn.in_proj_bias),
+            theirs.attn.c_proj: (ours.self_attn.out_proj.weight, ours.self_attn.out_proj.bias),
+            theirs.mlp.c_fc: (ours.linear1.weight, ours.linear1.bias),
+            theirs.mlp.c_proj: (ours.linear2.weight, ours.linear2.bias),
+        }
+        for other, (weight, bias) in linear.items():
+            other.load_state_dict({"weight": weight.T, "bias": bias})
+        layers.append(lambda states, mask, block=theirs: block(states, attention_mask=mask))
+    return [*layers, lambda states, mask: F.layer_norm(states, *norm_of(decoder.norm))]
+
+
+def norm_of(norm):
+    return norm.normalized_shape, norm.weight.detach().clone(), norm.bias.detach().clone(), norm.eps
+
+
 def reference(folder, model, kind, passages, contexts):
     """Encoder and decoder losses, (masked tokens of all passages) and (labels of all contexts) averaged."""
     from transformers import BertForMaskedLM
 
     theirs = BertForMaskedLM.from_pretrained(folder).eval()
-    layers = bert_layers(model[-1], theirs.config)
+    layers = (gpt2_layers if kind == "autoregressive" else bert_layers)(model[-1], theirs.config)
     encoder, decoder = [], []
     for i in range(ROWS):
         length = int(passages["attention_mask"][i].sum())
@@ -104,6 +133,7 @@ def reference(folder, model, kind, passages, contexts):
                         mask[row, column] = torch.finfo(torch.float32).min
         for layer in layers:
             hidden = layer(hidden, mask[None, None])
+            hidden = hidden[0] if isinstance(hidden, tuple) else hidden
         logits = theirs.cls(hidden)[0]
         if kind == "autoregressive":
             decoder.append(F.cross_entropy(logits[:-1], ids[1:], reduction="none"))

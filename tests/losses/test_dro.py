@@ -145,20 +145,20 @@ def test_cvar_of_a_cluster_that_is_never_seen():
 
 def test_cvar_over_steps():
     loss = CVaRLoss(Given(), K, cvar_alpha=0.4, eps=0.02)
-    averages, sizes, seen = [0.0] * K, [1.0] * K, set()
+    averages, sizes, weights, seen = [0.0] * K, [1.0] * K, [1.0] * K, set()
     for columns, members, each, means, counts in steps():
+        value, before = loss(columns, members), weights  # a step's loss is of the weights before it
+        expected = sum(before[m] * own for m, own in zip(members.tolist(), each, strict=True)) / len(each)
+        assert value.item() == pytest.approx(expected, abs=1e-12)
         for k in range(K):
             if counts[k]:
                 averages[k] = 0.9 * averages[k] + 0.1 * means[k]
             sizes[k] = 0.9 * sizes[k] + 0.1 * counts[k]
         weights, _ = greedy(averages, sizes, 0.4, 0.02)
-        value = loss(columns, members)
-        expected = sum(weights[m] * own for m, own in zip(members.tolist(), each, strict=True)) / len(each)
-        assert value.item() == pytest.approx(expected, abs=1e-12)
         assert loss.weights.tolist() == pytest.approx(weights, abs=1e-12)
         assert loss.average_losses.tolist() == pytest.approx(averages, abs=1e-12)
         assert loss.average_counts.tolist() == pytest.approx(sizes, abs=1e-12)
-        factors_of_examples(value, columns, members, [w / len(each) for w in weights])
+        factors_of_examples(value, columns, members, [w / len(each) for w in before])
         seen.add(tuple(loss.weights.tolist()))
     assert len(seen) > 1
 

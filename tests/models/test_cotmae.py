@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from sentence_transformers.sentence_transformer.modules import Dense
 
 from beir_cocodr.errors import InputError
@@ -147,6 +148,25 @@ def test_a_saved_decoder_is_found_again_and_another_is_refused(tiny_mlm, tmp_pat
     (base / DECODER_FOLDER / "config.json").write_text("{")
     with pytest.raises(InputError, match="complete decoder"):
         decoded(base, decoder="masked")
+
+
+def test_an_autoregressive_decoder_of_bert_layers_is_refused(tiny_mlm, tmp_path):
+    """As it was before the released one was taken: it has no norm after its layers."""
+    _, decoder, _ = decoded(tiny_mlm)
+    base = shutil.copytree(tiny_mlm, tmp_path / "base")
+    (base / DECODER_FOLDER).mkdir()
+    decoder.save(str(base / DECODER_FOLDER))
+    weights = {name: w for name, w in decoder.state_dict().items() if not name.startswith("norm.")}
+    save_file(weights, base / DECODER_FOLDER / "model.safetensors")
+    with pytest.raises(InputError, match="complete decoder"):
+        decoded(base)
+
+
+def test_what_is_added_to_the_residual_path_is_drawn_smaller(tiny_mlm):
+    _, decoder, _ = decoded(tiny_mlm, n_layers=8)
+    for layer in decoder.layers:
+        assert layer.linear2.weight.std().item() == pytest.approx(0.02 / 4, rel=0.15)
+        assert layer.linear1.weight.std().item() == pytest.approx(0.02, rel=0.15)
 
 
 def test_an_encoder_that_cannot_be_decoded_is_refused(tiny_mlm, wordpiece, tmp_path):
