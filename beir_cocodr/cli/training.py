@@ -71,7 +71,7 @@ def finetune(
 
 
 @options.takes("encoder", "device")
-@options.trains("distill", "student", "loss", presets=False)
+@options.trains("distill", "student", "loss")
 def distill(
     *,
     dataset: options.Dataset,

@@ -17,9 +17,6 @@ log = logging.getLogger(__name__)
 
 Method = Literal["faiss", "scikit-learn"]
 
-# faiss's default for the number of Lloyd iterations.
-_ITERATIONS = 25
-
 # Queries whose distances to all centroids are held at a time.
 _BLOCK = 16_384
 
@@ -55,15 +52,17 @@ def cluster_queries(
     ids: Sequence[str] | None = None,
     min_size: int = 2,
     max_points_per_centroid: int = 16_384,
+    iterations: int = 25,
+    restarts: int = 1,
     method: Method | None = None,
 ) -> Clusters:
-    """Cluster queries by Euclidean K-means: 25 iterations from k-means++ seeds.
+    """Cluster queries by Euclidean K-means from k-means++ seeds.
 
     The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries goes to
     the nearest centroid of a cluster that is large enough, and a warning names them.
 
     Published code has faiss choose random queries as first centroids, which leave groups merged that k-means++
-    separates, and runs on a random 256 queries a centroid, as ``max_points_per_centroid=256`` does here.
+    separates, and runs 5 times 500 iterations on a random 256 queries a centroid.
 
     Args:
         embeddings: (Q, d) float32.
@@ -75,11 +74,13 @@ def cluster_queries(
         min_size: queries that a cluster must have to stand; 1 folds none.
         max_points_per_centroid: K-means runs on at most this many queries times ``k``, drawn at random; every query is
             assigned in any case.
+        iterations: of Lloyd's algorithm; faiss's default.
+        restarts: runs from other seeds, of which that with the smallest sum of squared distances is taken.
         method: "faiss" or "scikit-learn"; by default faiss where it is installed.
 
     Raises:
-        InputError: NaN or infinite embeddings; ``k``, ``min_size`` or ``max_points_per_centroid`` below 1; more
-            clusters than distinct queries; no cluster of ``min_size`` queries; faiss asked for, absent.
+        InputError: NaN or infinite embeddings; ``k`` or another number below 1; more clusters than
+            distinct queries; no cluster of ``min_size`` queries; faiss asked for, absent.
 
     Source: COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each episode).
 
@@ -94,6 +95,7 @@ def cluster_queries(
     if embeddings.ndim != 2 or (ids is not None and len(ids) != len(embeddings)):
         raise ValueError(f"embeddings of shape {embeddings.shape} do not fit {ids and len(ids)} ids")
     given = {"clusters": k, "min_size": min_size, "max_points_per_centroid": max_points_per_centroid}
+    given |= {"iterations": iterations, "restarts": restarts}
     for name, value in given.items():
         if value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
@@ -106,7 +108,9 @@ def cluster_queries(
     seed %= 2**31  # what both libraries take
     sample = _sample(points, k * max_points_per_centroid, seed)
     method = method or _default_method()
-    centroids = (_faiss if method == "faiss" else _scikit_learn)(sample, _first_centroids(sample, k, seed), seed)
+    run = _faiss if method == "faiss" else _scikit_learn
+    runs = (run(sample, _first_centroids(sample, k, s), s, iterations) for s in range(seed, seed + restarts))
+    centroids = min(runs, key=lambda found: found[1])[0]
     labels = _nearest(points, centroids)
     if empty := k - len(np.unique(labels)):
         log.warning("%d of %d clusters are empty; lower --clusters", empty, k)
@@ -152,7 +156,8 @@ def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
     return np.ascontiguousarray(chosen, np.float32)
 
 
-def _faiss(sample: Floats, first: Floats, seed: int) -> Floats:
+def _faiss(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[Floats, float]:
+    """Centroids, and the sum of squared distances to the nearest ones before the last move."""
     try:
         import faiss
     except ImportError as error:
@@ -161,27 +166,27 @@ def _faiss(sample: Floats, first: Floats, seed: int) -> Floats:
     kmeans = faiss.Kmeans(
         sample.shape[1],
         len(first),
-        niter=_ITERATIONS,
+        niter=iterations,
         seed=seed,
         verbose=False,
         min_points_per_centroid=1,  # below it, faiss writes a warning past Python's stderr
         max_points_per_centroid=len(sample),  # it is a sample already
     )
     kmeans.train(sample, init_centroids=first)
-    return np.array(kmeans.centroids, np.float32)
+    return np.array(kmeans.centroids, np.float32), float(kmeans.obj[-1])
 
 
-def _scikit_learn(sample: Floats, first: Floats, seed: int) -> Floats:
+def _scikit_learn(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[Floats, float]:
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    kmeans = KMeans(len(first), init=first, n_init=1, max_iter=_ITERATIONS, random_state=seed)
+    kmeans = KMeans(len(first), init=first, n_init=1, max_iter=iterations, random_state=seed)
     # Threads add up their parts of a mean in the order they happen to finish.
     with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         kmeans.fit(sample)
-    return np.array(kmeans.cluster_centers_, np.float32)
+    return np.array(kmeans.cluster_centers_, np.float32), float(kmeans.inertia_)
 
 
 def _nearest(points: Floats, centroids: Floats) -> Ints:

@@ -151,6 +151,12 @@ def _rounds(
     train = {name: collection.queries[name] for name in sorted(names[count:])}
     whole = planned_steps(options.max_steps, options.epochs, len(train), options.batch_size)
     steps = min(options.refresh_steps, whole)
+    if options.held_out and whole <= (most := options.patience * steps):
+        log.warning(
+            "training of %d steps with refreshes every %d can never stop early, as that takes %d refreshes without a "
+            "better MRR@10 (%d steps); lower refresh_steps or patience for it",
+            *(whole, steps, options.patience, most),
+        )
     used = _used(train, options, steps, -(-whole // steps))
     documents, form = collection.documents, model.text_format
     asked = find_teacher(TeacherSetting(teacher, documents, form, base, encoder, folder, options.bm25_weight))

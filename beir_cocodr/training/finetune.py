@@ -326,7 +326,9 @@ def training_clusters(
         if [query for query, _ in saved] != ids:
             raise InputError(f"{file} has other queries than this run; delete it, or choose another --output")
         return {query: int(cluster) for query, cluster in saved}
-    clusters = cluster_queries(embeddings, options.clusters, options.seed, normalize, ids, options.min_cluster_size)
+    least, points = options.min_cluster_size, options.kmeans_points
+    runs = options.kmeans_iterations, options.kmeans_restarts
+    clusters = cluster_queries(embeddings, options.clusters, options.seed, normalize, ids, least, points, *runs)
     np.save(folder / CENTROIDS_FILE, clusters.centroids)
     with atomic_writer(file) as out:
         out.write("query_id\tcluster\n")

@@ -185,6 +185,8 @@ class WeightingOptions:
         clusters: K, of k-means over the training queries' embeddings by the model that is trained.
         min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one query would give it
             as much weight as hundreds of others).
+        kmeans_iterations, kmeans_restarts, kmeans_points: of k-means, the last a centroid, see
+            :func:`~beir_cocodr.data.clusters.cluster_queries` (published: 500, 5, 256).
         idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`.
         alpha, rho, ema, eps, absent, renormalize_present: of iDRO's modes stable and published.
         beta, tau: of its mode paper; tau None is clusters / rho.
@@ -206,6 +208,9 @@ class WeightingOptions:
     )
     clusters: int = option(50, "Clusters of queries (50).", min=1)
     min_cluster_size: int = option(2, min=1)
+    kmeans_iterations: int = option(25, min=1)
+    kmeans_restarts: int = option(1, min=1)
+    kmeans_points: int = option(16_384, min=1)
     idro_mode: str = option("stable", choices=("stable", "published", "paper"))
     alpha: float = option(0.25, min=0)
     rho: float = option(0.05, min=0)

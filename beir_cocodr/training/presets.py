@@ -4,6 +4,7 @@ the options of a stage. Nothing here imports torch: the command line's help is m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from beir_cocodr.provenance import TrainingRecord
     from beir_cocodr.training.adapt import StageRun
 
+
+class _PerProcess(int):
+    """A batch size of one process, to be multiplied by their number."""
+
+
 # Only what differs from the defaults, which are the papers' too, or what depends on the objective.
 # COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs of 200
 # documents, and 64 triplets a GPU.
@@ -39,9 +45,12 @@ _IDRO: Json = {
     "gradient_layers": 3,
 }
 
-# Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens.
+# Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens. With
+# gradient caching, as in the published runs, the code's language-model losses add up to twice their sum without it:
+# hence the weight 2.
 _QUERIES: Json = {
     "objective": "qc",
+    "mlm_weight": 2.0,
     "max_steps": 120_000,
     "batch_size": 2048,
     "mini_batch_size": 64,
@@ -50,6 +59,7 @@ _QUERIES: Json = {
 
 _COTMAE: Json = _QUERIES | {
     "objective": "cotmae",
+    "mlm_weight": 1.0,
     "max_steps": 50_000,
     "batch_size": 16_384,
     "learning_rate": 4e-4,
@@ -72,9 +82,35 @@ _SMALL: Json = {"max_steps": 40, "learning_rate": 2e-5, "warmup": 0.1}
 
 _SMALL_PASSAGES: Json = _SMALL | {"batch_size": 32, "mini_batch_size": 16}
 
-#: Preset to stage to settings; what is not named keeps its default. Stages are the commands "pretrain" and
-#: "finetune", and those of ``adapt`` that are not one of these two as it is.
+# As published: batches are those of one GPU; K-means of 5 runs of 500 iterations on 256 queries a centroid; iDRO as in
+# the code, which resets the weights of absent clusters. Ours is AdamW, as in the paper, where the code's README has LAMB;
+# spans have at most 30 tokens, as in the code, where the paper says 128 (tokens of a sequence).
+_COCODR_COCO: Json = _COCO | {"batch_size": _PerProcess(200), "epochs": 8, "span_tokens": 30, "weight_decay": 0.01}
+
+_KMEANS: Json = {"clusters": 50, "kmeans_restarts": 5, "kmeans_iterations": 500, "kmeans_points": 256}
+
+_COCODR_IDRO: Json = _IDRO | _KMEANS | {"batch_size": _PerProcess(64), "idro_mode": "published", "absent": "reset"}
+
+# MRL, section 6.2; rate and beta are chosen from grids on held-out queries there, and what was chosen is not printed.
+_MRL: Json = {
+    "student": "mrl",
+    "loss": "lambdarank",
+    "batch_size": 512,
+    "warmup": 4_000,
+    "candidates": 100,
+    "refresh_steps": 5_000,
+}
+
+#: Preset to stage to settings; what is not named keeps its default. Stages are the commands "pretrain", "finetune" and
+#: "distill", and those of ``adapt`` that are not one of these as it is.
 PRESETS: dict[str, dict[str, Json]] = {
+    "cocodr-base": {"pretrain": _COCODR_COCO, "finetune": _COCODR_IDRO},
+    "cocodr-large": {
+        "pretrain": _COCODR_COCO | {"learning_rate": 1e-5},
+        "finetune": _COCODR_IDRO | {"max_steps": 30_000, "gradient_layers": 2},
+    },
+    "mrl": {"distill": _MRL},
+    # Whole batches of about the same size, whatever the number of GPUs, and iDRO's stable mode.
     "base": {"pretrain": _COCO, "finetune": _IDRO},
     "large": {
         "pretrain": _COCO | {"learning_rate": 1e-5},
@@ -111,14 +147,17 @@ def stage_options(
     Args:
         kind: the options' class.
         stage: of a preset: "pretrain", "finetune", or a stage of ``adapt``.
-        preset: one of :data:`PRESETS`, or None; an InputError for an unknown one, or setting, or a value of a wrong
+        preset: one of :data:`PRESETS`, or None; an InputError for one without this stage, an unknown setting, a wrong
             type.
         assignments: values as JSON, or plain words.
         defaults: what stands below the preset, over the class's own.
     """
-    if preset is not None and preset not in PRESETS:
-        raise InputError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    chosen = dict(defaults or {}) | (PRESETS[preset].get(stage, {}) if preset else {})
+    if preset is not None and stage not in PRESETS.get(preset, {}):
+        known = [name for name, stages in PRESETS.items() if stage in stages]
+        raise InputError(f"preset {preset!r} has nothing for {stage}; those that have are {', '.join(known)}")
+    chosen = dict(defaults or {}) | (PRESETS[preset][stage] if preset else {})
+    processes = int(os.environ.get("WORLD_SIZE", 1))  # as torchrun sets it; torch is not imported here
+    chosen = {name: v * processes if isinstance(v, _PerProcess) else v for name, v in chosen.items()}
     chosen |= dict(_assigned(kind, assignment) for assignment in assignments)
     return kind(**chosen | {name: value for name, value in overrides.items() if value is not None})
 
@@ -220,6 +259,8 @@ def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> An
     if found.kind is FuseOptions:  # nothing is trained, so that it has no steps and no batches
         given = {name: value for name, value in given.items() if name in FuseOptions.__dataclass_fields__}
     key = "pretrain" if stage == "coco" else stage
+    if preset is not None and preset in PRESETS and key not in PRESETS[preset]:
+        preset = None  # it is of other stages of the chain
     return stage_options(found.kind, key, preset, defaults=found.settings, **given)
 
 

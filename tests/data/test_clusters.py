@@ -51,6 +51,24 @@ def test_separated_groups_are_found(method, seed, cap):
         np.testing.assert_allclose(found.centroids[label], mine.mean(axis=0), atol=1e-4)
 
 
+@both
+def test_more_restarts_and_iterations_are_never_worse(method):
+    points, _ = blobs([9] * 12, seed=3, spread=6)
+
+    def cost(**given):
+        found = cluster_queries(points, 12, 3, min_size=1, method=method, **given)
+        return float(((points - found.centroids[found.labels]) ** 2).sum())
+
+    few = cost(iterations=1)
+    assert cost(iterations=100) < few
+    best = cost(iterations=100, restarts=8)
+    alone = min(
+        float(((points - c.centroids[c.labels]) ** 2).sum())
+        for c in (cluster_queries(points, 12, s, min_size=1, method=method, iterations=100) for s in range(3, 11))
+    )
+    assert best == pytest.approx(alone, rel=1e-5)
+
+
 def test_the_two_libraries_agree_on_what_is_not_separated():
     pytest.importorskip("faiss")
     points, _ = blobs([40, 40, 40], spread=4)

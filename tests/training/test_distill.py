@@ -132,3 +132,11 @@ def test_lists_around_fused_documents_leave_the_own_passage_out(beir_folder, tin
         assert len(set(documents.tolist())) == options.list_size
     with pytest.raises(InputError, match="teacher hybrid"):
         distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", options)
+
+
+def test_what_can_never_happen_is_warned_of(beir_folder, tiny_mlm, tmp_path, caplog):
+    options = SMALL.with_overrides(max_steps=1, refresh_steps=1, patience=2, held_out=0.5, warmup=3)
+    distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
+    assert "warm-up of 3 steps is no shorter than the training of 1" in caplog.text
+    assert "can never stop early" in caplog.text
+    assert "2 steps" in caplog.text

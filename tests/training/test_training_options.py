@@ -1,21 +1,73 @@
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import ADAPT_STAGES, PRESETS, adapt_options, stage_options
 
-KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions}
+KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
+PUBLISHED = {
+    name: json.loads((Path(__file__).parents[2] / "benchmarks" / "published" / f"{name}.json").read_text())
+    for name in ("cocodr", "mrl", "query_as_context")
+}
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("stage", KINDS)
+@pytest.mark.parametrize(("preset", "stage"), [(p, s) for p, stages in PRESETS.items() for s in stages if s in KINDS])
 def test_presets_are_valid_and_in_force(preset, stage):
     settings = asdict(stage_options(KINDS[stage], stage, preset))
     assert settings.items() >= PRESETS[preset][stage].items()
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_cocodr_as_printed(size, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    printed = PUBLISHED["cocodr"]["hyperparameters"]
+    coco, found = printed["coco"], stage_options(PretrainOptions, "pretrain", f"cocodr-{size}")
+    assert found.batch_size == 8 * coco["batch_size_per_gpu"]
+    assert (found.epochs, found.max_steps, found.weight_decay) == (coco["epochs"], -1, coco["weight_decay"])
+    assert found.learning_rate == coco["peak_learning_rate"][size]
+    assert found.max_length == coco["max_tokens_per_sequence"]
+    idro, found = printed["idro"], stage_options(FinetuneOptions, "finetune", f"cocodr-{size}")
+    assert found.batch_size == 8 * idro["batch_size_per_gpu"]
+    assert (found.learning_rate, found.clusters) == (idro["learning_rate"], idro["clusters_k"])
+    # The text's beta is the code's alpha; its ANCE negatives are episodes after the BM25 warm-up, of which it has 3.
+    assert (found.weighting, found.alpha, found.idro_mode, found.episodes) == ("idro", idro["beta"], "published", 3)
+    assert (found.kmeans_restarts, found.kmeans_iterations, found.kmeans_points) == (5, 500, 256)
+
+
+def test_mrl_as_printed():
+    printed, found = PUBLISHED["mrl"]["hyperparameters"], stage_options(DistillOptions, "distill", "mrl")
+    assert (found.batch_size, found.warmup) == (printed["batch_size"], printed["warmup_steps"])
+    grid = printed["learning_rate_grid"]
+    assert grid["from"] <= found.learning_rate <= grid["to"]
+    documents = printed["distillation_documents"]
+    assert documents["bm25_pool"] == documents["hard_pool"] == found.candidates
+    assert found.refresh_steps == documents["hard_refresh_steps"]
+    assert (found.student, found.loss) == ("mrl", "lambdarank")
+
+
+@pytest.mark.parametrize(("preset", "name"), [("qc", "cocondenser"), ("cotmae", "cotmae")])
+def test_query_as_context_as_printed(preset, name):
+    printed = PUBLISHED["query_as_context"]["hyperparameters"]
+    own, found = printed[name], stage_options(PretrainOptions, "pretrain", preset)
+    assert (found.max_steps, found.learning_rate) == (own["steps"], own["learning_rate"])
+    assert found.batch_size == {"2k": 2_048, "16k": 16_384}[own.get("global_batch_size") or own["batch_size"]]
+    assert found.mlm_weight == (2 if preset == "qc" else 1)
+    tuning, found = printed["finetune"], stage_options(FinetuneOptions, "finetune", preset)
+    assert (found.batch_size, found.learning_rate) == (tuning["global_batch_size"], tuning["learning_rate"])
+    assert (found.negatives, found.negative_depth) == (tuning["negatives_per_query"], tuning["negative_depth"])
+    assert (found.document_length, found.seed) == (tuning["passage_len"], tuning["seed"])
+
+
+def test_a_preset_of_other_stages_is_refused():
+    with pytest.raises(InputError, match=r"mrl.*pretrain.*cocodr-base"):
+        stage_options(PretrainOptions, "pretrain", "mrl")
+    assert adapt_options("qgen", "cocodr-base") == adapt_options("qgen")  # the preset is of other stages of the chain
 
 
 def test_the_paper_is_one_preset_away():
