@@ -412,7 +412,7 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
             f"a multiple of them and no larger than the {examples} examples"
         )
     steps = planned_steps(options.max_steps, options.epochs, examples, options.batch_size)
-    if 1 <= options.warmup and steps <= options.warmup:
+    if options.warmup >= 1 and steps <= options.warmup:
         log.warning(
             "the warm-up of %d steps is no shorter than the training of %d: the learning rate never reaches its peak; "
             "train longer, or set warmup to a share of the steps such as 0.1",
