@@ -173,7 +173,7 @@ def _faiss(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[F
         max_points_per_centroid=len(sample),  # it is a sample already
     )
     kmeans.train(sample, init_centroids=first)
-    return np.array(kmeans.centroids, np.float32), float(kmeans.obj[-1])
+    return np.array(kmeans.centroids, np.float32), float(np.asarray(kmeans.obj)[-1])
 
 
 def _scikit_learn(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[Floats, float]:

@@ -84,9 +84,9 @@ class CoTMAEDecoder(SavedModule):
         self.layers.apply(initialize)
         if decoder == "autoregressive":
             self.input_dropout, self.norm = nn.Dropout(dropout), nn.LayerNorm(hidden_size, layer_norm_eps)
-            for layer in self.layers:  # as GPT-2 scales what is added to the residual path
-                for projection in (layer.self_attn.out_proj, layer.linear2):
-                    nn.init.normal_(projection.weight, std=0.02 / math.sqrt(2 * n_layers))
+            for name, weight in self.layers.named_parameters():  # as GPT-2 scales what is added to the residual path
+                if name.endswith(("out_proj.weight", "linear2.weight")):
+                    nn.init.normal_(weight, std=0.02 / math.sqrt(2 * n_layers))
         self.scale = 1.0
         # Parts of the encoder. A tuple keeps them from being registered (and saved) twice.
         self._shared: tuple[nn.Module, CondenserHead] | None = None
