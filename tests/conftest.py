@@ -182,6 +182,20 @@ def deep_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_cross(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
+    """The folder of a cross-encoder with one score."""
+    import torch
+    from transformers import BertForSequenceClassification
+
+    folder, config = tmp_path_factory.mktemp("tiny-cross"), _config(len(wordpiece))
+    config.num_labels = 1
+    torch.manual_seed(3)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    wordpiece.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_cosine(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
     """The folder of a sentence-transformers model: mean pooling, normalised, cosine, its own length."""
     from sentence_transformers import SentenceTransformer

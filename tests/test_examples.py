@@ -78,6 +78,13 @@ def test_evaluate_one_task(beir_folder, tiny_cosine, tmp_path):
     assert list((tmp_path / "s").rglob("*.npy"))
 
 
+def test_beir_rerank(beir_folder, tiny_cosine, tiny_cross):
+    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--cross-encoder", tiny_cross, "--top-k", 20]
+    found = json.loads(run(EXAMPLES / "beir_rerank.py", *arguments, "--device", "cpu"))
+    assert list(found) == ["bm25", "HNSW", "bm25, reranked", f"bm25, reranked by {tiny_cross}"]
+    assert all(0 < measures["NDCG@10"] <= 1 for measures in found.values())
+
+
 def test_evaluate_all_tasks(tmp_path):
     for task in ("scifact", "nfcorpus"):
         write_beir(tmp_path / "data" / task, seed=len(task))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ import pyarrow.compute as pc
 from beir_cocodr.arrays import Ints
 from beir_cocodr.data.defects import Repeats
 from beir_cocodr.data.readers import Document
+from beir_cocodr.errors import InputError
 
 
 def hashes_of(values: Iterable[str], hash_of: Callable[[str], int] = hash) -> Ints:
@@ -99,7 +102,7 @@ class Documents(Mapping[str, dict[str, str]]):
 
     Args:
         table: columns ``id``, ``title`` and ``text``, large_string without nulls, ids unique.
-        content_hash: sha256 in hexadecimal over all (id, title, text) in order.
+        content_hash: sha256 in hexadecimal over all (id, title, text) in order; empty where nobody needs it.
         path: the Arrow file behind the table. A pickled `Documents` with a path is opened again at the other end, one
             without carries the whole table.
     """
@@ -292,3 +295,40 @@ def _batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[st
 
 def _record_batch(*columns: list[str]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(column, pa.large_string()) for column in columns], schema=_SCHEMA)
+
+
+def dataset_documents(dataset: Any) -> Documents:
+    """The corpus in a dataset of Hugging Face ``datasets``, which stays where it is, mapped into memory.
+
+    Args:
+        dataset: columns ``id`` or ``_id``, ``text``, and ``title`` if there are titles; a null is an empty text.
+
+    Raises:
+        InputError: a column is missing, an id is no string or stands there twice, or the dataset is a stream.
+    """
+    names = list(dataset.column_names or [])
+    id = next((name for name in ("id", "_id") if name in names), None)
+    if id is None or "text" not in names or not hasattr(dataset, "__len__"):
+        raise InputError(f"a dataset of columns {names} is no corpus: load it with id (or _id) and text, no stream")
+    table = dataset.with_format("arrow")[:]
+    ids = table.column(id)
+    if ids.null_count or not (pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)):
+        raise InputError(f"column {id!r} of the dataset holds {ids.type}, some of it null; cast it to strings")
+    if pc.count_distinct(ids).as_py() < len(ids):
+        raise InputError(f"column {id!r} of the dataset has ids that stand there twice; keep one document of each")
+    columns = [ids, *(table.column(name) if name in names else pa.nulls(len(ids)) for name in ("title", "text"))]
+    columns = [pc.fill_null(column.cast(pa.large_string()), "") for column in columns]
+    return Documents(pa.table(columns, _SCHEMA), "")
+
+
+@contextmanager
+def hashed_documents(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator[Documents]:
+    """A corpus with its ``content_hash``; of one that has none yet, a file that is there within the block."""
+    if isinstance(corpus, Documents) and corpus.content_hash:
+        yield corpus
+        return
+    rows = ((0, id, fields.get("title") or "", fields.get("text") or "") for id, fields in corpus.items())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "corpus.arrow"
+        write_arrow(path, rows)
+        yield open_corpus(path).documents

@@ -1,20 +1,22 @@
-"""Exact dense search with the interface of BEIR's ``DenseRetrievalExactSearch``."""
+"""Exact dense search with the interface of BEIR's ``DenseRetrievalExactSearch``, its files of embeddings included."""
 
 from __future__ import annotations
 
 import logging
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from beir_cocodr.arrays import Floats, Ints
-from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.documents import Documents, dataset_documents
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import atomic_path, json_sha256
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.topk import NonFiniteScores, Similarity, search_chunks
 
@@ -30,14 +32,14 @@ class ExactSearch:
     """Exact dense search: takes the place of BEIR's ``DenseRetrievalExactSearch`` in ``EvaluateRetrieval``.
 
     It differs from BEIR's where that fails or misleads: a single query and ``title: None`` work, results come in rank
-    order with ties by descending document id (as trec_eval breaks them), NaN or infinite scores raise, a similarity
-    that the model does not declare raises, and neither the corpus as text nor its embeddings are held beyond a chunk
-    when the corpus is a `Documents`.
+    order with ties by descending document id (as trec_eval breaks them), NaN or infinite scores raise, a score function
+    other than the model's own is warned of, and neither the corpus as text nor its embeddings are held beyond a chunk
+    when the corpus is a `Documents` or a dataset of Hugging Face ``datasets``.
 
     Args:
         model: ``encode_queries(list of str, batch_size=, show_progress_bar=, convert_to_tensor=)`` and
-            ``encode_corpus(list of {"title", "text"}, ...)`` likewise, each returning one vector per text. If it has
-            ``similarity_fn_name`` ("cosine" or "dot"), searches must agree with it.
+            ``encode_corpus(list of {"title", "text"}, ...)`` likewise, each returning one vector per text. Its
+            ``similarity_fn_name`` ("cosine" or "dot"), if it has one, is what searches compare by by default.
         batch_size: texts that the model encodes at a time.
         corpus_chunk_size: documents handed to the model at a time; their embeddings are held in memory.
         ignore_identical_ids: never retrieve the document whose id is the query's, as BEIR's search does; the query then
@@ -100,10 +102,11 @@ class ExactSearch:
         """Encode and search.
 
         Args:
-            corpus: document id to {"title", "text"}: a BEIR corpus or a `Documents`, which is streamed.
-            queries: query id to text.
+            corpus: document id to {"title", "text"}: a BEIR corpus, or what is streamed: a `Documents`, or a dataset of
+                columns id, title and text, as BEIR's ``HFDataLoader`` gives it.
+            queries: query id to text, or a dataset of columns id and text.
             top_k: documents wanted for each query.
-            score_function: "cos_sim" or "dot"; None takes the model's own similarity.
+            score_function: "cos_sim" or "dot"; None is the model's own similarity, and another than that is warned of.
             return_sorted: of no consequence, results are always in rank order.
             ignore_identical_ids: overrides the constructor's for this search.
             **kwargs: ignored with a warning.
@@ -112,12 +115,14 @@ class ExactSearch:
             Query id to {document id: float32 score as float}, best first, min(top_k, documents allowed) each.
 
         Raises:
-            InputError: no documents, no queries, top_k below 1, an unknown score function or one that is not what the
-                model declares, or embeddings that do not fit their texts.
+            InputError: no documents, no queries, top_k below 1, an unknown score function, none where the model
+                declares none, another than the model's with a store, or embeddings that do not fit their texts.
             NonFiniteScores: a score is NaN or infinite; names documents and queries.
         """
         _warn_ignored(kwargs)
-        source, ranking = self._search(corpus, queries, top_k, score_function, ignore_identical_ids)
+        return self._named(*self._search(corpus, queries, top_k, score_function, ignore_identical_ids))
+
+    def _named(self, source: Documents | _PlainCorpus, ranking: Ranking) -> dict[str, dict[str, float]]:
         found = (ranking.rows >= 0).sum(axis=1).tolist()  # places without a document come last
         lists = zip(ranking.queries, ranking.scores.tolist(), _names(source, ranking.rows), found, strict=True)
         self.results = {query: dict(zip(ids[:k], scores[:k], strict=True)) for query, scores, ids, k in lists}
@@ -149,55 +154,166 @@ class ExactSearch:
         score_function: str | None,
         ignore_identical_ids: bool | None,
     ) -> tuple[Documents | _PlainCorpus, Ranking]:
-        similarity, query_ids = self._similarity(score_function), list(queries)
-        source = corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
-        if not query_ids:
-            raise InputError("there are no queries to search for")
-        if not len(source):
-            raise InputError("the corpus has no documents")
-        if top_k < 1:
-            raise InputError(f"top_k is {top_k}: ask for at least one document")
-        ignore = self.ignore_identical_ids if ignore_identical_ids is None else ignore_identical_ids
-        excluded = source.rows(query_ids) if ignore else None
-        if self.store is not None:
-            # Imported here because a search of embeddings that are there needs no encoder library.
-            from beir_cocodr.retrieval.store.search import search_stored
-
-            return source, search_stored(
-                self.model, corpus, queries, top_k, self.store, excluded, self.batch_size, self.show_progress_bar
+        similarity, source, texts = self.similarity(score_function), _source(corpus), query_texts(queries)
+        _check_search(len(texts), len(source), top_k)
+        excluded = self._excluded(source, list(texts), ignore_identical_ids)
+        if self.store is None:
+            vectors = self.vectors(list(texts.values()), "queries")
+            chunks = (self.vectors(chunk, "documents") for chunk in source.chunks(self.corpus_chunk_size))
+            return source, _rank(source, list(texts), vectors, chunks, top_k, similarity, excluded)
+        if similarity != (own := self.similarity(None)):
+            raise InputError(
+                f"score_function is {score_function!r}, a store is searched by {own}: leave one of them out"
             )
+        # Imported here because a search of embeddings that are there needs no encoder library.
+        from beir_cocodr.retrieval.store.search import search_stored
+
+        documents = source if isinstance(source, Documents) else corpus
+        return source, search_stored(
+            self.model, documents, texts, top_k, self.store, excluded, self.batch_size, self.show_progress_bar
+        )
+
+    def encode(
+        self,
+        corpus: Corpus,
+        queries: Mapping[str, str],
+        encode_output_path: str | Path = "./embeddings/",
+        overwrite: bool = False,
+        query_filename: str = "queries.pkl",
+        corpus_filename: str = "corpus.*.pkl",
+        **kwargs: Any,
+    ) -> None:
+        """Encode to files that :meth:`search_from_files` reads: what BEIR's ``encode_and_retrieve`` calls.
+
+        The files have the names that BEIR gives them, and are no pickles: they hold arrays of numpy, and what they
+        depend on. Files of the same encoder and texts are kept, and an encoding that was interrupted goes on.
+
+        Args:
+            corpus, queries: as for :meth:`search`.
+            encode_output_path: folder of the files.
+            overwrite: write over files that hold something else.
+            query_filename, corpus_filename: names; * stands for the number of ``corpus_chunk_size`` documents.
+            **kwargs: ignored with a warning.
+
+        Raises:
+            InputError: a file holds something else, or it cannot be known because the model is no encoder of this
+                package; or no documents, no queries, or embeddings that do not fit their texts.
+        """
+        _warn_ignored({name: value for name, value in kwargs.items() if name != "score_function"})
+        source, texts, size = _source(corpus), query_texts(queries), self.corpus_chunk_size
+        _check_search(len(texts), len(source), top_k=1)
+        count = -(-len(source) // size)
+        if count > 1 and "*" not in corpus_filename:
+            raise InputError(
+                f"corpus_filename {corpus_filename!r} is one file, the corpus needs {count}: put a * in it"
+            )
+        folder, encoder = Path(encode_output_path), self._encoder()
+        self._write(
+            folder / query_filename, encoder, list(texts), list(texts.values()), "queries", (0, count), overwrite
+        )
+        chunks: Iterable[Sequence[Any]] = source.chunks(size)
+        for number, chunk in enumerate(chunks):
+            path, ids = (
+                folder / corpus_filename.replace("*", str(number)),
+                range(number * size, number * size + len(chunk)),
+            )
+            self._write(path, encoder, source.ids(ids), chunk, "documents", (number, count), overwrite)
+
+    def search_from_files(
+        self,
+        query_embeddings_file: str | Path,
+        corpus_embeddings_files: Sequence[str | Path],
+        top_k: int,
+        score_function: str | None = None,
+        *,
+        ignore_identical_ids: bool | None = None,
+        **kwargs: Any,
+    ) -> dict[str, dict[str, float]]:
+        """Search the files of :meth:`encode`, of one encoding and in any order; all else is as for :meth:`search`.
+
+        Args:
+            query_embeddings_file, corpus_embeddings_files: the files.
+            top_k, ignore_identical_ids: as for :meth:`search`.
+            score_function: None is the model's own, and "dot" where it declares none, as in BEIR.
+            **kwargs: ignored with a warning.
+
+        Raises:
+            InputError: a file is missing, damaged or of another encoding, or a pickle, which can run code.
+        """
+        _warn_ignored(kwargs)
+        declared = getattr(self.model, "similarity_fn_name", None)
+        similarity = self.similarity("dot" if score_function is None and declared is None else score_function)
+        queries = _Embeddings.read(Path(query_embeddings_file))
+        parts = sorted((_Embeddings.read(Path(file)) for file in corpus_embeddings_files), key=lambda part: part.number)
+        for part in parts:
+            if (part.encoder, part.parts) != (queries.encoder, queries.parts):
+                raise InputError(
+                    f"{part.path} is of another encoding than {queries.path}; move it away, or encode again"
+                )
+        if [part.number for part in parts] != list(range(queries.parts)):
+            raise InputError(
+                f"{queries.path} was encoded with {queries.parts} files of documents, here are {len(parts)}"
+            )
+        source = _PlainCorpus({id: {} for part in parts for id in part.ids})
+        _check_search(len(queries.ids), len(source), top_k)
+        excluded = self._excluded(source, queries.ids, ignore_identical_ids)
+        vectors, chunks = torch.from_numpy(queries.vectors()), (part.vectors() for part in parts)
+        vectors = vectors.to(getattr(self.model, "device", "cpu"))
+        return self._named(source, _rank(source, queries.ids, vectors, chunks, top_k, similarity, excluded))
+
+    def _write(
+        self,
+        path: Path,
+        encoder: str,
+        ids: list[str],
+        texts: Sequence[Any],
+        what: Literal["queries", "documents"],
+        place: tuple[int, int],
+        overwrite: bool,
+    ) -> None:
+        key = json_sha256([encoder, what, ids, texts, place])
+        if path.exists() and not overwrite:
+            if not encoder or _Embeddings.read(path).key != key:
+                why = f"holds other embeddings than this encoder's of these {what}" if encoder else "is there already"
+                raise InputError(f"{path} {why}; give overwrite=True, or another encode_output_path")
+            logger.info("%s holds these %s already", path, what)
+            return
+        vectors = self.vectors(texts, what).float().cpu().numpy()
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, vectors=vectors, ids=np.array(ids), about=np.array([key, encoder, *map(str, place)]))
+
+    def _encoder(self) -> str:
+        """A hash of all that vectors depend on beside the texts; empty where the model does not show it."""
+        from beir_cocodr.models.loading import fingerprint
+
         try:
-            scores, rows = search_chunks(
-                self._encode(list(queries.values()), "queries"),
-                (self._encode(chunk, "documents") for chunk in source.chunks(self.corpus_chunk_size)),
-                top_k,
-                source.tie_ranks(),
-                similarity=similarity,
-                excluded_rows=excluded,
-            )
-        except NonFiniteScores as error:
-            raise error.named(source.ids, query_ids) from None
-        return source, Ranking(query_ids, scores.cpu().numpy(), rows.cpu().numpy())
+            return json_sha256([fingerprint(self.model), vars(self.model.text_format)])
+        except (AttributeError, InputError):
+            return ""
 
-    def _similarity(self, score_function: str | None) -> Similarity:
+    def _excluded(self, source: Documents | _PlainCorpus, queries: list[str], ignore: bool | None) -> Ints | None:
+        return source.rows(queries) if (self.ignore_identical_ids if ignore is None else ignore) else None
+
+    def similarity(self, score_function: str | None) -> Similarity:
+        """What a score function stands for; None for the model's own, and another than that is warned of."""
         declared = getattr(self.model, "similarity_fn_name", None)
         declared = getattr(declared, "value", declared)
-        if declared is not None and declared not in get_args(Similarity):
-            raise InputError(f"the model declares the similarity {declared!r}; exact search has cosine and dot")
         if score_function not in (None, *_SIMILARITIES):
             raise InputError(f"score function {score_function!r} is neither 'cos_sim' nor 'dot'")
-        similarity: Similarity | None = declared if score_function is None else _SIMILARITIES[score_function]
-        if similarity is None:
-            raise InputError("the model declares no similarity: give score_function 'cos_sim' or 'dot'")
-        if declared not in (None, similarity):
-            right = next(name for name, similarity in _SIMILARITIES.items() if similarity == declared)
-            raise InputError(
-                f"score_function is {score_function!r} but the model declares the similarity {declared!r}: "
-                f"give score_function={right!r}, or None for the model's own"
-            )
+        asked: Any = declared if score_function is None else _SIMILARITIES[score_function]
+        if asked not in get_args(Similarity):
+            has = f"the similarity {declared!r}, which exact search has not" if declared else "no similarity"
+            raise InputError(f"the model declares {has}: give score_function 'cos_sim' or 'dot'")
+        if declared not in (None, asked):
+            own = next((name for name, similarity in _SIMILARITIES.items() if similarity == declared), None)
+            logger.warning(
+                "the model was trained for the similarity %r, and score_function=%r is what is searched by%s",
+                declared, score_function, f"; its own is score_function={own!r}" if own else "",
+            )  # fmt: skip
+        similarity: Similarity = asked
         return similarity
 
-    def _encode(self, texts: Sequence[Any], what: Literal["queries", "documents"]) -> Tensor:
+    def vectors(self, texts: Sequence[Any], what: Literal["queries", "documents"]) -> Tensor:
         """What the model returns (tensor, array, or list of either) as (n, d)."""
         encode = self.model.encode_queries if what == "queries" else self.model.encode_corpus
         encoded = encode(
@@ -214,6 +330,41 @@ class ExactSearch:
             shape = tuple(matrix.shape)
             raise InputError(f"the model returned embeddings of shape {shape} for {len(texts)} {what}")
         return matrix
+
+
+class _Embeddings(NamedTuple):
+    """A file that `ExactSearch.encode` wrote, without its vectors: the ids, and hashes of what was encoded by what.
+
+    ``number`` is that of the file among ``parts`` of one corpus.
+    """
+
+    path: Path
+    ids: list[str]
+    key: str
+    encoder: str
+    number: int
+    parts: int
+
+    @classmethod
+    def read(cls, path: Path) -> _Embeddings:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                key, encoder, number, parts = file["about"].tolist()
+                return cls(path, file["ids"].tolist(), key, encoder, int(number), int(parts))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+            raise InputError(
+                f"{path} is no file of embeddings that encode of ExactSearch wrote; encode again (BEIR's own files are "
+                "pickles, which can run code, and are not read)"
+            ) from error
+
+    def vectors(self) -> Floats:
+        """(n, d) float32."""
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                vectors: Floats = file["vectors"]
+                return vectors
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise InputError(f"{self.path} is damaged; encode again with overwrite=True") from error
 
 
 class _PlainCorpus:
@@ -246,6 +397,46 @@ class _PlainCorpus:
         while chunk := list(islice(documents, size)):
             # None is common for titles in published corpora, and models concatenate strings.
             yield [{f: "" if v is None else v for f, v in d.items()} if None in d.values() else d for d in chunk]
+
+
+def _source(corpus: Any) -> Documents | _PlainCorpus:
+    if hasattr(corpus, "column_names"):
+        return dataset_documents(corpus)
+    return corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
+
+
+def query_texts(queries: Any) -> Mapping[str, str]:
+    """Queries by id, as they are or of a dataset."""
+    texts: Mapping[str, str] = queries
+    if hasattr(queries, "column_names"):
+        texts = {id: document["text"] for id, document in dataset_documents(queries).items()}
+    return texts
+
+
+def _check_search(queries: int, documents: int, top_k: int) -> None:
+    if not queries:
+        raise InputError("there are no queries to search for")
+    if not documents:
+        raise InputError("the corpus has no documents")
+    if top_k < 1:
+        raise InputError(f"top_k is {top_k}: ask for at least one document")
+
+
+def _rank(
+    source: Documents | _PlainCorpus,
+    queries: list[str],
+    vectors: Tensor,
+    chunks: Iterable[Any],
+    top_k: int,
+    similarity: Similarity,
+    excluded: Ints | None,
+) -> Ranking:
+    try:
+        ties = source.tie_ranks()
+        scores, rows = search_chunks(vectors, chunks, top_k, ties, similarity=similarity, excluded_rows=excluded)
+    except NonFiniteScores as error:
+        raise error.named(source.ids, queries) from None
+    return Ranking(queries, scores.cpu().numpy(), rows.cpu().numpy())
 
 
 def _names(source: Documents | _PlainCorpus, rows: Ints) -> list[list[str]]:

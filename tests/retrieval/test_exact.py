@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from datasets import Dataset
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from beir_cocodr.data.documents import Documents
@@ -224,15 +225,25 @@ def test_the_models_own_similarity_is_the_default() -> None:
         assert list(results["q"]) == [best]
 
 
-@pytest.mark.parametrize(("declared", "given", "right"), [("dot", "cos_sim", "dot"), ("cosine", "dot", "cos_sim")])
-def test_a_similarity_other_than_the_declared_one_is_refused(declared: str, given: str, right: str) -> None:
-    model = Table({"a": [1.0]})
+@pytest.mark.parametrize(("declared", "given", "own"), [("dot", "cos_sim", "dot"), ("cosine", "dot", "cos_sim")])
+def test_a_similarity_other_than_the_declared_one_is_obeyed_with_a_warning(declared, given, own, caplog) -> None:
+    vectors = {"long": [3.0, 3.0], "near": [1.0, 0.1], "query": [1.0, 0.0]}
+    model = Table(vectors)
     model.similarity_fn_name = declared  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=f"'{given}'.*'{declared}'.*score_function='{right}'"):
-        ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1, given)
+    results = ExactSearch(model).search(table_corpus("long", "near"), {"q": "query"}, 1, given)
+    assert list(results["q"]) == ["id-near" if given == "cos_sim" else "id-long"]
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert all(repr(name) in warning for name in (declared, given, own))
 
 
-def test_similarities_that_exact_search_has_not() -> None:
+def test_a_similarity_other_than_the_declared_one_is_not_what_a_store_holds(tmp_path) -> None:
+    model = Table({"a": [1.0]})
+    model.similarity_fn_name = "dot"  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"'cos_sim'.*store.*dot"):
+        ExactSearch(model, store=tmp_path / "s").search(table_corpus("a"), {"q": "a"}, 1, "cos_sim")
+
+
+def test_similarities_that_exact_search_has_not(caplog) -> None:
     model = Table({"a": [1.0]})
     with pytest.raises(InputError, match="no similarity"):
         ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1)
@@ -240,7 +251,41 @@ def test_similarities_that_exact_search_has_not() -> None:
         ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1, "manhattan")
     model.similarity_fn_name = "euclidean"  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="'euclidean'"):
-        ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1, "dot")
+        ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1)
+    assert ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1, "dot") == {"q": {"id-a": 1.0}}
+    assert "'euclidean'" in caplog.text
+
+
+@pytest.mark.parametrize("id", ["id", "_id"])
+def test_datasets_are_searched_as_what_they_hold(id: str) -> None:
+    corpus = {**CORPUS, "d9": {"title": None, "text": None}}
+    rows = [{id: key, **document} for key, document in corpus.items()]
+    dataset = Dataset.from_list(rows)
+    queries = Dataset.from_list([{id: key, "text": text} for key, text in QUERIES.items()])
+    search = ExactSearch(Words(), corpus_chunk_size=2)
+    expected = search.search(corpus, QUERIES, 4, "cos_sim")
+    assert search.search(dataset, queries, 4, "cos_sim") == expected
+    chosen = search.search(dataset.select([4, 1, 0]), queries, 4, "cos_sim")
+    assert list(chosen["q2"]) == list(search.search({k: CORPUS[k] for k in ("d5", "d2", "d1")}, QUERIES, 4)["q2"])
+    untitled = search.search(dataset.remove_columns("title"), queries, 9, "cos_sim")
+    assert set(untitled["q1"]) == set(corpus)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": "a"}], "id"),
+        ([{"id": "a"}], "text"),
+        ([{"id": 7, "text": "a"}], "int64"),
+        ([{"id": None, "text": "a"}, {"id": "b", "text": "a"}], "null"),
+        ([{"id": "a", "text": "a"}, {"id": "a", "text": "b"}], "twice"),
+    ],
+)
+def test_datasets_that_are_no_corpus(rows: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ExactSearch(Words()).search(Dataset.from_list(rows), QUERIES, 1)
+    with pytest.raises(InputError, match="stream"):
+        ExactSearch(Words()).search(Dataset.from_list([{"id": "a", "text": "a"}]).to_iterable_dataset(), QUERIES, 1)
 
 
 @pytest.mark.parametrize(

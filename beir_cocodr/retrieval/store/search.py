@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 import torch
 
 from beir_cocodr.arrays import Array, Floats, Ints
-from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
+from beir_cocodr.data.documents import hashed_documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.progress import in_place
@@ -198,21 +196,9 @@ def search_stored(
             "package's: load it with load_encoder, or search without store"
         )
     texts = list(queries.values())
-    with _documents(corpus) as documents:
+    with hashed_documents(corpus) as documents:
         store = encode_documents(model, documents, folder, queries=texts, progress=progress)
     vectors = model.encode_queries(
         texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress and in_place()
     )
     return search_store(store, list(queries), vectors, top_k, [str(model.device)], excluded_rows=excluded_rows)
-
-
-@contextmanager
-def _documents(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator[Documents]:
-    if isinstance(corpus, Documents):
-        yield corpus
-        return
-    rows = ((0, id, fields.get("title") or "", fields.get("text") or "") for id, fields in corpus.items())
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "corpus.arrow"
-        write_arrow(path, rows)
-        yield open_corpus(path).documents
