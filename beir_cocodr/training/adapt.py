@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,13 @@ from beir_cocodr.io import (
 )
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device
+from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance, read_record
 from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.retrieval.dense import sharing_embeddings
 from beir_cocodr.retrieval.fuse import fuse
 from beir_cocodr.training.distill import distill
+from beir_cocodr.training.estimate import JUDGEMENT, expected_cost
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
 from beir_cocodr.training.outputs import figures_of
@@ -183,12 +185,17 @@ def adapt(
     asked |= {"measures": measures, "queries": queries, "samples": samples, "search": search.describe()}
     complete = naming_full_disk(output, lambda: _complete_models(output))
     with complete, _begun(output, AdaptationSettings(asked), resume):
-        folder = None
-        if any(ADAPT_STAGES[stage].needs_queries for stage in chosen):
-            folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
-        plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, folder, teacher), settings, output)
-        with sharing_embeddings(output):
+        plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, None, teacher), settings, output)
+        asks = any(ADAPT_STAGES[stage].needs_queries for stage in chosen)
+        cost = expected_cost(plan, target, (generation or GenerationOptions()).per_passage, search.encoder)
+        log.info("%s", cost)
+        generating: dict[str, float | None] = {"queries": None} if asks else {}
+        with steps({**generating, **cost.seconds}), sharing_embeddings(output):
+            if asks:
+                folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
+                plan = replace(plan, data=replace(plan.data, queries=folder))
             models = train_models(plan, resume, search.encoder)
+            step(JUDGEMENT)
             record = judge_models(plan, models, target, split, measures, queries, samples, search, judgements)
         for model in models.values():
             if (trained := read_record(model.path)) is not None:
@@ -312,6 +319,12 @@ class AdaptationPlan:
         chains = [[stage] for stage in alone] + [trained[:length] for length in range(2, len(trained) + 1)]
         return chains + [[*chain, "fuse"] for chain in [[], *chains] if "fuse" in self.stages]
 
+    def label(self, chain: Sequence[str]) -> str:
+        return " + ".join([BASE, *(ADAPT_STAGES[stage].label for stage in chain)])
+
+    def folder(self, chain: Sequence[str]) -> Path:
+        return self.output / "models" / "+".join(ADAPT_STAGES[stage].name for stage in chain)
+
     def unused_seed(self) -> int:
         """A seed that neither the stages nor the generation of queries used."""
         seeds = [options.seed for options in self.settings.values()]
@@ -334,13 +347,11 @@ def train_models(plan: AdaptationPlan, resume: bool, encoder: EncoderOptions) ->
     """Train every stage alone and all in their order; name of a model's folder to the model."""
     models: dict[str, AdaptedModel] = {}
     for chain in plan.chains():
-        stages = [ADAPT_STAGES[stage] for stage in chain]
-        *before, name = ("+".join(stage.name for stage in stages[:n]) for n in range(1, len(chain) + 1))
-        start = models[before[-1]].path if before else plan.base
-        folder, options = plan.output / "models" / name, plan.settings[chain[-1]]
-        record = stages[-1].trainer(StageRun(plan.data, start, folder, options, resume, encoder))
-        label = " + ".join([BASE, *(stage.label for stage in stages)])
-        models[name] = AdaptedModel(label, str(folder), record.seconds)
+        folder, label, options = plan.folder(chain), plan.label(chain), plan.settings[chain[-1]]
+        start = str(plan.folder(chain[:-1])) if chain[:-1] else plan.base
+        step(label)
+        record = ADAPT_STAGES[chain[-1]].trainer(StageRun(plan.data, start, folder, options, resume, encoder))
+        models[folder.name] = AdaptedModel(label, str(folder), record.seconds)
     return models
 
 

@@ -35,6 +35,7 @@ from beir_cocodr.io import (
 )
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.spec import check_device
+from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json, Record, Report, versions
 from beir_cocodr.resampling.manifest import MANIFEST_FILE, SourceRecord, read_manifest
 from beir_cocodr.resampling.regimes import Recipe
@@ -221,7 +222,7 @@ class Cells:
         missing = [name for name in self.ood if cell is None or name not in cell.ood]
         if cell is not None and not missing:
             return cell
-        log.info("%s, seed %d, trained on %s", candidate.name, seed, unit.name)
+        step(_label(candidate, unit, seed))
         start = time.perf_counter()
         model = candidate.model(unit, seed)
         trained = time.perf_counter()
@@ -412,7 +413,9 @@ def evaluate_regimes(
     with kept, sole_writer(output_folder(output, utf8=True)):
         _check_resumable(output, folder, recipe, names)
         cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
-        points = regime_points(_evaluate(cells, candidates, units, keep_models), names)
+        labels = [_label(one, unit, seed) for unit in units for one in candidates for seed in one.seeds]
+        with steps(dict.fromkeys(labels)):
+            points = regime_points(_evaluate(cells, candidates, units, keep_models), names)
     return Regimes(
         folder=str(folder),
         method=manifest.method,
@@ -428,6 +431,10 @@ def evaluate_regimes(
         points=points,
         versions=versions(),
     )
+
+
+def _label(candidate: Candidate, unit: TrainingUnit, seed: int) -> str:
+    return f"{candidate.name}, seed {seed}, trained on {unit.name}"
 
 
 def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:

@@ -87,7 +87,7 @@ def estimate(
     # The vectors, their packed form, and where they are folded a copy in float64.
     vector = 4 * record.dimensions + packed + (8 * record.dimensions if record.prior else 0)
     shard = min(record.shard_size, max(1, documents)) * vector
-    parent = _resident(encoder.model)
+    parent = resident_bytes(encoder.model)
     gpus = len({device for device in devices if device != "cpu"})
     at_once = gpus or max(1, min(len(devices), available_cores() // torch.get_num_threads()))
     return Estimate(
@@ -105,7 +105,7 @@ def size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / (1 << 20):.1f} MiB"
 
 
-def _resident(model: Any) -> int:
+def resident_bytes(model: Any) -> int:
     """Bytes of main memory that this process holds; where the system does not say, a guess by the model."""
     status = Path("/proc/self/statm")
     if status.is_file():

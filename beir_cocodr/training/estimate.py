@@ -1,0 +1,128 @@
+"""What an adaptation will cost in time, disk and memory, before it starts: a guess from a short probe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from beir_cocodr.arrays import spaced_rows
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions, FuseOptions
+from beir_cocodr.progress import describe_seconds
+from beir_cocodr.provenance import read_record
+from beir_cocodr.retrieval.dense import IN_MEMORY
+from beir_cocodr.retrieval.store.estimate import resident_bytes, size
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, TrainingOptions
+from beir_cocodr.training.presets import ADAPT_STAGES
+from beir_cocodr.training.trainer import planned_steps
+
+if TYPE_CHECKING:
+    from beir_cocodr.training.adapt import AdaptationPlan
+
+#: Documents of the probe, and those that are encoded before it to warm up.
+PROBE, _WARM_UP = 32, 4
+
+# A step reads its texts forward, and backward at about twice the cost; AdamW holds weights, gradients and two moments.
+_TRAINING, _COPIES = 3, 4
+
+#: The step of an adaptation in which its models are compared.
+JUDGEMENT = "judgement"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A guess of what an adaptation takes.
+
+    Attributes:
+        seconds: step to time.
+        disk_bytes: of models, checkpoints and embeddings, at once.
+        memory_bytes: main memory, or that of the GPU.
+        rate: documents of the probe that were encoded a second.
+    """
+
+    seconds: dict[str, float]
+    disk_bytes: int
+    memory_bytes: int
+    rate: float
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{name} {describe_seconds(value)}" for name, value in self.seconds.items())
+        return (
+            f"this will take about {describe_seconds(sum(self.seconds.values()))} ({steps}), "
+            f"{size(self.disk_bytes)} of disk and {size(self.memory_bytes)} of memory: a guess, as a probe read "
+            f"{self.rate:,.0f} documents a second"
+        )
+
+
+def estimate(
+    model: COCODR,
+    documents: Documents,
+    stages: Mapping[str, TrainingOptions | FuseOptions],
+    examples: Mapping[str, int],
+    encoded: int,
+) -> Cost:
+    """Guess the cost of training models and of judging them.
+
+    Args:
+        model: the base.
+        documents: the target.
+        stages: label of each model that is still to be trained, to the options of its last stage.
+        examples: label to the training examples of that stage.
+        encoded: encoders that encode the target to be judged.
+    """
+    rate = probe(model, documents)
+    corpus = len(documents) / rate
+    seconds = {label: _seconds(options, examples[label], rate, corpus) for label, options in stages.items()}
+    weights = sum(weight.nbytes for weight in model.parameters())
+    vectors = 4 * len(documents) * int(model.get_embedding_dimension() or 0)
+    held = min(encoded * vectors, IN_MEMORY) if vectors <= IN_MEMORY else 0
+    disk = (len(stages) + 2 * _COPIES) * weights + (0 if held else encoded * vectors)
+    memory = resident_bytes(model) + _COPIES * weights + held
+    return Cost(seconds | {JUDGEMENT: encoded * corpus}, disk, memory, rate)
+
+
+def expected_cost(plan: AdaptationPlan, target: Collection, per_passage: int, encoder: EncoderOptions) -> Cost:
+    """:func:`estimate` of the models that a plan has not trained yet, with so many generated queries of a passage."""
+    examples = dict.fromkeys(plan.stages, len(target.documents))
+    for stage in plan.stages:
+        if stage == "finetune":
+            source = load_collection(str(plan.data.source), plan.data.source_split)
+            examples[stage] = sum(map(len, source.qrels.values()))
+        elif ADAPT_STAGES[stage].needs_queries:
+            examples[stage] *= per_passage
+    left = [chain for chain in plan.chains() if read_record(plan.folder(chain)) is None]
+    return estimate(
+        load_encoder(plan.base, encoder),
+        target.documents,
+        {plan.label(chain): plan.settings[chain[-1]] for chain in left},
+        {plan.label(chain): examples[chain[-1]] for chain in left},
+        1 + sum(chain[-1] != "fuse" for chain in plan.chains()),
+    )
+
+
+def probe(model: COCODR, documents: Documents) -> float:
+    """Documents that are encoded a second, by some of them, evenly spaced."""
+    texts = [model.text_format.document(found) for found in documents.take(spaced_rows(len(documents), PROBE))]
+    model.encode_document(texts[:_WARM_UP], show_progress_bar=False)
+    started = time.perf_counter()
+    model.encode_document(texts, show_progress_bar=False)
+    return len(texts) / max(time.perf_counter() - started, 1e-6)
+
+
+def _seconds(options: TrainingOptions | FuseOptions, examples: int, rate: float, corpus: float) -> float:
+    """Of one stage: its texts forward and backward, and the corpus as often as it is searched on the way."""
+    if isinstance(options, FuseOptions):  # the dense vectors are there
+        return min(options.sample / rate, corpus)
+    steps = planned_steps(options.max_steps, options.epochs, examples, options.batch_size)
+    texts, searches = 2, 0
+    if isinstance(options, DistillOptions):
+        texts, searches = 1 + options.list_size, -(-steps // options.refresh_steps)
+    elif isinstance(options, FinetuneOptions):
+        searches = options.episodes + options.stages - 1
+        steps, texts = steps * (1 + searches), 2 + options.negatives
+    return _TRAINING * steps * options.batch_size * texts / rate + searches * corpus
