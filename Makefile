@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test faults lint docs bench clean
+.PHONY: quickstart test faults lint docs release-check bench clean
 
 # The stamp is newer than the files that say what to install, so that a second run costs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -36,6 +36,10 @@ $(VENV)/.docs: $(VENV)/.installed
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html; to search in it: $(BIN)/python -m http.server --directory site"
+
+# Sdist and wheel, checked, and the wheel used where there are no extras: half a minute of one core.
+release-check: $(VENV)/.installed
+	$(BIN)/python .ci/release_check.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/search.py

@@ -97,6 +97,13 @@ def trained(tmp_path_factory, beir_folder, without_dropout):
     return folder
 
 
+def test_a_log_has_whole_lines_an_end_for_each_command_and_no_bars_of_libraries(trained):
+    errors = (trained / "stderr").read_text()
+    assert "\r" not in errors
+    assert "model shards" not in errors
+    assert errors.count("\nNext: beir-cocodr ") == len(COMMANDS) + 1  # of the first process
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_two_processes_equal_one(command, trained, without_dropout):
     one, two = (load_file(trained / n / command / "model.safetensors") for n in ("1", "2"))
