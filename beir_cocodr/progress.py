@@ -23,13 +23,11 @@ INTERVAL = 30.0
 
 
 class Steps:
-    """The steps of a command, and the time left for those that are not done.
-
-    What is left of a step is what was expected of it, or what its bar shows if that is more; expectations are scaled by
-    what the steps before took.
+    """The steps of a command, and the time left for them.
 
     Args:
         expected: name to seconds, in their order; None where nothing is known, which the mean of the others stands for.
+            Expectations are scaled by what the steps before took.
     """
 
     def __init__(self, expected: Mapping[str, float | None]) -> None:
@@ -54,11 +52,11 @@ class Steps:
         return f"{len(self.took) + 1} of {len(self.names)}, {self.names[len(self.took)]}"
 
     def left(self, bar: float = 0.0) -> float | None:
-        """Seconds that are left for all, of which ``bar`` are seen; None where nothing is known."""
+        """Seconds that are left for all, at least ``bar`` of them for this one; None where nothing is known."""
         done = len(self.took)
         known = [seconds for seconds in self.expected if seconds is not None]
         if not known and not done:
-            return bar if bar and len(self.names) == 1 else None
+            return None
         usual = sum(known) / len(known) if known else sum(self.took) / done
         expected = [usual if seconds is None else seconds for seconds in self.expected]
         before = sum(expected[:done])

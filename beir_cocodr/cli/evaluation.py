@@ -64,14 +64,9 @@ def compare(
     from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
     from beir_cocodr.report.evaluation_tables import verdict_tables
 
+    measured = DEFAULT_MEASURES if measures is None else measures
     record = compare_models(
-        models or [],
-        dataset,
-        output,
-        split,
-        DEFAULT_MEASURES if measures is None else measures,
-        labels,
-        identical_ids,
+        *(models or [], dataset, output, split, measured, labels, identical_ids),
         samples=samples,
         seed=seed,
         wanted=wanted,

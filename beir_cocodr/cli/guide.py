@@ -9,74 +9,52 @@ import string
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from typer import Exit, Option
 from typer.core import TyperCommand, TyperGroup
 
-
-@dataclass(frozen=True)
-class Guide:
-    """How a command is introduced and how it ends; texts in braces are its settings.
-
-    Args:
-        group: heading of the help.
-        done: the sentence at its end.
-        following: what to run next; the first one counts whose settings are all given.
-    """
-
-    group: str
-    done: str
-    following: tuple[str, ...]
-
-
-_START, _SEARCH, _TRAIN, _STUDY = "Begin", "Search and judge", "Adapt and train", "Look into data and models"
-
 _REPORT, _TRAINED = "report {output}", "compare --dataset {dataset} {model} {output}"
+_SEARCH = "search --dataset {dataset} 'what you look for'"
+_JUDGE = "resample evaluate --folder {output} --architecture bm25 --output judged"
 
-#: Command, as it is called, to its guide, in the order of the help. Every command has a row.
-COMMANDS = {
-    "quickstart": Guide(_START, "The quickstart is complete", (_REPORT,)),
-    "validate": Guide(_START, "{dataset} can be read", ("search --dataset {dataset} 'what you look for'",)),
-    "doctor": Guide(_START, "What is missing stands in the table, with the way to get it", ("quickstart --fast",)),
-    "search": Guide(
-        _SEARCH,
-        "{dataset} is searched",
-        ("compare --dataset {dataset} --parity {output}", "compare --dataset {dataset} bm25 minilm hybrid:minilm"),
-    ),
-    "encode": Guide(_SEARCH, "{dataset} is encoded", ("search --dataset {dataset} --store {output} 'your words'",)),
-    "evaluate": Guide(_SEARCH, "The models are measured on {dataset}", (_REPORT,)),
-    "compare": Guide(
-        _SEARCH, "The comparison on {dataset} is complete", (_REPORT, "adapt --dataset {dataset} --base minilm --help")
-    ),
-    "report": Guide(_SEARCH, "The page opens in any browser", ("search --help",)),
-    "adapt": Guide(_TRAIN, "{base} is adapted to {dataset} and judged", (_REPORT,)),
-    "pretrain": Guide(_TRAIN, "{model} is pre-trained on {dataset}", (_TRAINED,)),
-    "finetune": Guide(_TRAIN, "{model} is fine-tuned on {dataset}", (_TRAINED,)),
-    "distill": Guide(_TRAIN, "{model} has learnt from {teacher}", (_TRAINED,)),
-    "fuse": Guide(
-        _TRAIN, "{model} is fused with BM25 of {dataset}", ("search --dataset {dataset} --model {output} 'your words'",)
-    ),
-    "generate-queries": Guide(
-        _TRAIN,
-        "The queries of {dataset} are generated",
-        ("adapt --dataset {dataset} --base minilm --stages qgen --queries {output} --output adapted",),
-    ),
-    "qpp": Guide(_STUDY, "The predictors are correlated with the quality of {model}", ("qpp --help",)),
-    "shift": Guide(_STUDY, "{source} is compared with {target}", ("adapt --help",)),
-    "representation": Guide(_STUDY, "{model} is measured on {dataset}", ("compare --dataset {dataset} {model}",)),
-    "source-clusters": Guide(_STUDY, "{before} and {after} are compared on {source}", ("shift --help",)),
-    "overlap": Guide(_STUDY, "{train} is compared with {test}", ("resample restrain --help",)),
-    "resample": Guide(_STUDY, "", ()),
-    "resample restrain": Guide(
-        _STUDY, "The collections are made", ("resample evaluate --folder {output} --architecture bm25 --output judged",)
-    ),
-    "resample resttest": Guide(
-        _STUDY, "The buckets are made", ("resample evaluate --folder {output} --architecture bm25 --output judged",)
-    ),
-    "resample evaluate": Guide(_STUDY, "The architectures are judged", ("resample evaluate --help",)),
+#: Heading of the help to its commands, each with the sentence at its end and what to run next: the first whose
+#: settings, which stand in braces, are all given. Every command has a row.
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Begin": {
+        "quickstart": ("The quickstart is complete", _REPORT),
+        "validate": ("{dataset} can be read", _SEARCH),
+        "doctor": ("What is missing stands in the table, with the way to get it", "quickstart --fast"),
+    },
+    "Search and judge": {
+        "search": ("{dataset} is searched", "compare --dataset {dataset} bm25 minilm hybrid:minilm"),
+        "encode": ("{dataset} is encoded", f"{_SEARCH} --store {{output}}"),
+        "evaluate": ("The models are measured on {dataset}", _REPORT),
+        "compare": ("The comparison on {dataset} is complete", _REPORT, "adapt --dataset {dataset} --help"),
+        "report": ("The page opens in any browser", "search --help"),
+    },
+    "Adapt and train": {
+        "adapt": ("{base} is adapted to {dataset} and judged", _REPORT),
+        "pretrain": ("{model} is pre-trained on {dataset}", _TRAINED),
+        "finetune": ("{model} is fine-tuned on {dataset}", _TRAINED),
+        "distill": ("{model} has learnt from {teacher}", _TRAINED),
+        "fuse": ("{model} is fused with BM25 of {dataset}", f"{_SEARCH} --model {{output}}"),
+        "generate-queries": ("{dataset} has queries now", "finetune --dataset {output} --model minilm --output tuned"),
+    },
+    "Look into data and models": {
+        "qpp": ("The predictors are correlated with the quality of {model}", "qpp --help"),
+        "shift": ("{source} is compared with {target}", "adapt --help"),
+        "representation": ("{model} is measured on {dataset}", "compare --dataset {dataset} {model}"),
+        "source-clusters": ("{before} and {after} are compared on {source}", "shift --help"),
+        "overlap": ("{train} is compared with {test}", "resample restrain --help"),
+        "resample": ("",),
+        "resample restrain": ("The collections are made", _JUDGE),
+        "resample resttest": ("The buckets are made", _JUDGE),
+        "resample evaluate": ("The architectures are judged", "resample evaluate --help"),
+    },
 }
+
+COMMANDS = {name: row for rows in GROUPS.values() for name, row in rows.items()}
 
 
 class _Values(string.Formatter):
@@ -91,17 +69,16 @@ class _Values(string.Formatter):
 
 def ending(command: str, settings: Mapping[str, object]) -> list[str]:
     """The last lines of a command: one sentence with its files, and what to run next."""
-    guide, filled = COMMANDS[command], _Values()
 
     def fill(text: str) -> str | None:
         try:
-            return filled.vformat(text, (), settings)
+            return _Values().vformat(text, (), settings)
         except KeyError:
             return None
 
-    files = fill(" Files: {output}") or ""
-    following = next((found for text in guide.following if (found := fill(text))), None)
-    return [f"{fill(guide.done) or guide.done}.{files}", *([f"Next: beir-cocodr {following}"] if following else [])]
+    done, *following = COMMANDS[command]
+    filled = [f"Next: beir-cocodr {found}" for text in following if (found := fill(text))]
+    return [f"{fill(done) or done}.{fill(' Files: {output}') or ''}", *filled[:1]]
 
 
 class Command(TyperCommand):
@@ -110,12 +87,9 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Takes ``--corpus`` for ``--dataset``, and ``--ray`` without a value for ``--ray auto``."""
         end = args.index("--") if "--" in args else len(args)
-        words = []
-        for word, after in zip(args[:end], [*args[1:end], "-"], strict=True):
-            name, equals, value = word.partition("=")
-            name = "--dataset" if name == "--corpus" else name
-            bare = word == "--ray" and after.startswith("-")
-            words.append("--ray=auto" if bare else name + equals + value)
+        words = ["--dataset" + word[8:] if word.split("=")[0] == "--corpus" else word for word in args[:end]]
+        pairs = zip(words, [*words[1:], "-"], strict=False)
+        words = ["--ray=auto" if word == "--ray" and after.startswith("-") else word for word, after in pairs]
         return super().parse_args(ctx, words + args[end:])
 
     def invoke(self, ctx: Any) -> Any:
@@ -130,17 +104,17 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands under the headings of :data:`COMMANDS`."""
+    """Commands under the headings of :data:`GROUPS`."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         if ctx.parent is not None:
             super().format_commands(ctx, formatter)
             return
         limit = formatter.width - 6 - max(map(len, self.commands))
-        for group in dict.fromkeys(guide.group for guide in COMMANDS.values()):
-            names = [name for name in COMMANDS if name in self.commands and COMMANDS[name].group == group]
+        for group, rows in GROUPS.items():
+            shown = [(name, self.commands[name].get_short_help_str(limit)) for name in rows if name in self.commands]
             with formatter.section(group):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
+                formatter.write_dl(shown)
 
 
 #: What keeps bars and notes of the hosts off the terminal; they read it when they are imported.
@@ -173,11 +147,9 @@ def hush() -> None:
 def _hear(verbose: bool) -> None:
     if verbose:
         Noise.least = logging.WARNING
-        for name, value in _QUIET.items():
-            if os.environ.get(name) == value:
-                del os.environ[name]
-        if not sys.warnoptions:
-            warnings.resetwarnings()
+        for name in [name for name, value in _QUIET.items() if os.environ.get(name) == value]:
+            del os.environ[name]
+        warnings.simplefilter("default")
 
 
 def _print_version(asked: bool) -> None:

@@ -164,17 +164,7 @@ def adapt(
     from beir_cocodr.training.adapt import adapt as run
 
     record = run(
-        dataset,
-        source,
-        base,
-        output,
-        chosen,
-        split,
-        source_split,
-        measures,
-        settings,
-        queries,
-        generator,
+        *(dataset, source, base, output, chosen, split, source_split, measures, settings, queries, generator),
         teacher=teacher or GPL_TEACHER,
         resume=resume,
         samples=samples,

@@ -36,6 +36,7 @@ from beir_cocodr.io import (
     sole_writer,
 )
 from beir_cocodr.models.card import write_card
+from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device
 from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance, read_record
@@ -43,7 +44,7 @@ from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.retrieval.dense import sharing_embeddings
 from beir_cocodr.retrieval.fuse import fuse
 from beir_cocodr.training.distill import distill
-from beir_cocodr.training.estimate import JUDGEMENT, expected_cost
+from beir_cocodr.training.estimate import JUDGEMENT, estimate
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
 from beir_cocodr.training.outputs import figures_of
@@ -187,7 +188,8 @@ def adapt(
     with complete, _begun(output, AdaptationSettings(asked), resume):
         plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, None, teacher), settings, output)
         asks = any(ADAPT_STAGES[stage].needs_queries for stage in chosen)
-        cost = expected_cost(plan, target, (generation or GenerationOptions()).per_passage, search.encoder)
+        per_passage = (generation or GenerationOptions()).per_passage
+        cost = estimate(plan, load_encoder(base, search.encoder), target.documents, per_passage)
         log.info("%s", cost)
         generating: dict[str, float | None] = {"queries": None} if asks else {}
         with steps({**generating, **cost.seconds}), sharing_embeddings(output):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from beir_cocodr.arrays import spaced_rows
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.models.spec import EncoderOptions, FuseOptions
+from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.progress import describe_seconds
 from beir_cocodr.provenance import read_record
 from beir_cocodr.retrieval.dense import IN_MEMORY
@@ -36,13 +34,8 @@ JUDGEMENT = "judgement"
 
 @dataclass(frozen=True)
 class Cost:
-    """A guess of what an adaptation takes.
-
-    Attributes:
-        seconds: step to time.
-        disk_bytes: of models, checkpoints and embeddings, at once.
-        memory_bytes: main memory, or that of the GPU.
-        rate: documents of the probe that were encoded a second.
+    """A guess: step to seconds; bytes of models, checkpoints and embeddings on disk; bytes of main memory or the GPU's;
+    documents of the probe that were encoded a second.
     """
 
     seconds: dict[str, float]
@@ -59,50 +52,33 @@ class Cost:
         )
 
 
-def estimate(
-    model: COCODR,
-    documents: Documents,
-    stages: Mapping[str, TrainingOptions | FuseOptions],
-    examples: Mapping[str, int],
-    encoded: int,
-) -> Cost:
-    """Guess the cost of training models and of judging them.
+def estimate(plan: AdaptationPlan, model: COCODR, documents: Documents, per_passage: int) -> Cost:
+    """Guess what is left of an adaptation: training what its folder lacks, and judging all.
 
     Args:
-        model: the base.
-        documents: the target.
-        stages: label of each model that is still to be trained, to the options of its last stage.
-        examples: label to the training examples of that stage.
-        encoded: encoders that encode the target to be judged.
+        plan: of the adaptation.
+        model: its base.
+        documents: its target.
+        per_passage: queries that are generated of a passage.
     """
     rate = probe(model, documents)
-    corpus = len(documents) / rate
-    seconds = {label: _seconds(options, examples[label], rate, corpus) for label, options in stages.items()}
+    corpus, seconds = len(documents) / rate, {}
+    for chain in plan.chains():
+        if read_record(plan.folder(chain)) is None:
+            examples, stage = len(documents), ADAPT_STAGES[chain[-1]]
+            if stage.name == "source":
+                source = load_collection(str(plan.data.source), plan.data.source_split)
+                examples = sum(map(len, source.qrels.values()))
+            elif stage.needs_queries:
+                examples *= per_passage
+            seconds[plan.label(chain)] = stage_seconds(plan.settings[chain[-1]], examples, rate, corpus)
+    encoders = 1 + sum(chain[-1] != "fuse" for chain in plan.chains())
     weights = sum(weight.nbytes for weight in model.parameters())
     vectors = 4 * len(documents) * int(model.get_embedding_dimension() or 0)
-    held = min(encoded * vectors, IN_MEMORY) if vectors <= IN_MEMORY else 0
-    disk = (len(stages) + 2 * _COPIES) * weights + (0 if held else encoded * vectors)
+    held = min(encoders * vectors, IN_MEMORY) if vectors <= IN_MEMORY else 0
+    disk = (len(seconds) + 2 * _COPIES) * weights + (0 if held else encoders * vectors)
     memory = resident_bytes(model) + _COPIES * weights + held
-    return Cost(seconds | {JUDGEMENT: encoded * corpus}, disk, memory, rate)
-
-
-def expected_cost(plan: AdaptationPlan, target: Collection, per_passage: int, encoder: EncoderOptions) -> Cost:
-    """:func:`estimate` of the models that a plan has not trained yet, with so many generated queries of a passage."""
-    examples = dict.fromkeys(plan.stages, len(target.documents))
-    for stage in plan.stages:
-        if stage == "finetune":
-            source = load_collection(str(plan.data.source), plan.data.source_split)
-            examples[stage] = sum(map(len, source.qrels.values()))
-        elif ADAPT_STAGES[stage].needs_queries:
-            examples[stage] *= per_passage
-    left = [chain for chain in plan.chains() if read_record(plan.folder(chain)) is None]
-    return estimate(
-        load_encoder(plan.base, encoder),
-        target.documents,
-        {plan.label(chain): plan.settings[chain[-1]] for chain in left},
-        {plan.label(chain): examples[chain[-1]] for chain in left},
-        1 + sum(chain[-1] != "fuse" for chain in plan.chains()),
-    )
+    return Cost(seconds | {JUDGEMENT: encoders * corpus}, disk, memory, rate)
 
 
 def probe(model: COCODR, documents: Documents) -> float:
@@ -114,8 +90,10 @@ def probe(model: COCODR, documents: Documents) -> float:
     return len(texts) / max(time.perf_counter() - started, 1e-6)
 
 
-def _seconds(options: TrainingOptions | FuseOptions, examples: int, rate: float, corpus: float) -> float:
-    """Of one stage: its texts forward and backward, and the corpus as often as it is searched on the way."""
+def stage_seconds(options: TrainingOptions | FuseOptions, examples: int, rate: float, corpus: float) -> float:
+    """Of one stage: its texts forward and backward at ``rate`` texts a second, and the corpus, which takes ``corpus``
+    seconds, as often as it is searched on the way.
+    """
     if isinstance(options, FuseOptions):  # the dense vectors are there
         return min(options.sample / rate, corpus)
     steps = planned_steps(options.max_steps, options.epochs, examples, options.batch_size)

@@ -34,6 +34,11 @@ def test_every_command_has_a_row_and_every_row_a_command():
     assert {*leaves(), *PROGRAM.commands} == {*guide.COMMANDS}
 
 
+def test_a_command_without_words_ends_as_well(capsys):
+    status, out, err = run(capsys, "doctor")
+    assert (status, bool(out), err[-1].startswith("Next: ")) == (0, True, True)
+
+
 @pytest.mark.parametrize("name", [name for name in guide.COMMANDS if name != "resample"])
 def test_what_follows_can_be_typed(name, capsys):
     """Whatever was given, the next command has only flags that it knows, and all that it needs."""
@@ -106,13 +111,11 @@ def test_the_version_comes_from_one_place(capsys):
 
 def test_commands_stand_in_groups(capsys):
     _, out, _ = run(capsys, "--help")
-    groups = list(dict.fromkeys(row.group for row in guide.COMMANDS.values()))
-    parts = [part for heading in groups for part in [out.index(f"{heading}:")]]
+    parts = [out.index(f"{heading}:") for heading in guide.GROUPS]
     assert parts == sorted(parts)
-    for name, row in guide.COMMANDS.items():
-        if " " not in name:
-            below = out.split(f"{row.group}:")[1].split("\n\n")[0]
-            assert f"\n  {name} " in below
+    for heading, rows in guide.GROUPS.items():
+        below = out.split(f"{heading}:")[1].split("\n\n")[0]
+        assert all(f"\n  {name} " in below for name in rows if " " not in name)
 
 
 def test_libraries_are_heard_only_when_asked_for(capsys, beir_folder, monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 
 from beir_cocodr import COCODR, FuseOptions, load_collection
 from beir_cocodr.training import estimate as module
-from beir_cocodr.training.estimate import JUDGEMENT, PROBE, estimate, probe
+from beir_cocodr.training.adapt import AdaptationPlan, Data
+from beir_cocodr.training.estimate import JUDGEMENT, PROBE, estimate, probe, stage_seconds
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 
 
@@ -26,32 +27,41 @@ def test_the_probe_counts_documents_over_the_clock(model, documents, monkeypatch
     assert probe(model, documents) == PROBE / 4
 
 
-def test_time_is_texts_over_the_rate(model, documents, monkeypatch):
-    """In closed form: 3 x steps x batch x texts over the rate, and the corpus for every search."""
+BUDGET = {"max_steps": 5, "batch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "texts", "searches"),
+    [
+        (PretrainOptions(**BUDGET), 5 * 4 * 2, 0),
+        (PretrainOptions(epochs=2, batch_size=4), 20 * 4 * 2, 0),
+        (FinetuneOptions(**BUDGET, negatives=3), 5 * 4 * 5, 0),
+        (FinetuneOptions(**BUDGET, episodes=2), 15 * 4 * 3, 2),
+        (FinetuneOptions(**BUDGET, stages=2), 10 * 4 * 3, 1),
+        (DistillOptions(**BUDGET, positives=1, m_bm25=1, m_hard=1, refresh_steps=2), 5 * 4 * 4, 3),
+    ],
+)
+def test_time_is_texts_forward_and_backward_and_the_corpus_for_every_search(options, texts, searches):
+    assert stage_seconds(options, 40, 10.0, 7.0) == pytest.approx(3 * texts / 10 + searches * 7)
+
+
+def test_fusing_costs_its_sample():
+    assert stage_seconds(FuseOptions(sample=16), 40, 10.0, 7.0) == 1.6
+    assert stage_seconds(FuseOptions(sample=1_000), 40, 10.0, 7.0) == 7
+
+
+def test_what_is_left_of_an_adaptation(model, documents, beir_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "probe", lambda model, documents: 10.0)
-    corpus = len(documents) / 10.0
-    stages = {
-        "coco": PretrainOptions(max_steps=5, batch_size=4),
-        "epoch": PretrainOptions(epochs=2, batch_size=4),
-        "source": FinetuneOptions(max_steps=5, batch_size=4, negatives=3),
-        "episodes": FinetuneOptions(max_steps=5, batch_size=4, negatives=1, episodes=2),
-        "distill": DistillOptions(max_steps=5, batch_size=4, positives=1, m_bm25=1, m_hard=1, refresh_steps=2),
-        "fuse": FuseOptions(sample=16),
-    }
-    cost = estimate(model, documents, stages, dict.fromkeys(stages, 40), encoded=6)
-    assert cost.seconds == pytest.approx(
-        {
-            "coco": 3 * 5 * 4 * 2 / 10,
-            "epoch": 3 * 20 * 4 * 2 / 10,
-            "source": 3 * 5 * 4 * 5 / 10,
-            "episodes": 3 * 15 * 4 * 3 / 10 + 2 * corpus,
-            "distill": 3 * 5 * 4 * 4 / 10 + 3 * corpus,
-            "fuse": 1.6,
-            JUDGEMENT: 6 * corpus,
-        }
-    )
+    data = Data(str(beir_folder), str(beir_folder), "train", None, "")
+    settings = {"coco": PretrainOptions(**BUDGET), "finetune": FinetuneOptions(epochs=2, batch_size=4, negatives=1)}
+    plan = AdaptationPlan("base", ["coco", "finetune"], data, settings, tmp_path)
+    cost = estimate(plan, model, documents, 5)
+    pairs = sum(map(len, load_collection(str(beir_folder), "train").qrels.values()))
+    epochs = 3 * round(2 * pairs / 4) * 4 * 3 / 10
+    whole = {"base + source": epochs, "base + COCO": 12, "base + COCO + source": epochs}
+    assert cost.seconds == pytest.approx(whole | {JUDGEMENT: 4 * len(documents) / 10})
     weights = sum(weight.nbytes for weight in model.parameters())
-    assert cost.disk_bytes == 14 * weights
+    assert cost.disk_bytes == (3 + 8) * weights
     assert cost.memory_bytes > 4 * weights
-    for there in ("guess", "about", "disk", "memory", "coco 12 seconds", "10 documents a second"):
+    for there in ("guess", "about", "disk", "memory", "base + COCO 12 seconds", "10 documents a second"):
         assert there in str(cost)
