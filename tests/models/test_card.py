@@ -96,7 +96,9 @@ def test_the_card_of_a_base_is_not_that_of_an_mrl_made_of_it(tiny_bert, tmp_path
 def test_every_method_is_cited():
     assert {*OBJECTIVES, *WEIGHTINGS} - {"erm"} <= _CITED.keys()
     assert set(_CITED.values()) | {"reimers2019sbert"} == PAPERS.keys()
-    assert all(len(paper.split("|")) == 4 for paper in PAPERS.values())
+    for entry in PAPERS.values():
+        assert entry.startswith("@")
+        assert {"author", "title", "year"} <= set(re.findall(r"^  (\w+) = ", entry, flags=re.MULTILINE))
 
 
 @pytest.mark.parametrize(
