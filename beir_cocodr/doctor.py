@@ -149,6 +149,7 @@ EXTRAS = {
     "ray": "encoding and searching on a Ray cluster",
     "report": "pictures of qpp, shift, representation and resample",
     "files": "PDF and Word files in a folder of files",
+    "serve": "serve and try: searching and judging on a page",
     "quickstart": "the model minilm (all-MiniLM-L6-v2), without a network",
     "test": "the tests, and make lint",
 }

@@ -39,7 +39,7 @@ from beir_cocodr.evaluation.few_labels import (
     judged_scores,
     query_weights,
 )
-from beir_cocodr.evaluation.label_free.evidence import gather_evidence
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.verdict import expected_values, load_calibration
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
@@ -66,7 +66,7 @@ def search(name: str, dataset: str, work: Path, samples: int, seed: int) -> dict
     queries = {query: collection.queries[query] for query in collection.qrels}
     with tempfile.TemporaryDirectory() as folder:
         options = SearchOptions(stores=(store,))
-        evidence = gather_evidence(collection.documents, queries, models, Path(folder), samples, seed, search=options)
+        evidence = Gatherer(collection.documents, models, Path(folder), samples, seed, search=options).gather(queries)
     alike = compare_figures(collection_figures(collection.documents, evidence), calibration.ranges)
     expected = expected_values(evidence, models, calibration, alike)
     results = {model: evidence.rankings[model].results(collection.documents, False, 10) for model in models}

@@ -24,6 +24,7 @@ ROOMS = [
     {"training"},
     {"analysis", "resampling"},
     {"report"},
+    {"serve"},
     {"cli"},
 ]
 

@@ -20,7 +20,7 @@ from beir_cocodr.cli.analysis import qpp, representation, shift, source_clusters
 from beir_cocodr.cli.data import doctor, generate_queries
 from beir_cocodr.cli.evaluation import compare, report
 from beir_cocodr.cli.resampling import overlap, resample
-from beir_cocodr.cli.search import encode, search
+from beir_cocodr.cli.search import encode, search, serve, try_folder
 from beir_cocodr.cli.training import adapt, distill, finetune, fuse, pretrain
 from beir_cocodr.disk import describe_full_disk, no_room
 from beir_cocodr.errors import InputError
@@ -191,11 +191,12 @@ def quickstart(
 
 
 _COMMANDS = (
-    *(quickstart, validate, doctor, search, encode, evaluate, compare, report),
+    *(quickstart, validate, doctor, search, serve, encode, evaluate, compare, report),
     *(adapt, pretrain, finetune, distill, fuse, generate_queries),
     *(qpp, shift, representation, source_clusters, overlap),
 )
 
+app.command("try")(try_folder)
 for _command in _COMMANDS:
     app.command()(_command)
 

@@ -18,16 +18,20 @@ _REPORT, _TRAINED = "report {output}", "compare --dataset {dataset} {model} {out
 _SEARCH = "search --dataset {dataset} 'what you look for'"
 _JUDGE = "resample evaluate --folder {output} --architecture bm25 --output judged"
 
+_JUDGED = "compare --dataset {dataset} {compared} --output {verdict}"
+
 #: Heading of the help to its commands, each with the sentence at its end and what to run next: the first whose
 #: settings, which stand in braces, are all given. Every command has a row.
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Begin": {
         "quickstart": ("The quickstart is complete", _REPORT),
+        "try": ("The page is closed", _JUDGED, "try {dataset} --output {output}", "try --help"),
         "validate": ("{dataset} can be read", _SEARCH),
         "doctor": ("What is missing stands in the table, with the way to get it", "quickstart --fast"),
     },
     "Search and judge": {
         "search": ("{dataset} is searched", "compare --dataset {dataset} bm25 minilm hybrid:minilm"),
+        "serve": ("The page is closed", _JUDGED, "serve --help"),
         "encode": ("{dataset} is encoded", f"{_SEARCH} --store {{output}}"),
         "evaluate": ("The models are measured on {dataset}", _REPORT),
         "compare": ("The comparison on {dataset} is complete", _REPORT, "adapt --dataset {dataset} --help"),

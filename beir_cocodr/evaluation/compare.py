@@ -16,6 +16,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements, write_annotation_candidates
 from beir_cocodr.errors import SEEDS, InputError, check_count, check_names, listed
 from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
 from beir_cocodr.evaluation.recommendation import LABELS_FILE, annotation_candidates, draw_candidates, with_texts
@@ -55,6 +56,7 @@ def compare_models(
     search: SearchOptions = SearchOptions(),
     overwrite: bool = False,
     judgements: Path | None = None,
+    gatherer: Gatherer | None = None,
 ) -> ComparisonRecord:
     """Compare two or more models: "better", "worse", "no difference" or "cannot tell" for each pair, b against a.
 
@@ -80,6 +82,7 @@ def compare_models(
         judgements: a file of some judged queries, see :func:`~beir_cocodr.data.judgements.load_judgements`. Estimates
             without labels are then joined with them, and labels of the split are not looked at. A single encoder stands
             for every use of it that needs no training (:func:`~beir_cocodr.models.spec.ways_to_use`).
+        gatherer: see :func:`~beir_cocodr.evaluation.label_free.verdict.compare_label_free`.
 
     Raises:
         InputError: fewer than two models, one named twice, or what has to be corrected in the collection, the models,
@@ -133,6 +136,7 @@ def compare_models(
                 search=search,
                 judged=judged,
                 reference=against,
+                gatherer=gatherer,
             )
         record = ComparisonRecord(
             **vars(found),
@@ -204,9 +208,10 @@ def check_judgements_kept(table: Path, judgements: Path | None) -> None:
         found = load_judgements(table).queries
     except InputError:  # of an earlier version, which had no such column
         return
-    if found:
+    read = {} if judgements is None else load_judgements(judgements).qrels
+    if lost := [id for id, query in found.items() if not query.grades.keys() <= read.get(id, {}).keys()]:
         raise InputError(
-            f"{table} holds judgements of {len(found)} queries, and would be written over: name it with "
+            f"{table} holds judgements of {len(lost)} queries, and would be written over: name it with "
             "--judgements, or move it away"
         )
 

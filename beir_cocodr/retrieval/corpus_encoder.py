@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,9 @@ def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
 
 #: Tokens of a batch where none are asked for, on the CPU and on anything else.
 CPU_BUDGET, DEVICE_BUDGET = 4_096, 32_768
+
+#: Called with the number of documents after each batch, whichever corpus it is of; what it raises ends the encoding.
+WATCHER: ContextVar[Callable[[int], object] | None] = ContextVar("watcher of encoding", default=None)
 
 # Texts that are tokenised at a time to learn their lengths.
 _WINDOW = 1_024
@@ -92,6 +96,8 @@ class CorpusEncoder:
                 vectors = np.empty((len(rows), found.shape[1]), dtype=np.float32)
             vectors[batch] = found.numpy()
             encoded(len(batch))
+            if (watcher := WATCHER.get()) is not None:
+                watcher(len(batch))
         if vectors is None:
             raise InputError("there are no documents to encode")
         if len(zero := np.flatnonzero(~vectors.any(axis=1))):

@@ -70,6 +70,10 @@ class Searcher:
         options: see :class:`~beir_cocodr.models.spec.SearchOptions`; its analyzer also finds the words that match.
         snippet_length: characters of a snippet, about.
 
+    Attributes:
+        documents: the corpus.
+        kept: the folder where its embeddings are kept from run to run.
+
     Raises:
         InputError: the collection or the model cannot be found or read, or a store is not the model's.
 
@@ -96,9 +100,9 @@ class Searcher:
         self.documents, source = load_collection(dataset, labels="none").documents, resolve_source(dataset, "test")
         self._files = source if isinstance(source, TextFiles) else None
         named = str(self._files.corpus.resolve()) if self._files else source.documents_file
-        kept = cache_folder("embeddings") / text_sha256(named, repr(self._files and self._files.reading))[:32]
+        self.kept = cache_folder("embeddings") / text_sha256(named, repr(self._files and self._files.reading))[:32]
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
-        self._retrievers = Retrievers(self.documents, Path(place.name), options, kept)
+        self._retrievers = Retrievers(self.documents, Path(place.name), options, self.kept)
         weakref.finalize(self._retrievers, place.cleanup)  # searchers beside this one share them
         self._retriever = self._retrievers.get(model)
         self._retrievers.check_stores_used()

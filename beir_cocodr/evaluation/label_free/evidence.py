@@ -215,57 +215,76 @@ class Evidence:
         }
 
 
-def gather_evidence(
-    documents: Documents,
-    queries: Mapping[str, str],
-    models: Sequence[str],
-    folder: Path,
-    samples: int = 300,
-    seed: int = 42,
-    drop_identical_ids: bool = False,
-    search: SearchOptions = SearchOptions(),
-) -> Evidence:
-    """Search for held-out crops, for generated queries, and for real queries where there are any.
+class Gatherer:
+    """What evidence rests on. Held-out crops and generated queries are searched for once, real queries as often as they
+    change.
 
     Generated queries that a model was trained on are left out, see :func:`find_contamination`.
 
     Args:
-        documents: the corpus, encoded once by every encoder, but for those that lose a crop; all queries of an encoder
-            are encoded in one batch, and those for the corpus as it is searched for in one.
-        queries: real ones, or none: then lists are compared on the generated ones.
-        models: names that :class:`Retrievers` knows, else an InputError.
+        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop. All queries
+            of an encoder are encoded in one batch at first, and those for the corpus as it is searched for in one.
+        models: names that :class:`Retrievers` knows.
         folder: for embeddings, the changed corpus and term counts; the caller removes it.
         samples, seed: of crops and of generated queries.
         drop_identical_ids: leave documents whose id is the query's out of lists.
+        kept: where embeddings are kept from run to run, see :class:`~beir_cocodr.retrieval.retrievers.Retrievers`.
+
+    Raises:
+        InputError: a model cannot be found, or the record of its training cannot be read.
     """
-    places = {name: folder / name for name in ("whole", "held-out", "terms")}
-    for place in places.values():
-        place.mkdir()
-    whole = Retrievers(documents, places["whole"], search)
-    made = {name: whole.get(name) for name in [*models, BM25]}  # unknown names fail early
-    contamination = find_contamination(models, documents.content_hash)
-    crops = hold_out_crops(documents, folder, samples, seed, contamination.has)
-    generated = lexical_queries(documents, places["terms"], samples, seed, contamination.has)
-    held_out = HeldOutRetrievers(whole, crops.documents, crops.queries.rows, places["held-out"])
-    real = bool(queries)
-    asked = dict(queries) if real else generated.queries
-    found = Evidence({}, {}, {}, {}, asked, real, crops.queries, generated, {}, contamination)
-    with steps(dict.fromkeys(made)):
-        for name, retriever in made.items():
-            step(name)
-            retriever.prepare()
-            if texts := [*asked.values(), *generated.texts, *crops.queries.texts]:
-                whole.encode_queries(name, texts)
-            both = {f"asked {id}": text for id, text in asked.items()} if real else {}
-            both |= {f"generated {id}": text for id, text in generated.queries.items()}
-            ranking = _search(retriever, both, LIST_DEPTH + drop_identical_ids)
-            found.rankings[name] = Ranking(list(asked), ranking.scores[: len(asked)], ranking.rows[: len(asked)])
-            found.lists[name] = _kept(found.rankings[name], documents, drop_identical_ids)
-            found.generated[name] = generated.score(ranking.rows[len(asked) if real else 0 :])
-            changed = held_out.get(name)
-            found.crops[name] = crops.queries.score(_search(changed, crops.queries.queries, DEPTH).rows)
-            found.retrieval[name] = retriever.describe()
-    return found
+
+    def __init__(
+        self,
+        documents: Documents,
+        models: Sequence[str],
+        folder: Path,
+        samples: int = 300,
+        seed: int = 42,
+        drop_identical_ids: bool = False,
+        search: SearchOptions = SearchOptions(),
+        kept: Path | None = None,
+    ) -> None:
+        places = {name: folder / name for name in ("whole", "held-out", "terms")}
+        for place in places.values():
+            place.mkdir()
+        self.documents, self.models, self.drop = documents, list(models), drop_identical_ids
+        self._whole = Retrievers(documents, places["whole"], search, kept)
+        self._made = {name: self._whole.get(name) for name in [*models, BM25]}  # unknown names fail early
+        self.contamination = find_contamination(models, documents.content_hash)
+        self.crops = hold_out_crops(documents, folder, samples, seed, self.contamination.has)
+        self.generated = lexical_queries(documents, places["terms"], samples, seed, self.contamination.has)
+        self._held_out = HeldOutRetrievers(
+            self._whole, self.crops.documents, self.crops.queries.rows, places["held-out"]
+        )
+        self._pseudo: dict[str, tuple[Ranking, Floats]] = {}
+
+    def gather(self, queries: Mapping[str, str]) -> Evidence:
+        """Search for real queries; where there are none, lists are compared on the generated ones."""
+        real, crops = bool(queries), self.crops.queries
+        asked = dict(queries) if real else self.generated.queries
+        found = Evidence({}, {}, {}, {}, asked, real, crops, self.generated, {}, self.contamination)
+        wanted = {f"asked {id}": text for id, text in asked.items()} if real else {}
+        with steps(dict.fromkeys(name for name in self._made if name not in self._pseudo)):
+            for name, retriever in self._made.items():
+                both, first = dict(wanted), name not in self._pseudo
+                if first:
+                    step(name)
+                    retriever.prepare()
+                    if texts := [*asked.values(), *self.generated.texts, *crops.texts]:
+                        self._whole.encode_queries(name, texts)
+                    both |= {f"generated {id}": text for id, text in self.generated.queries.items()}
+                ranking, count = _search(retriever, both, LIST_DEPTH + self.drop), len(wanted)
+                if first:
+                    generated = Ranking(list(self.generated.queries), ranking.scores[count:], ranking.rows[count:])
+                    changed = _search(self._held_out.get(name), crops.queries, DEPTH)
+                    self._pseudo[name] = generated, crops.score(changed.rows)
+                generated, found.crops[name] = self._pseudo[name]
+                mine = Ranking(list(asked), ranking.scores[:count], ranking.rows[:count]) if real else generated
+                found.rankings[name], found.generated[name] = mine, self.generated.score(generated.rows)
+                found.lists[name] = _kept(mine, self.documents, self.drop)
+                found.retrieval[name] = retriever.describe()
+        return found
 
 
 def _search(retriever: Retriever, queries: dict[str, str], top_k: int) -> Ranking:

@@ -19,7 +19,7 @@ from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import NORMAL, Expected, FewLabels, describe_gain
 from beir_cocodr.evaluation.few_labels import judge as judge_few
 from beir_cocodr.evaluation.label_free.estimates import FEWEST_QUERIES, estimate_pair, features, kind
-from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, gather_evidence, rank_distance
+from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer, rank_distance
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
 from beir_cocodr.evaluation.recommendation import (
@@ -184,6 +184,7 @@ def compare_label_free(
     search: SearchOptions = SearchOptions(),
     judged: Judgements | None = None,
     reference: str | None = None,
+    gatherer: Gatherer | None = None,
 ) -> tuple[Findings, dict[str, Results]]:
     """Estimate how models differ, and judge of each pair whether b is better than a; also each model's results for real
     queries. An InputError for a run file, which cannot be judged without labels, or a model that cannot be found.
@@ -197,6 +198,7 @@ def compare_label_free(
         calibration: by default the packaged one.
         judged: of queries of the collection; estimates are then shrunken towards what is expected without them.
         reference: what a choice by them is held against; by default the first model.
+        gatherer: of the same corpus, models and settings, where it is asked more than once.
     """
     if file := next((model for model in models if Path(model).is_file()), None):
         raise InputError(
@@ -210,9 +212,12 @@ def compare_label_free(
     if len(asked) < len(collection.queries):
         log.info("%d of %d queries are searched for, evenly spaced", len(asked), len(collection.queries))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-") as place:
-        evidence = gather_evidence(
-            collection.documents, asked, models, Path(place), samples, seed, drop_identical_ids, search
+        gatherer = gatherer or Gatherer(
+            collection.documents, models, Path(place), samples, seed, drop_identical_ids, search
         )
+        if gatherer.documents.content_hash != collection.documents.content_hash:
+            raise InputError(f"{collection.name} has changed since it was read; start again")
+        evidence = gatherer.gather(asked)
     corpus = collection.documents.content_hash
     alike = compare_figures(collection_figures(collection.documents, evidence), calibration.ranges)
     pairs = [decide(evidence, a, b, calibration, alike, corpus) for a, b in itertools.combinations(models, 2)]

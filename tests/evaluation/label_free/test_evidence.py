@@ -11,12 +11,7 @@ from conftest import sentences
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
-from beir_cocodr.evaluation.label_free.evidence import (
-    HeldOutRetrievers,
-    gather_evidence,
-    overlap,
-    reciprocal_rank_fusion,
-)
+from beir_cocodr.evaluation.label_free.evidence import Gatherer, HeldOutRetrievers, overlap, reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     CROP_WORDS,
     PseudoQueries,
@@ -91,7 +86,8 @@ def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(beir_folder, tiny
     uses = [kind + str(tiny_cosine) for kind in ("", *(f"{kind}:" for kind in FUSIONS))]
     queries = collection.queries if real else {}
     (tmp_path / "all").mkdir()
-    found = gather_evidence(collection.documents, queries, uses, tmp_path / "all", samples=9)
+    gatherer = Gatherer(collection.documents, uses, tmp_path / "all", samples=9)
+    found = gatherer.gather(queries)
     assert set(encoded.values()) == {1}
     texts = {*found.queries.values(), *found.crop_queries.texts, *found.generated_queries.texts}
     assert encoded.total() == len(collection.documents) + 9 + len(texts)
@@ -104,6 +100,15 @@ def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(beir_folder, tiny
         assert found.rankings[use].queries == list(found.queries)
         alone = retrievers.get(use).search(found.generated_queries.queries, 10)
         np.testing.assert_allclose(found.generated[use], found.generated_queries.score(alone.rows))
+    # What is asked once more costs the queries that are new.
+    before, more = encoded.total(), {"new": "nozzle of a wing", **queries}
+    again = gatherer.gather(more)
+    assert encoded.total() == before + 1
+    assert again.generated.keys() == found.generated.keys()
+    for use in uses:
+        np.testing.assert_array_equal(again.generated[use], found.generated[use])
+        np.testing.assert_array_equal(again.crops[use], found.crops[use])
+        np.testing.assert_array_equal(again.lists[use], retrievers.get(use).search(more, 100).rows)
 
 
 def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(documents, tiny_cosine, tmp_path):

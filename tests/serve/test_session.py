@@ -1,0 +1,185 @@
+"""A session on a page: what models find side by side, pairs to judge, and the verdict, which is that of ``compare``."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from beir_cocodr import Searcher
+from beir_cocodr.cli.__main__ import main
+from beir_cocodr.data.judgements import load_judgements
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.recommendation import PER_QUERY
+from beir_cocodr.retrieval.corpus_encoder import WATCHER
+from beir_cocodr.serve.session import Session
+
+QUERY = "supersonic wing in a turbulent flow"
+TEXTS = {
+    "wing.md": "# Wings\n\nA wing in a supersonic flow has a shock layer.\n\n## Drag\n\nThe drag of a plate is turbulent.",
+    "library.txt": "The library has an index of journals, and a catalogue for readers.",
+    "notes.csv": "title,text\nNozzle,It heats the layer\nMarkup,<script>alert(1)</script> in a wing",
+}
+
+
+def wait(session, done=lambda state: state["verdict"] is not None and not state["working"], seconds=120):
+    end = time.monotonic() + seconds
+    while not done(state := session.state()):
+        assert time.monotonic() < end, state
+        time.sleep(0.02)
+    return state
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("my-files")
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def session(beir_folder, tiny_cosine, tmp_path):
+    made = Session(str(beir_folder), ["bm25", str(tiny_cosine)], tmp_path / "out", samples=12)
+    made.start()
+    yield made
+    assert made.stop()
+
+
+def test_bm25_answers_at_once_what_a_searcher_finds(files, tmp_path):
+    session = Session(str(files), ["bm25"], tmp_path)
+    assert session.search("bm25", QUERY)["hits"] is None
+    session.start()
+    found, hits = session.search("bm25", QUERY)["hits"], Searcher(files).search(QUERY)
+    assert [(hit["id"], hit["rank"], hit["score"], hit["lexical"], hit["dense"]) for hit in found] == [
+        (hit.id, hit.rank, hit.score, hit.score, None) for hit in hits
+    ]
+    assert {hit["place"] for hit in found} == {"wing.md", "notes.csv"}
+    for shown, hit in zip(found, hits, strict=True):
+        assert "".join(text for text, _ in shown["snippet"]) == hit.snippet
+        assert {text.lower() for text, matched in shown["snippet"] if matched} <= set(hit.words)
+    [section] = [hit for hit in found if hit["section"] == "Drag"]
+    document = session.document(section["id"], "drag")
+    assert (document["title"], document["section"], document["place"]) == ("Wings", "Drag", "wing.md")
+    assert "".join(text for text, _ in document["before"]).strip() == "A wing in a supersonic flow has a shock layer."
+    assert [text for text, matched in document["text"] if matched] == ["drag"]
+    assert session.state()["verdict"] is None
+    assert session.stop()
+
+
+def test_the_verdict_is_that_of_compare_on_the_same_log(session, beir_folder, tiny_cosine, capsys):
+    first = wait(session)["verdict"]
+    assert (first["queries"], [pair["verdict"] for pair in first["pairs"]]) == (0, ["cannot tell"])
+    for query in ("wing flow shock", "library index", "turbulent plate"):
+        for model in session.columns:
+            for hit in session.search(model, query)["hits"][:3]:
+                session.judge(hit["id"], int(model != "bm25"), query)
+    version = session.judged.version
+    verdict = wait(session, lambda state: not state["working"] and state["verdict"]["version"] == version)["verdict"]
+    models = ["bm25", str(tiny_cosine)]
+    record = compare_models(models, str(beir_folder), samples=12, judgements=session.judged.file)
+    assert verdict["queries"] == record.few_labels.queries == 3
+    assert verdict["headline"] == record.best.reason
+    [shown], [pair] = verdict["pairs"], record.estimated
+    assert (shown["a"], shown["b"], shown["verdict"]) == (pair.a, pair.b, pair.verdict)
+    assert shown["estimate"] == pytest.approx(pair.estimate, abs=1e-4)
+    assert verdict["more"] == record.few_labels.pairs["bm25"][models[1]].more
+    session.report()
+    session.undo(session.judged.version)
+    session.report()  # the table of before holds a pair that was taken back since
+    assert f"{beir_folder.name}" in session.report_file.read_text()
+    assert "8 judgements of 3 queries" in session.describe()
+    words = ["compare", "--dataset", str(beir_folder), *session.compared(), "--samples", "12", "--json"]
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as status:
+        main(words)
+    assert not status.value.code
+    assert json.loads(capsys.readouterr().out)["few_labels"]["queries"] == 3
+
+
+def test_pairs_worth_judging_are_those_on_which_typed_lists_differ(session):
+    wait(session, lambda state: all(model["state"] == "ready" for model in state["models"]))
+    found = {model: [hit["id"] for hit in session.search(model, QUERY)["hits"]] for model in session.columns}
+    first, second = found.values()
+    [best, *_] = session.wanted(QUERY)
+    id = best["document"]["id"]
+    ranks = [ids.index(id) if id in ids else None for ids in (first, second)]
+    assert None in ranks
+    assert 0 in ranks
+    assert (best["query"], best["query_id"]) == (QUERY, None)
+    session.judge(id, 1, QUERY)
+    assert id not in {pair["document"]["id"] for pair in session.wanted(QUERY) if pair["query"] == QUERY}
+    assert session.state(QUERY)["grades"] == {id: 1}
+
+
+def test_pairs_of_the_collections_queries_are_drawn_and_count_when_a_query_is_judged_whole(session):
+    wait(session)
+    [first, *_] = wanted = session.wanted()
+    assert first["query_id"] is not None
+    mine = [pair for pair in wanted if pair["query_id"] == first["query_id"]]
+    assert len(mine) == PER_QUERY
+    for pair in mine[:-1]:
+        session.judge(pair["document"]["id"], 1, "", pair["query_id"])
+    [judged] = load_judgements(session.judged.file).queries.values()
+    assert (judged.blank, len(judged.grades)) == (1, PER_QUERY - 1)
+    assert 0 < judged.probability <= 1
+    assert all(0 < share <= 1 for share in judged.probabilities.values())
+    state = wait(session, lambda state: state["remark"] and not state["working"])
+    assert "left blank" in state["remark"]
+    session.judge(mine[-1]["document"]["id"], 0, "", first["query_id"])
+    verdict = wait(session, lambda state: state["verdict"]["queries"] == 1)["verdict"]
+    assert verdict["version"] == PER_QUERY
+
+
+def test_a_second_session_goes_on_and_encodes_nothing(beir_folder, tiny_cosine, tmp_path):
+    encoded = []
+    for number in range(2):
+        session = Session(str(beir_folder), [str(tiny_cosine), "bm25"], tmp_path / "out", samples=4)
+        watched = WATCHER.set(encoded.append)
+        session._load(session.columns[str(tiny_cosine)])
+        WATCHER.reset(watched)
+        assert session.columns[str(tiny_cosine)].state == "ready"
+        assert session.columns[str(tiny_cosine)].done == 0
+        session.judge("d1", 1, f"query {number}")
+    assert session.state()["judged"] == {"queries": 2, "documents": 2}
+    assert not encoded
+
+
+def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
+    session = Session(str(beir_folder), ["bm25", "no/such-model"], tmp_path / "out", samples=4)
+    with pytest.raises(InputError, match=r"holds judgements of .*tiny.* --output"):
+        Session(str(files), ["bm25"], tmp_path / "out")
+    with pytest.raises(InputError, match="named twice"):
+        Session(str(files), ["bm25", "bm25"], tmp_path / "other")
+    with pytest.raises(InputError, match=r"hybrid:bm25.* needs a dense"):
+        Session(str(files), ["hybrid:bm25"], tmp_path / "other")
+    for document, grade, query, id, words in (
+        ("../../etc/passwd", 1, "q", None, r"no document '\.\./"),
+        ("d1", 7, "q", None, "grade 7"),
+        ("d1", 1, " ", None, "empty"),
+        ("d1", 1, "q" * 2001, None, "2001 characters"),
+        ("d1", 1, "", "q1", "no pair"),
+    ):
+        with pytest.raises(InputError, match=words):
+            session.judge(document, grade, query, id)
+    with pytest.raises(InputError, match="no document"):
+        session.document("../wing.md")
+    with pytest.raises(InputError, match="none of the models"):
+        session.search("minilm", "q")
+    assert "Nothing was judged" in session.describe()
+    session.start()
+    state = wait(session, lambda state: state["remark"] and not state["working"])
+    assert "no/such-model" in state["models"][1]["remark"]
+    assert "two models" in state["remark"]
+    assert session.stop()
+
+
+def test_the_end_stops_what_is_encoded(beir_folder, deep_bert, tmp_path):
+    session = Session(str(beir_folder), [str(deep_bert)], tmp_path)
+    session._stopping.set()
+    session.start()
+    session._thread.join(60)
+    assert session.columns[str(deep_bert)].searcher is None
+    assert session.columns[str(deep_bert)].state == "loading"
