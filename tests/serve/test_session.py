@@ -18,7 +18,7 @@ from beir_cocodr.serve.session import Session
 
 QUERY = "supersonic wing in a turbulent flow"
 TEXTS = {
-    "wing.md": "# Wings\n\nA wing in a supersonic flow has a shock layer.\n\n## Drag\n\nThe drag of a plate is turbulent.",
+    "wing.md": "# Wings\n\nA wing in supersonic flow has a shock layer.\n\n## Drag\n\nDrag of a plate is turbulent.",
     "library.txt": "The library has an index of journals, and a catalogue for readers.",
     "notes.csv": "title,text\nNozzle,It heats the layer\nMarkup,<script>alert(1)</script> in a wing",
 }
@@ -63,7 +63,7 @@ def test_bm25_answers_at_once_what_a_searcher_finds(files, tmp_path):
     [section] = [hit for hit in found if hit["section"] == "Drag"]
     document = session.document(section["id"], "drag")
     assert (document["title"], document["section"], document["place"]) == ("Wings", "Drag", "wing.md")
-    assert "".join(text for text, _ in document["before"]).strip() == "A wing in a supersonic flow has a shock layer."
+    assert "".join(text for text, _ in document["before"]).strip() == "A wing in supersonic flow has a shock layer."
     assert [text for text, matched in document["text"] if matched] == ["drag"]
     assert session.state()["verdict"] is None
     assert session.stop()
@@ -90,7 +90,7 @@ def test_the_verdict_is_that_of_compare_on_the_same_log(session, beir_folder, ti
     session.undo(session.judged.version)
     session.report()  # the table of before holds a pair that was taken back since
     assert f"{beir_folder.name}" in session.report_file.read_text()
-    assert "8 judgements of 3 queries" in session.describe()
+    assert "judgements of 3 queries" in session.describe()
     words = ["compare", "--dataset", str(beir_folder), *session.compared(), "--samples", "12", "--json"]
     capsys.readouterr()
     with pytest.raises(SystemExit) as status:

@@ -257,7 +257,7 @@ class Gatherer:
         self._held_out = HeldOutRetrievers(
             self._whole, self.crops.documents, self.crops.queries.rows, places["held-out"]
         )
-        self._pseudo: dict[str, tuple[Ranking, Floats]] = {}
+        self._pseudo: dict[str, tuple[Ranking, Doubles]] = {}
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
         """Search for real queries; where there are none, lists are compared on the generated ones."""
