@@ -16,7 +16,7 @@ from pathlib import Path
 from beir_cocodr.data.analyzers import Snippet, mark_words
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.file_folder import ABOVE
-from beir_cocodr.data.judgements import AnnotationCandidate, load_judgements, typed_id
+from beir_cocodr.data.judgements import AnnotationCandidate, Asked, JudgementLog, load_judgements, typed_id
 from beir_cocodr.errors import InputError, check_names, first_line
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.few_labels import FEWEST
@@ -29,7 +29,6 @@ from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, des
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.searcher import Searcher
-from beir_cocodr.serve.judgement_log import Asked, JudgementLog
 
 log = logging.getLogger(__name__)
 

@@ -64,7 +64,7 @@ def test_bm25_answers_at_once_what_a_searcher_finds(files, tmp_path):
     document = session.document(section["id"], "drag")
     assert (document["title"], document["section"], document["place"]) == ("Wings", "Drag", "wing.md")
     assert "".join(text for text, _ in document["before"]).strip() == "A wing in supersonic flow has a shock layer."
-    assert [text for text, matched in document["text"] if matched] == ["drag"]
+    assert [text for text, matched in document["text"] if matched] == ["Drag"]
     assert session.state()["verdict"] is None
     assert session.stop()
 

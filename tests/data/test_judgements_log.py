@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beir_cocodr.data.judgements import load_judgements, typed_id
+from beir_cocodr.data.judgements import LOG_FILE, QRELS_FILE, Asked, JudgementLog, load_judgements, typed_id
 from beir_cocodr.errors import InputError
-from beir_cocodr.serve.judgement_log import LOG_FILE, QRELS_FILE, Asked, JudgementLog
 
 WING = Asked("wing in a flow")
 
@@ -84,7 +83,7 @@ def test_two_tabs_and_a_restart_see_what_a_stack_would_hold(tmp_path_factory, st
 WRITER = """
 import sys
 from pathlib import Path
-from beir_cocodr.serve.judgement_log import Asked, JudgementLog
+from beir_cocodr.data.judgements import Asked, JudgementLog
 log = JudgementLog(Path(sys.argv[1]))
 for number in range(100_000):
     log.judge(Asked(f"query {number % 7}"), f"{sys.argv[2]}{number}", number % 3)
