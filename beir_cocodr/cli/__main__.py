@@ -17,16 +17,15 @@ from typer import Context, Option
 
 from beir_cocodr.cli import guide, options
 from beir_cocodr.cli.analysis import qpp, representation, shift, source_clusters
-from beir_cocodr.cli.data import doctor, generate_queries
 from beir_cocodr.cli.evaluation import compare, report
 from beir_cocodr.cli.resampling import overlap, resample
 from beir_cocodr.cli.search import encode, search, serve, try_folder
-from beir_cocodr.cli.training import adapt, distill, finetune, fuse, pretrain
+from beir_cocodr.cli.training import adapt, distill, finetune, fuse, generate_queries, pretrain
 from beir_cocodr.disk import describe_full_disk, no_room
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import ALIASES, BM25, FUSIONS, SearchOptions
 from beir_cocodr.progress import LineHandler
-from beir_cocodr.report.terminal import print_json, print_record
+from beir_cocodr.report.terminal import print_json, print_record, print_tables
 
 app = typer.Typer(
     help="Adapt a dense retriever to a corpus without labels, and learn honestly whether it got better.",
@@ -170,6 +169,26 @@ def evaluate(
         judgements=judgements,
     )
     print_record(record, as_json, evaluation_tables)
+
+
+_DAY = 86_400
+
+
+def doctor(
+    hub_timeout: Annotated[float, Option(help="Seconds to wait for the hub.", min=0.1)] = 3.0,
+    as_json: options.Json = False,
+) -> None:
+    """Say what is installed and within reach, what each part enables, and how to get it."""
+    from beir_cocodr.doctor import doctor as run
+    from beir_cocodr.report.terminal import doctor_table
+
+    if not hub_timeout < _DAY:
+        raise InputError(f"--hub-timeout has to be below {_DAY} seconds, not {hub_timeout}")
+    found = run(hub_timeout)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print_tables(doctor_table(found))
 
 
 def quickstart(

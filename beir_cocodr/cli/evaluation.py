@@ -78,8 +78,7 @@ def compare(
 
 
 def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool) -> None:
-    from beir_cocodr.evaluation.parity import parity
-    from beir_cocodr.evaluation.parity_tools import PARITY_MEASURES
+    from beir_cocodr.evaluation.parity import PARITY_MEASURES, parity
     from beir_cocodr.report.evaluation_tables import parity_tables
 
     record = parity(run, dataset, split, PARITY_MEASURES if measures is None else measures)
