@@ -117,6 +117,10 @@ class TrainingPlan(Record):
 _LATER = ("teacher_sha256", "base_parts", "precision", "targets", "measures")
 
 
+#: Among the details of a training: (step, mean loss since the one before) of each line of its log.
+LOGGED = "logged_loss"
+
+
 @dataclass(frozen=True)
 class TrainingRecord(TrainingPlan):
     """The content of training.json: a plan, and what came of it.

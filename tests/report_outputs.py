@@ -140,6 +140,7 @@ def write_training(folder: Path, clusters: int = 50, lines: int = 40) -> Path:
         "steps": 400,
         "seconds": 91.5,
         "training_loss": 0.25,
+        "episodes": [{"episode": n, "logged_loss": [[100, 0.9 - n / 4], [200, 0.5 - n / 4]]} for n in (0, 1)],
         "versions": {"torch": "2.13.0"},
         "parent": None,
     }

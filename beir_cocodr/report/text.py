@@ -28,6 +28,34 @@ def collection_name(dataset: str) -> str:
     return path.name or dataset if is_path else dataset
 
 
+#: What terms of the page mean, by a pattern.
+_TERMS = {
+    r"nDCG(@(\d+))?": "how near the top of the first {} the relevant documents stand; 1 is best",
+    r"(?:R|Recall|R_cap)(@(\d+))?": "share of the relevant documents that are among the first {}; 1 is best",
+    r"(?:AP|MAP)(@(\d+))?": "precision at the rank of each relevant document among the first {}, on average; 1 is best",
+    r"RR(@(\d+))?": "one over the rank of the first relevant document among the first {}; 1 is best",
+    r"(?:P|Success)(@(\d+))?": "relevant documents among the first {}; 1 is best",
+    r"95% interval": "where the true difference lies, with 95% confidence: a bootstrap over queries",
+    r"p after Holm": "chance of such a difference between equal models, by a two-tailed paired t-test, after Holm's "
+    "correction for the number of tests",
+    r"Won / tied / lost": "queries on which the model is better, equal and worse",
+    r"Chance to be better": "estimated from the collections of the calibration, without labels",
+    r"Estimated nDCG@10": "the expected difference, without labels, and where it lies with 90% confidence",
+    r"Held-out crops": "a part of a document that was taken out has to find the rest of it",
+    r"Generated queries": "queries made of a document's words have to find it",
+    r"(?i:agreement.*)": "how far the lists of the models agree",
+}
+
+
+def meaning(term: str) -> str:
+    """What a measure or another term means, for who does not know it; "" where nothing is known."""
+    for pattern, text in _TERMS.items():
+        if found := re.fullmatch(pattern, term):
+            depth = found[2] if found.re.groups else ""
+            return text.format(f"{depth} documents" if depth else "documents found")
+    return ""
+
+
 def signed(value: float, digits: int = 3, sign: str = "+") -> str:
     """With its sign, and a true minus."""
     return f"{value:{sign}.{digits}f}".replace("-", "−")

@@ -43,6 +43,7 @@ from beir_cocodr.models.card import write_card
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import (
+    LOGGED,
     RECORD_FILE,
     TrainingPlan,
     TrainingRecord,
@@ -211,7 +212,7 @@ def _step(checkpoint: Path) -> int:
 CURVES_FILE = "curves.json"
 
 # Of a round's own counts, those that the record of the whole repeats.
-_KEPT = ("mining", "pairs", "pairs_without_negative")
+_KEPT = ("mining", "pairs", "pairs_without_negative", LOGGED)
 
 
 class TargetEvaluator:

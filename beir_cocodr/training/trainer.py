@@ -40,7 +40,7 @@ from beir_cocodr.errors import InputError, listed
 from beir_cocodr.io import atomic_path, files_sha256, write_text
 from beir_cocodr.models.card import write_card
 from beir_cocodr.progress import Bar
-from beir_cocodr.provenance import TrainingPlan, TrainingRecord, read_record, write_record
+from beir_cocodr.provenance import LOGGED, TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import Json, versions
 from beir_cocodr.training.options import TrainingOptions
 from beir_cocodr.training.outputs import (
@@ -352,7 +352,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         resumed_from=last.name if last else None,
         training_loss=result.training_loss,
         seconds=round(time.perf_counter() - start, 1),
-        details=stage.details,
+        details=stage.details | {LOGGED: [(e["step"], e["loss"]) for e in trainer.state.log_history if "loss" in e]},
         versions=versions(),
         parent=read_record(str(stage.plan.base)),
     )

@@ -215,6 +215,7 @@ def test_run_files_have_their_scores_by_query(tmp_path):
     compare_models(runs, str(folder), tmp_path / "o", measures="RR@10")
     write_report(tmp_path / "o")
     shown = Page(tmp_path / "o" / "report.html").data["queries"]
+    assert 'id="use"' not in (tmp_path / "o" / "report.html").read_text()  # a run cannot search
     worse = {query["id"] for query in shown if query["scores"][1][0] < query["scores"][0][0]}
     assert worse == set(list(relevant)[:3])
     assert all(query["scores"][0] == [1.0] for query in shown)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -112,6 +116,84 @@ def test_the_drill_down_opens_searches_orders_and_changes_models(browser, pages)
     browser.one("#search").send_keys(" surely nowhere")
     assert browser.all(".query-list button") == []
     assert "No query" in browser.one(".query").text
+
+
+def test_a_table_is_exported_with_all_its_cells(browser, pages):
+    browser.open(pages["nine_models"])
+    link = browser.one("#models .export a")
+    browser.run("document.querySelector('#models .export a').addEventListener('click', (e) => e.preventDefault())")
+    link.click()
+    kind, text = link.get_attribute("href").split(",", 1)
+    assert kind == "data:text/csv;charset=utf-8"
+    head, *rows = csv.reader(io.StringIO(unquote(text)))
+    assert head[0] == "Model"
+    assert "nDCG@10 Difference" in head
+    assert len(rows) == len(browser.all("#models tbody tr"))
+    assert {len(row) for row in rows} == {len(head)}
+    means = [float(row[head.index("nDCG@10 Mean")]) for row in rows]
+    assert means == pytest.approx(values(browser, 2), abs=1e-3)
+    differences = [row[head.index("nDCG@10 Difference")] for row in rows]
+    assert [float(value) for value in differences if value != "–"]
+    assert link.get_attribute("download").endswith(".csv")
+
+
+def test_what_a_spreadsheet_would_run_is_text(browser, pages):
+    browser.open(pages["two_models"])
+    browser.run("document.querySelector('#models tbody .figure').textContent = '=1+1 \"x\", y'")
+    browser.run("document.querySelector('#models .export a').addEventListener('click', (e) => e.preventDefault())")
+    browser.one("#models .export a").click()
+    text = unquote(browser.one("#models .export a").get_attribute("href").split(",", 1)[1])
+    assert list(csv.reader(io.StringIO(text)))[1][0] == '\'=1+1 "x", y'
+
+
+def test_terms_are_explained_by_mouse_and_keyboard(browser, pages):
+    from selenium.webdriver.common.keys import Keys
+
+    for width in (400, 1280):
+        browser.open(pages["nine_models"], width)
+        term, tip = browser.one("#models abbr"), browser.one("#tip")
+        browser.run("document.querySelector('#models abbr').focus()")
+        assert "relevant documents" in tip.text
+        box = browser.run("const r = document.getElementById('tip').getBoundingClientRect(); return [r.left, r.right]")
+        assert 0 <= box[0] < box[1] <= width
+        assert term.get_attribute("aria-describedby") == "tip"
+        term.send_keys(Keys.ESCAPE)
+        assert not tip.is_displayed()
+        browser.run("document.querySelectorAll('#models thead button')[2].focus()")
+        assert "95% interval" in tip.text
+        browser.run("document.activeElement.blur()")
+        assert not tip.is_displayed()
+
+
+def test_full_texts_open_with_the_words_that_match(browser, pages):
+    browser.open(pages["two_models"])
+    data = json.loads(browser.one("#data").get_attribute("textContent"))
+    assert browser.all(".hit .text mark")
+    hit = next(h for h in browser.all(".hit") if h.find_elements("css selector", "details"))
+    details = hit.find_element("css selector", "details")
+    details.find_element("css selector", "summary").click()
+    whole = data["documents"][int(hit.get_attribute("data-document"))][2]
+    assert details.find_element("css selector", "p").get_property("textContent") == whole
+    assert hit.find_elements("css selector", "details mark")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_table_that_is_too_wide_shows_that_it_scrolls(browser, pages, scheme):
+    """By a shade at its edge, which goes away at the end: the column of pixels inside the right border differs."""
+    from PIL import Image
+
+    browser.open(pages["nine_models"], 400, scheme)
+    box = browser.one("#models .scroll")
+    assert browser.run("const b = document.querySelector('#models .scroll'); return b.scrollWidth > b.clientWidth")
+
+    def edge() -> set[Any]:
+        picture = Image.open(io.BytesIO(box.screenshot_as_png)).convert("RGB")
+        lowest = picture.height - 12
+        return {picture.getpixel((picture.width - 3, y)) for y in range(lowest - 30, lowest)}
+
+    before = edge()
+    browser.run("const b = document.querySelector('#models .scroll'); b.scrollLeft = b.scrollWidth")
+    assert before != edge()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import html
 import json
 import re
+import shlex
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 from page_reader import Page
 
+from beir_cocodr.cli.__main__ import app
+from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import ranked_run
@@ -18,6 +25,12 @@ from beir_cocodr.report.html.page import write_report
 
 def page(folder: Path, tmp_path: Path, **options) -> Page:
     return Page(Path(write_report(folder, tmp_path / "report.html", **options).path))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Callable[[Path], Page]:
+    """The page about an output folder with all defaults, made once."""
+    return cache(lambda folder: page(folder, tmp_path_factory.mktemp("page")))
 
 
 def well_formed(found: Page) -> None:
@@ -32,8 +45,8 @@ def signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def test_two_models(two_models, nasty_folder, tmp_path):
-    found = page(two_models, tmp_path)
+def test_two_models(two_models, nasty_folder, made):
+    found = made(two_models)
     well_formed(found)
     results = json.loads((two_models / "results.json").read_text())
     [test] = [test for test in results["comparisons"] if test["measure"] == "nDCG@10"]
@@ -55,8 +68,121 @@ def test_two_models(two_models, nasty_folder, tmp_path):
     assert "nothing is known of what it has seen" in found.section("seen")
 
 
-def test_queries_rankings_texts_and_judgements(two_models, nasty_folder, tmp_path):
-    found = page(two_models, tmp_path)
+def commands(found: Page, section: str) -> list[list[str]]:
+    """The words of the commands of a section, each of which the command line can parse."""
+    import typer
+
+    part = found.text.split(f'<section id="{section}"')[1].split("</section>")[0]
+    shown = [html.unescape(code) for code in re.findall(r"<pre[^>]*><code>(beir-cocodr .*?)</code>", part)]
+    for words in (split := [shlex.split(line) for line in shown]):
+        command = typer.main.get_command(app).commands[words[1]]
+        command.make_context(words[1], words[2:])
+    return split
+
+
+def test_what_to_use_now_stands_first_with_command_and_code(two_models, nasty_folder, made):
+    found = made(two_models)
+    results = json.loads((two_models / "results.json").read_text())
+    [test] = [test for test in results["comparisons"] if test["measure"] == "nDCG@10"]
+    best = test["b"] if test["verdict"] == "better" else test["a"]
+    assert [id for id in found.ids if id in ("use", "verdict", "models")] == ["use", "verdict", "models"]
+    assert found.find("h2", id="use-what") == [f"Use {Path(best).name}"]
+    [words] = commands(found, "use")
+    assert words[1:6] == ["search", "--dataset", str(nasty_folder), "--model", best]
+    part = found.text.split('<section id="use"')[1].split("</section>")[0]
+    [code] = [html.unescape(code) for code in re.findall(r"<code>(from .*?)</code>", part, flags=re.DOTALL)]
+    called = [ast.literal_eval(n.args[i]) for n in ast.walk(ast.parse(code)) for i in (0, 1) if is_searcher(n)]
+    assert called == [str(nasty_folder), best]
+
+
+def is_searcher(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Searcher"
+
+
+@pytest.mark.parametrize("name", ["adapted", "adapted_without_labels", "without_labels"])
+def test_what_was_recommended_is_what_to_use(name, request, made):
+    folder = request.getfixturevalue(name)
+    found = made(folder)
+    if name == "without_labels":
+        wanted = json.loads((folder / "comparison.json").read_text())["best"]["model"]
+    else:
+        told = json.loads((folder / "adapt.json").read_text())
+        wanted = told["path"]
+        assert found.find("h2", id="use-what") == [f"Use {told['recommendation']['model']}"]
+    [words] = commands(found, "use")
+    assert words[words.index("--model") + 1] == wanted
+
+
+@pytest.mark.parametrize("name", ["two_models", "without_labels"])
+def test_where_it_cannot_be_told_the_page_shows_how_to_label(name, request, made):
+    folder = request.getfixturevalue(name)
+    found = made(folder)
+    verdicts = commands(found, "verdict")
+    if found.find("h2", id="verdict-word") != ["Cannot tell"]:
+        assert verdicts == []
+        return
+    assert all(words[1] == "compare" for words in verdicts)
+    assert "--judgements" in verdicts[-1]
+    assert "judgement" in found.section("verdict")
+    if name == "without_labels":
+        assert verdicts[-1][verdicts[-1].index("--judgements") + 1] == str(folder / "labels_wanted.tsv")
+
+
+def test_all_queries_stand_in_a_table_and_words_that_match_in_the_texts(two_models, nasty_folder, tmp_path):
+    found = page(two_models, tmp_path, queries=4)
+    results = json.loads((two_models / "results.json").read_text())
+    assert f"All queries, nDCG@10 ({results['queries']})" in found.section("queries")
+    for record in results["models"].values():
+        for line in (two_models / record["per_query"]).read_text().splitlines()[1:]:
+            assert f"{float(line.split()[1]):.3f}" in found.section("queries")
+    analyzer, marked = Analyzer("english"), 0
+    for query in found.data["queries"]:
+        terms = set(analyzer(query["text"]))
+        for number, (shown, some), all_of_it in zip(
+            query["documents"], query["snippets"], query["matches"], strict=True
+        ):
+            text = found.data["documents"][number][2]
+            assert shown.strip("… ") in text
+            for ends, within in ((some, shown), (all_of_it, text)):
+                words = [within[a:b] for a, b in zip(ends[::2], ends[1::2], strict=True)]
+                assert all(set(analyzer(word)) <= terms for word in words)
+                marked += len(words)
+    assert marked > 20
+    collection = load_collection(str(nasty_folder), "test")
+    for id, _, text in found.data["documents"]:
+        assert text == " ".join(collection.documents[id]["text"].split())
+
+
+def test_terms_are_explained_and_reached_by_the_keyboard(nine_models, without_labels, made):
+    for folder, terms in (
+        (nine_models, ("nDCG@10", "R@100", "p after Holm")),
+        (without_labels, ("Chance to be better",)),
+    ):
+        found = made(folder)
+        explained = {"".join(within): given for tag, given, within in found.elements if tag == "abbr"}
+        assert set(terms) <= set(explained)
+        assert all(given["title"] and given["tabindex"] == "0" for given in explained.values())
+        heads = [given.get("title") for tag, given, _ in found.elements if tag == "button"]
+        assert sum(map(bool, heads)) > 3
+        columns = found.find("th", scope="col")
+        assert "Compared with" in columns
+        assert not {"a", "b", "P", "W / T / L", "against a"} & set(columns)
+
+
+def test_losses_are_drawn_as_they_were_logged(adapted, tmp_path, made):
+    found = made(adapted)
+    assert "losses-0-figure_1" in found.ids
+    assert "Training loss: source" in found.section("training")
+    assert "episode 1" in found.section("training")
+    folder = Path(shutil.copytree(adapted / "models" / "source", tmp_path / "m"))
+    record = json.loads((folder / "training.json").read_text())
+    (folder / "training.json").write_text(json.dumps(record | {"episodes": [{"logged_loss": [1]}]}))
+    with pytest.raises(InputError, match=r"training.json.*logged_loss"):
+        page(folder, tmp_path)
+
+
+def test_queries_rankings_texts_and_judgements(two_models, nasty_folder, made):
+    found = made(two_models)
     data = found.data
     collection = load_collection(str(nasty_folder), "test")
     assert [query["id"] for query in data["queries"]] == list(collection.qrels)
@@ -82,8 +208,8 @@ def test_queries_rankings_texts_and_judgements(two_models, nasty_folder, tmp_pat
         assert " ".join(document["text"].split()).startswith(text.removesuffix("…").rstrip())
 
 
-def test_markup_in_the_data_stays_text(two_models, tmp_path):
-    found = page(two_models, tmp_path)
+def test_markup_in_the_data_stays_text(two_models, made):
+    found = made(two_models)
     assert found.text.count("<script") == 2
     assert found.text.count("</script") == 2
     assert "<img" not in found.text
@@ -94,8 +220,8 @@ def test_markup_in_the_data_stays_text(two_models, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["two_models", "nine_models", "adapted"])
-def test_the_page_needs_nothing_else(name, request, tmp_path):
-    found = page(request.getfixturevalue(name), tmp_path)
+def test_the_page_needs_nothing_else(name, request, made):
+    found = made(request.getfixturevalue(name))
     well_formed(found)
     for tag, attributes, _ in found.elements:
         for key in ("src", "href", "xlink:href", "action", "data", "poster", "srcset"):
@@ -110,8 +236,8 @@ def test_the_page_needs_nothing_else(name, request, tmp_path):
             assert attributes["xlink:href"].removeprefix("#") in found.ids
 
 
-def test_nine_models_and_all_their_tests(nine_models, tmp_path):
-    found = page(nine_models, tmp_path)
+def test_nine_models_and_all_their_tests(nine_models, made):
+    found = made(nine_models)
     comparison = json.loads((nine_models / "comparison.json").read_text())
     best = comparison["ranking"][0]
     reference = comparison["models"][0]
@@ -131,8 +257,8 @@ def test_nine_models_and_all_their_tests(nine_models, tmp_path):
     assert found.section("seen").count("nothing is known") == 2  # four uses of an encoder have one history
 
 
-def test_without_labels(without_labels, tmp_path):
-    found = page(without_labels, tmp_path)
+def test_without_labels(without_labels, made):
+    found = made(without_labels)
     well_formed(found)
     comparison = json.loads((without_labels / "comparison.json").read_text())
     other = next(model for model in comparison["ranking"] if model != "bm25")
@@ -153,8 +279,8 @@ def test_without_labels(without_labels, tmp_path):
     assert all(scores is None for query in found.data["queries"] for scores in query["scores"])
 
 
-def test_an_adaptation_without_labels(adapted_without_labels, tmp_path):
-    found = page(adapted_without_labels, tmp_path)
+def test_an_adaptation_without_labels(adapted_without_labels, made):
+    found = made(adapted_without_labels)
     well_formed(found)
     told = json.loads((adapted_without_labels / "adapt.json").read_text())
     candidates, comparison = told["candidates"], told["comparison"]
@@ -176,8 +302,8 @@ def test_an_adaptation_without_labels(adapted_without_labels, tmp_path):
     assert found.data["models"] == list(candidates)
 
 
-def test_an_adaptation(adapted, tmp_path):
-    found = page(adapted, tmp_path)
+def test_an_adaptation(adapted, made):
+    found = made(adapted)
     told = json.loads((adapted / "adapt.json").read_text())
     assert found.find("h2", id="verdict-word") == [told["recommendation"]["verdict"].capitalize()]
     for reason in told["recommendation"]["reasons"]:

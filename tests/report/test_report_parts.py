@@ -27,7 +27,7 @@ from beir_cocodr.report.html.page import page
 from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain, reliability_picture
 from beir_cocodr.report.html.sections import chosen_queries, list_spread, score_spread
 from beir_cocodr.report.html.verdict import label_free_headline
-from beir_cocodr.report.text import collection_name, p_value, short_names, signed, span
+from beir_cocodr.report.text import collection_name, meaning, p_value, short_names, signed, span
 
 
 @given(st.lists(st.floats(0, 1), max_size=60), st.integers(0, 70))
@@ -161,7 +161,27 @@ def test_a_calibrated_verdict_is_turned_with_its_pair(first, expected):
     estimate = Estimate("held-out crops", 0.1, 0.3, 0.2, (0.1, 0.4), 0.5, 9, 0, 1, 10, True, "")
     pair = PairVerdict("a", "b", "f", "better", 0.97, "calibrated", 0.94, "r", "t", {}, [estimate])
     models = [first, *({"a", "b"} - {first})]
-    comparison = ComparisonRecord(
+    found = label_free_headline(comparison_of(pair, models), {"a": "A", "b": "B"})
+    assert found.verdict == expected
+    assert found.pair == tuple(models)
+    assert "0.97" in found.sentence if first == "a" else "0.03" in found.sentence
+    assert f"{models[1].upper()} is {expected} than {first.upper()} on d" in found.sentence
+    told = "+0.200 (+0.100 to +0.400)" if first == "a" else "−0.200 (−0.400 to −0.100)"
+    assert ("Held-out crops", told) in found.facts
+    assert found.notes == ["t"]
+
+
+def test_an_estimate_that_does_not_count_is_marked_so_at_the_top():
+    crops = Estimate("held-out crops", 0.1, 0.3, 0.2, (0.1, 0.4), 0.5, 9, 0, 1, 10, False, "trained on them")
+    pair = PairVerdict("a", "b", "f", "cannot tell", 0.9, "unlike", 0.8, "r", "t", {}, [crops], 0.5, 0.2, (0.1, 0.3))
+    found = label_free_headline(comparison_of(pair, ["a", "b"]), {"a": "A", "b": "B"})
+    assert ("Held-out crops", "+0.200 (+0.100 to +0.400), not counted") in found.facts
+    assert ("Estimated nDCG@10", "+0.200 (90% +0.100 to +0.300), not counted") in found.facts
+    assert "not counted" in found.sentence
+
+
+def comparison_of(pair: PairVerdict, models: list[str]) -> ComparisonRecord:
+    return ComparisonRecord(
         ranking=["b", "a"],
         best=Best("b", "", []),
         pairs=[pair],
@@ -177,14 +197,14 @@ def test_a_calibrated_verdict_is_turned_with_its_pair(first, expected):
         seen={},
         versions={},
     )
-    found = label_free_headline(comparison, {"a": "A", "b": "B"})
-    assert found.verdict == expected
-    assert found.pair == tuple(models)
-    assert "0.97" in found.sentence if first == "a" else "0.03" in found.sentence
-    assert f"{models[1].upper()} is {expected} than {first.upper()} on d" in found.sentence
-    told = "+0.200 (+0.100 to +0.400)" if first == "a" else "−0.200 (−0.400 to −0.100)"
-    assert ("Held-out crops", told) in found.facts
-    assert found.notes == ["t"]
+
+
+def test_measures_and_terms_have_meanings():
+    assert "10 documents" in meaning("nDCG@10")
+    assert "relevant documents" in meaning("R@100")
+    assert "documents found" in meaning("AP")
+    assert meaning("95% interval") != meaning("p after Holm") != ""
+    assert meaning("Source") == ""
 
 
 def test_a_template_that_lacks_a_part_is_an_error():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.sources import Labels
@@ -19,7 +20,7 @@ from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, EvaluationRecord, PairedTest
 from beir_cocodr.io import parse_json
-from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
+from beir_cocodr.provenance import LOGGED, RECORD_FILE, TrainingRecord
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Trained:
         record: its training.json.
         clusters: title to the lines of a cluster_weights.jsonl; one for each round that has one.
         curves: after every round, if targets were named.
+        losses: title to (step, loss) of one round or of the whole, as they were logged.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Trained:
     record: TrainingRecord
     clusters: dict[str, list[ClusterWeights]]
     curves: list[CurvePoint]
+    losses: dict[str, list[tuple[float, float]]]
     files: list[Path]
 
 
@@ -88,7 +91,18 @@ def _trained(place: Path) -> Trained:
     clusters = {title: lines for title, file in logs.items() if (lines := _lines(file))}
     curves = _curves(place / CURVES_FILE) if (place / CURVES_FILE).is_file() else []
     files = [place / RECORD_FILE, *logs.values(), *([place / CURVES_FILE] if curves else [])]
-    return Trained(name, place, record, clusters, curves, files)
+    return Trained(name, place, record, clusters, curves, _losses(record, place / RECORD_FILE), files)
+
+
+def _losses(record: TrainingRecord, file: Path) -> dict[str, list[tuple[float, float]]]:
+    """Of each round, where there are some, else of the whole."""
+    details: dict[str, Any] = record.details
+    try:
+        given = {f"{kind[:-1]} {n}": found for kind in _ROUNDS for n, found in enumerate(details.get(kind) or ())}
+        logs = {title: found.get(LOGGED) for title, found in (given or {"loss": details}).items()}
+        return {title: [(float(s), float(loss)) for s, loss in found] for title, found in logs.items() if found}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{file}: {LOGGED} is no list of steps and losses ({error}); train again") from error
 
 
 def _lines(file: Path) -> list[ClusterWeights]:

@@ -14,8 +14,9 @@ from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import add_result, atomic_output, output_folder, text_sha256, write_text
 from beir_cocodr.report.html.outputs import Found, collection_texts, find_files, per_query_scores
 from beir_cocodr.report.html.sections import comparison_parts, contamination_section, drill_down, facts, training_parts
-from beir_cocodr.report.html.verdict import headline_of
-from beir_cocodr.report.text import allowed_text, collection_name, short_names
+from beir_cocodr.report.html.tables import query_table
+from beir_cocodr.report.html.verdict import headline_of, recommended_use, way_to_labels
+from beir_cocodr.report.text import allowed_text, collection_name, meaning, short_names
 
 _FOLDER = "beir_cocodr.report.html"
 
@@ -45,7 +46,7 @@ def page(parts: Mapping[str, object]) -> str:
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     style, script = Markup(read("style.css")), Markup(read("script.js"))
     return environment.get_template("page.html").render(
-        generator=GENERATOR, style=style, script=script, markup=Markup, **parts
+        generator=GENERATOR, style=style, script=script, markup=Markup, meaning=meaning, **parts
     )
 
 
@@ -130,15 +131,20 @@ def write_report(
     texts = collection_texts(found, dataset, split)
     qrels = texts.collection.qrels if texts.collection is not None else None
     scores = per_query_scores(found, list(qrels) if qrels else None)
-    shown = None
+    shown = every = None
     if headline.pair is not None and queries:
         measures = found.evaluation.measures if found.evaluation is not None else []
+        asked = texts.collection.queries if texts.collection is not None else {}
+        every = query_table(scores, headline.pair, names, measures[0], asked) if measures else None
         shown = drill_down(_runs(found, models), scores, measures, headline.pair, names, texts.collection, queries)
     title = found.judged.dataset if found.judged else found.adaptation.corpus if found.adaptation else None
     parts = {
         "source": source,
         "title": collection_name(title) if title is not None else folder.resolve().name,
         "headline": headline,
+        "use": recommended_use(found, names),
+        "labelling": way_to_labels(found, headline),
+        "all_queries": every,
         "facts": list(facts(found)),
         "texts_remark": texts.remark,
         "drill_down": shown,

@@ -228,6 +228,23 @@ def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Pictur
     return picture(name, f"Measures over rounds: {title}", caption, height, draw, columns=len(measures))
 
 
+def loss_picture(name: str, title: str, losses: Mapping[str, Sequence[tuple[float, float]]]) -> Picture | None:
+    """The loss that training logged, one line a round."""
+
+    def draw(axis: Axes) -> None:
+        for number, (label, points) in enumerate(losses.items()):
+            steps, values = zip(*points, strict=True)
+            style, colour = _STYLES[number // len(SERIES) % len(_STYLES)], SERIES[number % len(SERIES)]
+            axis.plot(steps, values, style, color=colour, marker="o" if len(points) == 1 else None, lw=1.6, label=label)
+        axis.set_xlabel("step")
+        axis.set_ylabel("loss")
+        if len(losses) > 1:
+            axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+
+    caption = "Means since the point before. A loss that falls is no sign that search got better."
+    return picture(name, f"Training loss: {title}", caption, 2.5, draw)
+
+
 def _tick(found: str) -> str:
     """ "episode 2" as "2": rounds of one kind need no more, and the name stands in the table."""
     kind, _, number = found.partition(" ")

@@ -24,6 +24,23 @@
     });
     body.append(...rows.map(([, row]) => row));
   };
+  // Spreadsheets take what begins with these for formulas; numbers are none.
+  const csvCell = (text) => {
+    const plain = text.replaceAll("−", "-");
+    const safe = /^[=+@-]/.test(plain) && Number.isNaN(Number(plain)) ? `'${text}` : plain;
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const csvOf = (table) => {
+    const groups = [...(table.querySelector(".groups")?.cells ?? [])].flatMap((cell) =>
+      Array(cell.colSpan).fill(cell.textContent.trim()));
+    const header = table.tHead.rows[table.tHead.rows.length - 1];
+    const titles = [...header.cells].map((cell, i) => `${groups[i] ?? ""} ${cell.textContent.trim()}`.trim());
+    const wide = titles.map((_, i) => [...table.tBodies[0].rows].some((row) => row.cells[i].querySelector(".sub")));
+    const cells = [...table.tBodies[0].rows].map((row) => [...row.cells].flatMap((cell, i) =>
+      (wide[i] ? [".figure", ".sub"] : [".figure"]).map((part) => cell.querySelector(part)?.textContent.trim() ?? "")));
+    const heads = titles.flatMap((title, i) => (wide[i] ? [title, `${title}, more`] : [title]));
+    return [heads, ...cells].map((row) => row.map(csvCell).join(",")).join("\r\n") + "\r\n";
+  };
   for (const table of document.querySelectorAll("table.sortable")) {
     const header = table.tHead.rows[table.tHead.rows.length - 1];
     const kinds = [...header.cells].map((cell) => (cell.classList.contains("number") ? "number" : "text"));
@@ -33,7 +50,40 @@
     for (const cell of header.cells) {
       cell.querySelector("button").addEventListener("click", () => sortBy(table, cell));
     }
+    const link = table.closest(".scroll").nextElementSibling;
+    link.hidden = false;
+    link.firstElementChild.addEventListener("click", (event) => {
+      event.currentTarget.href = `data:text/csv;charset=utf-8,${encodeURIComponent(csvOf(table))}`;
+    });
   }
+
+  // What a title says is shown by focus, too, and on a touch.
+  const tip = document.createElement("div");
+  tip.id = "tip";
+  tip.hidden = true;
+  tip.setAttribute("role", "tooltip");
+  document.body.append(tip);
+  let explained = null;
+  const explain = (element) => {
+    explained = element;
+    tip.hidden = !element;
+    if (!element) return;
+    tip.textContent = element.dataset.meaning;
+    const box = element.getBoundingClientRect();
+    const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
+    tip.style.left = `${Math.max(8, Math.min(box.left, room))}px`;
+    const below = box.bottom + 6;
+    tip.style.top = `${below + tip.offsetHeight > innerHeight ? box.top - tip.offsetHeight - 6 : below}px`;
+  };
+  for (const element of document.querySelectorAll("[title]")) {
+    element.dataset.meaning = element.title;
+    element.removeAttribute("title");
+    element.setAttribute("aria-describedby", "tip");
+    for (const event of ["mouseenter", "focus"]) element.addEventListener(event, () => explain(element));
+    for (const event of ["mouseleave", "blur"]) element.addEventListener(event, () => explain(null));
+  }
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") explain(null); });
+  document.addEventListener("scroll", () => explain(explained), true);
 
   // On paper everything is open.
   const opened = [];
@@ -97,6 +147,19 @@
     const up = there > here;
     return [`${up ? "▲" : "▼"} ${Math.abs(there - here)}`, up ? "up" : "down", `at rank ${there} on the left`];
   };
+  // Ranges are of characters, of which some are two units of JavaScript's.
+  const marked = (tag, className, text, ranges) => {
+    const element = make(tag, className);
+    const letters = Array.from(text);
+    const part = (from, to) => letters.slice(from, to).join("");
+    let end = 0;
+    for (let i = 0; i < ranges.length; i += 2) {
+      element.append(part(end, ranges[i]), make("mark", "", part(ranges[i], ranges[i + 1])));
+      end = ranges[i + 1];
+    }
+    element.append(part(end));
+    return element;
+  };
   const hit = (query, i, model, other, isRight) => {
     const [id, title, text] = data.documents[query.documents[i]];
     const rank = query.ranks[model][i];
@@ -105,7 +168,18 @@
     item.dataset.document = query.documents[i];
     const body = make("div");
     body.append(make("div", "name", title || (text ? "" : id)));
-    if (text) body.append(make("div", "text", text));
+    if (text) {
+      const [shown, ranges] = query.snippets[i];
+      body.append(marked("div", "text", shown, ranges));
+      if (shown !== text) {
+        const whole = make("details", "text");
+        whole.append(make("summary", "", "Full text"));
+        whole.addEventListener("toggle", () => {
+          if (whole.children.length === 1) whole.append(marked("p", "", text, query.matches[i]));
+        });
+        body.append(whole);
+      }
+    }
     if (title || text) body.append(make("div", "id", id));
     if (grade > 0) {
       item.classList.add("relevant");

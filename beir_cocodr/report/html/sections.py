@@ -9,9 +9,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from beir_cocodr.data.analyzers import Analyzer, snippet
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.records import Calibration, EvaluationRecord
@@ -24,6 +26,7 @@ from beir_cocodr.report.html.pictures import (
     cluster_pictures,
     curve_picture,
     interval_picture,
+    loss_picture,
     query_picture,
     reliability_picture,
 )
@@ -86,7 +89,10 @@ def training_parts(found: Found) -> dict[str, object]:
     logs = [log for model in found.trained for log in model.clusters.items()]
     curves = [(model.name, model.curves) for model in found.trained if model.curves]
     drawn = [curve_picture(f"curves-{number}", *named) for number, named in enumerate(curves)]
+    losses = [(model.name, model.losses) for model in found.trained if model.losses]
+    lost = [loss_picture(f"losses-{number}", *named) for number, named in enumerate(losses)]
     return {
+        "loss_pictures": [picture for picture in lost if picture is not None],
         "trainings": training_table(found.trained) if found.trained else None,
         "settings": [settings_table(model) for model in found.trained],
         "cluster_pictures": [
@@ -287,7 +293,10 @@ def list_spread(tops: Sequence[Mapping[str, Sequence[str]]], depth: int) -> dict
 #: Documents that are shown of a ranking, and how far down the place of a document is known.
 SHOWN, KNOWN = 10, 100
 
-_TEXT, _TITLE, _QUERY = 180, 140, 400
+_SNIPPET, _TITLE, _QUERY = 180, 140, 400
+
+#: Characters of a document's text that a page holds, and those of all that it shows.
+_TEXT, _TEXTS = 20_000, 3_000_000
 
 
 @dataclass(frozen=True)
@@ -337,12 +346,14 @@ def drill_down(
             log.warning(f"%s {what}", runs[label], len(lacking), lacking[0])
     documents: dict[str, int] = {}
     queries = [_query(query, labels, tops, scores, documents, collection) for query in chosen]
+    contents = _documents(list(documents), collection)
+    _mark_matches(queries, contents, collection)
     data = {
         "measures": list(measures),
         "models": [names[label] for label in labels],
         "pair": [labels.index(label) for label in pair],
         "queries": queries,
-        "documents": _documents(list(documents), collection),
+        "documents": contents,
         "shown": SHOWN,
         "known": KNOWN,
         "judged": collection is not None and bool(collection.qrels),
@@ -357,7 +368,7 @@ def _query(
     scores: Scores,
     documents: dict[str, int],
     collection: Collection | None,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     shown = dict.fromkeys(document for label in labels for document in tops[label].get(query, ())[:SHOWN])
     ranks = []
     for label in labels:
@@ -380,13 +391,29 @@ def _query(
 
 
 def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]:
-    """(id, title, beginning of the text) of each."""
+    """(id, title, text) of each; long texts are cut."""
     if collection is None or not ids:
         return [[id, "", ""] for id in ids]
     rows = collection.documents.rows(ids)
     found = collection.documents.take(rows[rows >= 0])
     texts = {document["_id"]: (document["title"], document["text"]) for document in found}
-    return [[id, _cut(texts[id][0], _TITLE), _cut(texts[id][1], _TEXT)] if id in texts else [id, "", ""] for id in ids]
+    most = max(_SNIPPET, min(_TEXT, _TEXTS // len(ids)))
+    return [[id, _cut(texts[id][0], _TITLE), _cut(texts[id][1], most)] if id in texts else [id, "", ""] for id in ids]
+
+
+def _mark_matches(queries: list[dict[str, Any]], contents: list[list[str]], collection: Collection | None) -> None:
+    """Give each query of each of its documents the part that says most, and where words of the query stand in that and
+    in the whole text: first characters and those after the last, one after the other.
+    """
+    analyzer = Analyzer("english")
+    for query in queries if collection is not None else ():
+        terms = analyzer(query["text"])
+        query["snippets"], query["matches"] = [], []
+        for number in query["documents"]:
+            text = contents[number][2]
+            shown = snippet(text, query["text"], analyzer, _SNIPPET)
+            query["snippets"].append([shown.text, [end for found in shown.matches for end in found]])
+            query["matches"].append([end for found in analyzer.matches(text, terms) for end in found[:2]])
 
 
 def _cut(text: str, most: int) -> str:

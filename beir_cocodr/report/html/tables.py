@@ -32,6 +32,7 @@ from beir_cocodr.report.text import (
     describe_likeness,
     describe_pseudo_queries,
     format_number,
+    meaning,
     p_value,
     signed,
     span,
@@ -88,6 +89,9 @@ def number_cell(value: float | None, form: str = ".2f", sub: str = "") -> Cell:
     return Cell(format_number(value, form), value, sub)
 
 
+#: Scores of single queries that a page holds.
+_MOST_SCORES = 20_000
+
 _MEAN = "mean of the paired differences, with its bootstrap 95% interval"
 
 _ONLY_DASHES = [Cell("–")] * 3
@@ -103,8 +107,8 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
         if not alone:
             columns += [
                 Column("Difference", meaning=_MEAN),
-                Column("p", meaning="two-tailed paired t-test, after Holm's correction"),
-                Column("W / T / L", meaning="queries won, tied and lost; sorted by won less lost"),
+                Column("p", meaning=meaning("p after Holm")),
+                Column("Won / tied / lost", meaning="queries won, tied and lost; sorted by won less lost"),
             ]
         groups.append((measure, 1 if alone else 4))
     rows = []
@@ -123,11 +127,11 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
 def test_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> HtmlTable:
     """Every paired test that was made, b against a."""
     columns = [
-        *text_columns("b", "against a", "Question", "Measure"),
-        Column("b − a", meaning=_MEAN),
-        Column("t-test p", meaning="two-tailed, after Holm's correction"),
-        Column("Randomisation p", meaning="two-tailed, 10,000 sign flips, after Holm's correction"),
-        Column("W / T / L", meaning="queries won, tied and lost by b; sorted by won less lost"),
+        *text_columns("Model", "Compared with", "Question", "Measure"),
+        Column("Difference", meaning=_MEAN),
+        Column("p, t-test", meaning=meaning("p after Holm")),
+        Column("p, randomisation", meaning="the same by 10,000 random changes of sign, after Holm's correction"),
+        Column("Won / tied / lost", meaning="queries won, tied and lost; sorted by won less lost"),
     ]
     rows = [
         [
@@ -196,11 +200,11 @@ def verdict_table(
     estimators = list(dict.fromkeys(found.estimator for pair in pairs for found in pair.estimates))
     calibrated = any(pair.probability is not None for pair in pairs)
     columns = [
-        *text_columns("b", "against a"),
-        Column("Verdict", meaning="on b against a, by the rule; sorted from better to worse"),
-        *([Column("nDCG@10", meaning="estimate of b − a, with its 90% interval")] if calibrated else []),
-        *([Column("P", meaning="P(b is better), by the calibrated rule")] if calibrated else []),
-        *(Column(capitalized(name), meaning="b − a, with its 95% interval") for name in estimators),
+        *text_columns("Model", "Compared with"),
+        Column("Verdict", meaning="on the model, by the rule; sorted from better to worse"),
+        *([Column("Expected", meaning=f"difference in nDCG@10, {meaning('Estimated nDCG@10')}")] if calibrated else []),
+        *([Column("Chance", meaning=f"to be better, {meaning('Chance to be better')}")] if calibrated else []),
+        *(Column(name, meaning=f"difference, 95% interval: {meaning(name)}") for name in map(capitalized, estimators)),
     ]
     rows = []
     for pair in pairs:
@@ -240,8 +244,7 @@ def annotation_table(wanted: AnnotationCandidates, names: Mapping[str, str]) -> 
     columns = [
         *text_columns("Query", "Document"),
         Column("Weight", meaning="by how much the difference in DCG@10 changes if the document is relevant"),
-        Column("Rank in a", meaning=a),
-        Column("Rank in b", meaning=b),
+        *(Column(f"Rank by {name}") for name in (a, b)),
     ]
     rows = [
         [
@@ -251,7 +254,32 @@ def annotation_table(wanted: AnnotationCandidates, names: Mapping[str, str]) -> 
         ]
         for pair in wanted.pairs
     ]
-    return HtmlTable(f"Labels that would tell most between a = {a} and b = {b}", columns, rows)
+    return HtmlTable(f"Labels that would tell most between {a} and {b}", columns, rows)
+
+
+def query_table(
+    scores: Mapping[str, Mapping[str, Sequence[float]]],
+    pair: tuple[str, str],
+    names: Mapping[str, str],
+    measure: str,
+    texts: Mapping[str, str],
+) -> HtmlTable | None:
+    """Every judged query with each model's score; of many, that of the pair alone. None without scores of the pair."""
+    a, b = (scores.get(label) for label in pair)
+    if not a or not b:
+        return None
+    shown = list(scores) if len(scores) * len(a) <= _MOST_SCORES else list(pair)
+    columns = [*text_columns("Query"), Column("Difference", meaning=f"{names[pair[1]]} less {names[pair[0]]}")]
+    columns += [Column(names[label], meaning=measure) for label in shown]
+    rows = []
+    for query in a:
+        change = b[query][0] - a[query][0]
+        mark = "better" if change > 0 else "worse" if change < 0 else ""
+        cells = (number_cell(scores[label][query][0], ".3f") for label in shown)
+        text = texts.get(query, "")
+        named = text_cell(text or query, query if text else "")
+        rows.append([named, Cell(signed(change), round(change, 4), mark=mark), *cells])
+    return HtmlTable(f"All queries, {measure}", columns, rows)
 
 
 def _expected(pair: PairVerdict) -> Cell:

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from beir_cocodr.evaluation.recommendation import BASE, TRAINING
-from beir_cocodr.evaluation.records import ComparisonRecord, PairedTest, PairVerdict, Recommendation
+from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, TRAINING
+from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, PairedTest, PairVerdict, Recommendation
 from beir_cocodr.report.html.outputs import Found, LabelledEvaluation
 from beir_cocodr.report.text import capitalized, collection_name, p_value, signed, span
 
 CANNOT_TELL, NO_DIFFERENCE, NOT_JUDGED = "cannot tell", "no difference", "not judged"
+
+#: The rule of verdicts on collections that the calibration says nothing about.
+UNLIKE = "unlike"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do now and why, by commands for a shell, and by code in Python where there is some."""
+
+    title: str
+    text: str
+    commands: list[str]
+    code: str = ""
+
+
+_CODE = """from beir_cocodr import Searcher
+
+searcher = Searcher({}, {})
+for hit in searcher.search("a question"):
+    print(hit.rank, hit.place, hit.snippet)"""
 
 
 @dataclass(frozen=True)
@@ -33,13 +55,65 @@ class Headline:
 
 
 def headline_of(found: Found, names: Mapping[str, str]) -> Headline:
-    """The headline of an output folder; ``names`` has label to the name that is shown."""
+    """The verdict of an output folder; ``names`` has label to the name that is shown."""
     recommendation = found.adaptation.recommendation if found.adaptation is not None else None
     if found.evaluation is not None:
         return _labelled_headline(found.evaluation, names, recommendation)
     if found.comparison is not None:
         return label_free_headline(found.comparison, names, found.candidates, recommendation)
     return _unjudged_headline(found)
+
+
+def recommended_use(found: Found, names: Mapping[str, str]) -> Advice | None:
+    """The model to use now, and how: what an adaptation or a comparison recommends, else the best of an evaluation's
+    models that are significantly better than the first, or the first. None where nothing, or runs alone, were judged.
+    """
+    evaluation, adaptation = found.evaluation, found.adaptation
+    if adaptation is not None:
+        label, model = adaptation.recommendation.model, adaptation.path
+        why = next((r for r in adaptation.recommendation.reasons if r.startswith(("Use ", "Nothing "))), "")
+    elif found.comparison is not None:
+        label, why = found.comparison.best.model, _with_names(found.comparison.best.reason, names)
+        model = label
+    elif evaluation is not None:
+        first = evaluation.reference
+        better = [label for label in names if (t := evaluation.test(first, label)) and t.verdict == "better"]
+        label = max(better, key=evaluation.value, default=first)
+        model = evaluation.results.models[label].model
+        why = f"{'It' if better else 'Nothing'} is significantly better than {names[first]}." if len(names) > 1 else ""
+    else:
+        return None
+    if _is_run(found, label):
+        return None
+    record = found.judged or adaptation
+    dataset = record.corpus if isinstance(record, AdaptationRecord) else record.dataset if record else ""
+    command = shlex.join(["beir-cocodr", "search", "--dataset", dataset, "--model", model, "a question"])
+    code = _CODE.format(*(json.dumps(name, ensure_ascii=False) for name in (dataset, model)))
+    return Advice(f"Use {names.get(label, label)}", why, [command], code)
+
+
+def _is_run(found: Found, label: str) -> bool:
+    result = found.evaluation.results.models.get(label) if found.evaluation is not None else None
+    return result is not None and result.run == result.model
+
+
+def way_to_labels(found: Found, headline: Headline) -> Advice | None:
+    """How to come to a verdict where there is none: by judging pairs."""
+    pair, judged = headline.pair, found.judged
+    if headline.verdict != CANNOT_TELL or judged is None or pair is None or _is_run(found, pair[1]):
+        return None
+    results = found.evaluation.results.models if found.evaluation is not None else {}
+    models = (results[label].model if label in results else label for label in pair)
+    compare = ["beir-cocodr", "compare", *models, "--dataset", judged.dataset]
+    table, folder = found.folder / LABELS_FILE, found.folder.resolve()
+    commands, text = [], f"Fill the column “judgement” of {table}: 0 is not relevant, 1 or higher is."
+    if not table.is_file():
+        asked = folder.with_name(f"{folder.name}-asked")
+        table = asked / LABELS_FILE
+        commands.append([*compare, "--no-labels", "--output", str(asked)])
+        text = f"The first command writes {table}; fill its column “judgement”: 0 is not relevant, 1 or higher is."
+    commands.append([*compare, "--judgements", str(table), "--output", str(folder.with_name(f"{folder.name}-judged"))])
+    return Advice("How to come to a verdict", text, [shlex.join(command) for command in commands])
 
 
 def _labelled_headline(
@@ -74,7 +148,7 @@ def _recommended(recommendation: Recommendation) -> tuple[list[str], list[str], 
     """The encoders that the verdict on training rests on, notes and reasons."""
     verdicts = recommendation.verdicts
     resting = [label for label, found in verdicts.items() if found == recommendation.verdict]
-    return resting or list(verdicts), [f"Recommended: {recommendation.model}."], list(recommendation.reasons)
+    return resting or list(verdicts), [], list(recommendation.reasons)
 
 
 def _sentence(test: PairedTest, evaluation: LabelledEvaluation, names: Mapping[str, str]) -> str:
@@ -94,7 +168,7 @@ def _facts(test: PairedTest, evaluation: LabelledEvaluation) -> list[tuple[str, 
         ("Difference", signed(test.difference)),
         ("95% interval", span(test.interval)),
         ("p after Holm", p_value(test.t_p_holm)),
-        ("Win / tie / loss", f"{test.wins:,} / {test.ties:,} / {test.losses:,}"),
+        ("Won / tied / lost", f"{test.wins:,} / {test.ties:,} / {test.losses:,}"),
     ]
 
 
@@ -151,13 +225,15 @@ def label_free_headline(
         verdict = f"By {by} it cannot be told whether {b} is better or worse than {a} on {where}"
     elif pair.verdict == NO_DIFFERENCE:
         verdict = f"By {by}, {b} is as good as {a} on {where}, as near as matters"
-    facts = [("P(better)", f"{pair.probability:.2f}")] if pair.probability is not None else []
+    facts = [("Chance to be better", f"{pair.probability:.2f}")] if pair.probability is not None else []
     if pair.estimate is not None:
-        facts.insert(0, ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)})"))
+        counts = ", not counted" if pair.rule == UNLIKE else ""
+        facts.insert(0, ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)}){counts}"))
     for estimate in pair.estimates:
         if estimate.difference is not None:
             within = "" if estimate.interval is None else f" ({span(estimate.interval)})"
-            facts.append((capitalized(estimate.estimator), signed(estimate.difference) + within))
+            counts = "" if estimate.applies else ", not counted"
+            facts.append((capitalized(estimate.estimator), signed(estimate.difference) + within + counts))
     sentence = f"{verdict}: {_reason(pair, a, b)}."
     return Headline(pair.verdict, sentence, facts, [*notes, pair.trust], reasons, (first, other))
 
@@ -175,7 +251,6 @@ def _unjudged_headline(found: Found) -> Headline:
         return Headline(
             CANNOT_TELL,
             f"It cannot be told whether adaptation to {where} helped: there are no labels.",
-            notes=[f"Recommended: {recommendation.model}."],
             reasons=list(recommendation.reasons),
         )
     last = found.trained[0]
@@ -199,7 +274,12 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
 def _reason(pair: PairVerdict, a: str, b: str) -> str:
     """What the rule saw, of b against a."""
     if pair.estimate is not None:
-        return f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
+        found = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
+        return found + (
+            ", which is not counted, as the collection is unlike those of the calibration"
+            if pair.rule == UNLIKE
+            else ""
+        )
     if pair.probability is not None:
         return f"the chance that {b} is better is put at {pair.probability:.2f}"
     signs = [estimate.sign for estimate in pair.estimates]
