@@ -202,6 +202,20 @@ def test_what_is_said_of_query_as_context_stands_in_a_results_file():
     assert f"{pairs['speed_of_passage_query']:.2f} times as many steps a second" in text
 
 
+def test_the_figures_of_fusing_a_large_corpus_stand_in_a_results_file():
+    runs, text = {run["documents"]: run for run in results_of("fuse_scale")["runs"]}, section("fuse_scale")
+    seconds, peaks = (
+        [
+            whole(run["steps"][step][figure] for step in run["steps"] if step != "read")
+            for run in (runs[100_000], runs[1_000_000])
+        ]
+        for figure, whole in (("processor_seconds", sum), ("peak_mib", max))
+    )
+    assert "{:.0f} processor seconds of 100,000 documents and {:.0f} of 1,000,000".format(*seconds) in text
+    assert "{:,} and {:,} MiB at most".format(*peaks) in text
+    assert f"{runs[1_000_000]['unknown_share']:.1%} of what stands" in text
+
+
 def test_the_figures_of_resampling_stand_in_a_results_file():
     found, text = results_of("resample"), section("resample")
     exact = found["measurements"]["exact"]

@@ -352,7 +352,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         resumed_from=last.name if last else None,
         training_loss=result.training_loss,
         seconds=round(time.perf_counter() - start, 1),
-        details=stage.details | {LOGGED: [(e["step"], e["loss"]) for e in trainer.state.log_history if "loss" in e]},
+        details=stage.details | {LOGGED: [[e["step"], e["loss"]] for e in trainer.state.log_history if "loss" in e]},
         versions=versions(),
         parent=read_record(str(stage.plan.base)),
     )

@@ -38,6 +38,10 @@ def test_each_episode_starts_from_the_last_and_mines_its_own(whole, beir_folder)
     assert [found["episode"] for found in record.details["episodes"]] == [0, 1, 2]
     assert record.steps == 12
     records = [json.loads((folder / f"episodes/{i}/training.json").read_text()) for i in range(3)]
+    for found, own in zip(record.details["episodes"], records, strict=True):  # one point a step of so few
+        assert found["logged_loss"] == own["logged_loss"]
+        assert [step for step, _ in own["logged_loss"]] == list(range(1, own["steps"] + 1))
+        assert own["training_loss"] == pytest.approx(sum(loss for _, loss in own["logged_loss"]) / own["steps"])
     assert records[0]["mining"] is None
     assert all(found["mining"]["candidates"] > 0 for found in records[1:])
     assert records[2]["parent"]["base_sha256"] == records[1]["base_sha256"]
