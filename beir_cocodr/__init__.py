@@ -3,8 +3,6 @@
 Public names are loaded on first use, so that ``import beir_cocodr`` costs milliseconds.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any

@@ -1,11 +1,12 @@
 """Names of array types, and checks and changes of arrays that several rooms need."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from beir_cocodr.errors import InputError, listed
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -28,3 +29,12 @@ def unit_rows(vectors: Array) -> Floats:
 def non_finite_rows(vectors: Array) -> Ints:
     """Rows of (n, d) vectors that have a NaN or infinite number."""
     return np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+
+
+def check_finite(vectors: Array, ids: Sequence[str], what: str) -> None:
+    """An InputError names those of (n, d) embeddings of texts that have a NaN or infinite number."""
+    if wrong := [repr(ids[row]) for row in non_finite_rows(vectors)]:
+        raise InputError(
+            f"NaN or infinite embeddings of {len(wrong)} {what}: {listed(wrong)}; look at their texts, and encode in "
+            "float32 if the model runs in half precision"
+        )

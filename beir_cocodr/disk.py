@@ -1,7 +1,5 @@
 """A full disk: known however a library reports it, and made one exception, which says what is safe."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

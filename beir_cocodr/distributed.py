@@ -1,7 +1,5 @@
 """The processes of one training run: what only the first does, and how the others learn of it."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import time

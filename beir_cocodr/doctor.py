@@ -1,7 +1,5 @@
 """What is installed and within reach, by metadata and looks bounded in time, what it enables, and how to get it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

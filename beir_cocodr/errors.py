@@ -1,10 +1,9 @@
 """The one exception for input that a person has to correct, and the checks of single values."""
 
-from __future__ import annotations
-
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -24,6 +23,17 @@ class InputError(ValueError):
 def first_line(error: BaseException) -> str:
     """The first line of a host's message, or the error's type where it has none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+@contextmanager
+def explained(what: str, way_out: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Inside, an exception of these kinds becomes an ``InputError``: what is wrong (the reason); the way out."""
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, InputError) and InputError not in kinds:
+            raise
+        raise InputError(f"{what} ({getattr(error, 'strerror', None) or first_line(error)}); {way_out}") from error
 
 
 #: The largest seed that numpy, torch and transformers all take.

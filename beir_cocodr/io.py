@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
 from beir_cocodr.disk import UNFINISHED, DiskFull, naming_full_disk
-from beir_cocodr.errors import InputError, check_name
+from beir_cocodr.errors import InputError, check_name, explained
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,8 +45,7 @@ CLOCK_TICK_NS = 20_000_000
 @contextmanager
 def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
     """A new folder in ``folder``, which is made if need be, with the ``mark`` in its name; removed at the end with what
-    is left in it. Where the disk is full, :class:`~beir_cocodr.disk.DiskFull` names ``folder``, whatever a library
-    raises.
+    is left in it. Where the disk is full, :class:`~beir_cocodr.disk.DiskFull` names ``folder``, for any library.
     """
     place = folder / f"{UNFINISHED}{mark}{uuid4().hex}"
     with naming_full_disk(folder):
@@ -74,10 +73,8 @@ def _replace(path: Path, temporary: Path) -> None:
     temporary.chmod(0o666 & ~umask)  # some libraries write files that shut everybody else out
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
-    try:
+    with explained(f"{path} is a folder, where a file is to be written", "move it away", IsADirectoryError):
         temporary.replace(path)
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, where a file is to be written; move it away") from error
 
 
 @contextmanager
@@ -96,10 +93,7 @@ def atomic_writer(path: Path) -> Iterator[IO[str]]:
 
     A path that is not UTF-8 stands in it with the escapes that JSON has for it.
     """
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
-    ):
+    with atomic_path(path) as draft, draft.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         yield file
 
 
@@ -142,10 +136,8 @@ def parse_json(text: str) -> Any:
 def output_folder(path: Path, utf8: bool = False) -> Path:
     """Make a folder for results; ``InputError`` where it cannot be made or written to, or see :func:`check_name`."""
     check_name("the output", path, utf8)
-    try:
+    with explained(f"{path} cannot be the output folder", "choose another", OSError):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path} cannot be the output folder: {error.strerror}; choose another") from error
     try:  # for root and on network drives, permissions say little
         with naming_full_disk(path), TemporaryFile(dir=path):
             pass
@@ -176,13 +168,11 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
         check_output_free(output)
     output = output.absolute()
     with ExitStack() as stack:
-        try:
+        with explained(f"{output} cannot be made", "choose another --output", OSError):
             mark = _mark(output)
             _remove_dead(output, mark)
             place = stack.enter_context(unfinished(output.parent, mark))
             stack.enter_context(locked(place))
-        except OSError as error:
-            raise InputError(f"{output} cannot be made: {error.strerror}; choose another --output") from error
         draft, former = place / "new", place / "former"
         draft.mkdir()
         stack.enter_context(naming_full_disk(output))
@@ -388,12 +378,9 @@ def cache_root() -> Path:
 def cache_folder(name: str) -> Path:
     """A folder below the cache root, made if need be; what a killed writer left there is removed after a day."""
     folder = cache_root() / name
-    try:
+    with explained(f"{folder} cannot be used", "point BEIR_COCODR_CACHE elsewhere, to a writable folder", OSError):
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder, _LEFT_OVER_SECONDS)
-    except OSError as error:
-        message = f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere, to a writable folder"
-        raise InputError(message) from error
     return folder
 
 

@@ -4,8 +4,6 @@ On a terminal the line changes in place and goes when it is done. Anything else,
 when a step begins and one every half minute.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

@@ -5,8 +5,6 @@ the records of a model and of all that it was made from, :func:`contamination_st
 collection that judges it were among its training data.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -88,7 +86,7 @@ class TrainingPlan(Record):
         lists = {"seen": self.seen} if self.targets is None else {"seen": self.seen, "targets": self.targets}
         return content | {name: [given.to_json() for given in found] for name, found in lists.items()}
 
-    def changes(self, before: TrainingPlan) -> list[str]:
+    def changes(self, before: "TrainingPlan") -> list[str]:
         """In which parts another plan differs, apart from names and paths, which may change, and from what it does not
         state (:meth:`unstated`).
         """
@@ -99,7 +97,7 @@ class TrainingPlan(Record):
         named = before.teacher_sha256 is None or self.teacher_sha256 is None
         return found + ["teacher"] * (named and before.teacher != self.teacher)
 
-    def unstated(self, before: TrainingPlan) -> list[str]:
+    def unstated(self, before: "TrainingPlan") -> list[str]:
         """What this plan states and another, of an earlier version, does not."""
         later = [name for name in _LATER if getattr(before, name) is None and getattr(self, name) is not None]
         return later + [f"options: {name}" for name in self.options if name not in before.options]
@@ -143,7 +141,7 @@ class TrainingRecord(TrainingPlan):
     seconds: float | None = None
     details: Json = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    parent: TrainingRecord | None = None
+    parent: "TrainingRecord | None" = None
     modules: dict[str, str] | None = None
 
     def to_json(self) -> Json:
@@ -157,7 +155,7 @@ class TrainingRecord(TrainingPlan):
     def from_json(cls, content: object, where: str | Path) -> Self:
         return super().from_json(_with_details(content), where)
 
-    def lineage(self) -> list[TrainingRecord]:
+    def lineage(self) -> "list[TrainingRecord]":
         """This record and those of all that the model was made from, oldest first."""
         return [*(self.parent.lineage() if self.parent else ()), self]
 

@@ -5,8 +5,6 @@ What is read back is checked against the types, so that a file of another versio
 instead of a ``KeyError`` somewhere later.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,10 +16,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import Json as Json
 from beir_cocodr.io import parse_json, write_text
 
-_PACKAGES = (
-    *("beir-cocodr", "torch", "transformers", "sentence-transformers", "beir"),
-    *("ir-measures", "ir-datasets", "bm25s", "numpy"),
-)
+_PACKAGES = "beir-cocodr torch transformers sentence-transformers beir ir-measures ir-datasets bm25s numpy".split()
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
@@ -66,10 +61,8 @@ class Record:
             raise InputError(f"{where}: holds no JSON object; write it again")
         found = content.get("schema", 1)
         if found != cls.SCHEMA:
-            message = (
-                f"has schema {found!r}, and this version reads schema {cls.SCHEMA}; write it again with this version"
-            )
-            raise InputError(f"{where}: {message}")
+            again = "write it again with this version"
+            raise InputError(f"{where}: has schema {found!r}, and this version reads schema {cls.SCHEMA}; {again}")
         try:
             record: Self = TypeAdapter(cls).validate_python({k: v for k, v in content.items() if k != "schema"})
         except ValidationError as error:

@@ -7,8 +7,6 @@ are BEIR's, and work where BEIR 2.2 fails: ``EvaluateRetrieval.rerank`` is gone 
 ``title: None`` nor what ``HFDataLoader`` gives. Its FAISS searches are in :mod:`beir_cocodr.plugins.beir_faiss`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory

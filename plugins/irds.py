@@ -2,10 +2,7 @@
 again and again without harm. Reading ids of ir_datasets is :mod:`beir_cocodr.data.irds`.
 """
 
-from __future__ import annotations
-
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,6 +19,8 @@ from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
 from beir_cocodr.resampling.manifest import (
+    ID,
+    ID_PARTS,
     Manifest,
     RestrainParameters,
     SetRecord,
@@ -33,8 +32,6 @@ from beir_cocodr.resampling.manifest import (
 )
 
 from .irds_handlers import FolderDocs, FolderQrels, FolderQueries
-
-_ID = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
 
 #: Id to the place that it was registered from.
 _PLACES: dict[str, str] = {}
@@ -60,10 +57,8 @@ def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
     for an id that cannot be one, or that is taken, as by another place; then none is registered.
     """
     for identifier in entries:
-        if not _ID.fullmatch(identifier):
-            raise InputError(
-                f"{identifier!r} cannot be an id in ir_datasets: use letters, digits, . _ + - and, between parts, /"
-            )
+        if not ID.fullmatch(identifier):
+            raise InputError(f"{identifier!r} cannot be an id in ir_datasets: {ID_PARTS}")
         if _PLACES.get(identifier, place) != place:
             raise InputError(f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another")
         if identifier not in _PLACES and is_registered(identifier):
@@ -151,8 +146,7 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
     Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``,
     REGIME being interpolation or extrapolation. Each has the test queries and their judgements; ``/test`` below it is
     the same, ``/train`` the training queries chosen and theirs. Documents are those of BASE, in its own class and
-    store, where it is an id of ir_datasets, and so are queries; else both are read from the folders. Calling it again
-    does no harm.
+    store, where it is an id of ir_datasets, and so are queries; else both are read from the folders. Again is no harm.
 
     Args:
         output: the folder with the ``manifest.json``.

@@ -1,7 +1,5 @@
 """Handlers of ir_datasets over the files of a BEIR folder."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
@@ -133,7 +131,7 @@ class _DocsIter:
         self._documents, self._rows = documents, rows
         self._read: deque[Any] = deque()
 
-    def __iter__(self) -> _DocsIter:
+    def __iter__(self) -> "_DocsIter":
         return self
 
     def __next__(self) -> Any:

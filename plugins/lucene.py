@@ -1,7 +1,5 @@
 """BM25 by Lucene, as Pyserini computes it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

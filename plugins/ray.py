@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -194,8 +194,7 @@ def encode(
 
     Args:
         address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on this
-            machine, or ``local`` for one that is started for this. Where this process is connected already, that one is
-            taken.
+            machine, or ``local`` for one that is started for this. Where this process is connected, that is taken.
         actors: by default as many as the cluster has room for.
         encoder: its device is by default the GPU of each actor where there are any, else the CPU.
 
@@ -258,15 +257,13 @@ def connected(address: str) -> Iterator[None]:
         yield
         return
     _probe(address)
-    try:
-        own: Json = {}
-        if address == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "_node_ip_address": "127.0.0.1"}
+    own: Json = {}
+    if address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "_node_ip_address": "127.0.0.1"}
+    none = f"there is no cluster of Ray to be reached at {address!r}"
+    with explained(none, _WAY_OUT, ConnectionError, RuntimeError, ValueError):
         ray.init(address=address, log_to_driver=False, **own)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"there is no cluster of Ray to be reached at {address!r}: {reason}; {_WAY_OUT}") from error
     try:
         yield
     finally:
@@ -280,12 +277,10 @@ def _probe(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("local", "auto"):
         return
-    try:
+    with explained(f"there is no cluster of Ray to be reached at {address!r}", _WAY_OUT, OSError, OverflowError):
         if not port.isdigit():
             raise OSError("an address is HOST:PORT")
         socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(f"there is no cluster of Ray to be reached at {address!r}: {error}; {_WAY_OUT}") from error
 
 
 def _pool(actors: int | None, threads: int, device: str | None) -> tuple[int, RayPool]:

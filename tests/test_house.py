@@ -30,7 +30,7 @@ ROOMS = [
 
 #: What all rooms share, and what each may import: other files of this list, and rooms.
 SHARED = {
-    "arrays": set(),
+    "arrays": {"errors"},
     "errors": set(),
     "disk": {"errors"},
     "io": {"errors", "disk"},

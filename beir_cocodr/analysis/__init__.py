@@ -1,15 +1,13 @@
 """What a corpus, its queries and a model's representations say about each other; here, the options of the analyses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from beir_cocodr.errors import SEED_MAX
-from beir_cocodr.models.spec import check_options, option
+from beir_cocodr.models.spec import Options, option
 
 
 @dataclass(frozen=True)
-class RepresentationOptions:
+class RepresentationOptions(Options):
     """What is sampled of a corpus and how it is measured; each field is described beside its default.
 
     The loss depends on ``batch_size``, so corpora are to be compared with the same. The paper's temperature is 2.
@@ -21,12 +19,9 @@ class RepresentationOptions:
     span_tokens: int = option(30, "Most tokens of a span.", min=1)
     seed: int = option(42, "Seed of the sample and the spans.", min=0, max=SEED_MAX)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True)
-class SourceClusterOptions:
+class SourceClusterOptions(Options):
     """What is sampled of source and targets, and shown; each field is described beside its default."""
 
     clusters: int = option(50, "Clusters of source queries.", min=1)
@@ -35,6 +30,3 @@ class SourceClusterOptions:
     cases: int = option(5, "Target queries shown with their nearest source queries.", min=1)
     nearest: int = option(1, "Source queries shown for each.", min=1)
     seed: int = option(42, "Seed of the sample, the negatives and the clusters.", min=0, max=SEED_MAX)
-
-    def __post_init__(self) -> None:
-        check_options(self)

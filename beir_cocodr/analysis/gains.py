@@ -1,7 +1,5 @@
 """Scores of models on several collections, from what `evaluate` wrote, and what one scores above another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +70,7 @@ def _same(name: str, other: str) -> bool:
 
 
 class Gains:
-    """Differences of a second model to a first one, by label or loaded name; an InputError where scores lack one of
-    them.
+    """Differences of a second model to a first one, by label or loaded name; an InputError where scores lack one.
 
     Args:
         scores: of evaluations; None where there are none, and then no gain is known.

@@ -9,8 +9,6 @@ Left out are MaxDC (Arabzadeh et al., 2020) and P_clarity (Roy et al., 2019): th
 Source: MRL, Table 6; Hauff, Predicting the Effectiveness of Queries and Retrieval Systems, 2010, chapter 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

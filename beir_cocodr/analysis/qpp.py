@@ -1,7 +1,5 @@
 """Which predictors know beforehand how well a query will do; their correlations serve the other analyses too."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 Words are counted by corpus; a query's kind goes by its first word; both are compared by weighted Jaccard similarity.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re
@@ -112,10 +110,9 @@ class Unigrams:
     counts: Ints
 
     @classmethod
-    def of(cls, documents: Documents, chunk_rows: int = 4096) -> Unigrams:
+    def of(cls, documents: Documents, chunk_rows: int = 4096) -> "Unigrams":
         """Count the words of a corpus in one pass, ``chunk_rows`` documents at a time, which changes no result. Memory
-        grows with the number of different words, some 25 bytes each in the result and 250 at the peak, not with that of
-        documents.
+        grows with the number of different words, some 25 bytes each in the result and 250 at the peak, not documents.
         """
         merged = _merge([])
         waiting: list[Any] = []
@@ -128,7 +125,7 @@ class Unigrams:
         merged = _merge([merged, *waiting])
         return cls(merged.column("word").combine_chunks(), merged.column("count").to_numpy())
 
-    def aligned(self, other: Unigrams) -> tuple[Ints, Ints]:
+    def aligned(self, other: "Unigrams") -> tuple[Ints, Ints]:
         """(C + 2,) counts here and there: of the C words that both have, and summed up, of the words of one side alone.
 
         Against a count of 0, the sums of minima and maxima do not depend on how a count is divided among words.

@@ -4,8 +4,6 @@ A sample of source queries is clustered, and each has its training loss under bo
 has the cluster nearest to its queries, and the source queries nearest to some of its own.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -51,8 +49,7 @@ class SourceTriplets:
 def sample_triplets(
     collection: Collection, text_format: TextFormat, size: int, negatives: int = 4, seed: int = 42
 ) -> SourceTriplets:
-    """Draw queries that have a relevant document (else an InputError), one of these, and negatives of BM25's best 30
-    others.
+    """Draw queries that have a relevant document (else an InputError), one of these, and negatives of BM25's best 30.
 
     Args:
         collection: with queries and qrels.
@@ -146,9 +143,7 @@ def cluster_similarities(source: Floats, labels: Ints, target: Floats, k: int) -
 
 
 def nearest_queries(target: Floats, source: Floats, count: int = 1) -> list[tuple[int, float]]:
-    """Row and dot product of the (Q, d) source queries nearest to a (d,) target query, ties to the earlier (COCO-DR,
-    Table 4).
-    """
+    """Row and product of the (Q, d) source queries nearest to a (d,) target query, ties to the earlier (Table 4)."""
     scores = source @ target  # (Q,)
     return [(row, float(scores[row])) for row in np.argsort(-scores, kind="stable")[:count].tolist()]
 

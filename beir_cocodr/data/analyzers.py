@@ -2,8 +2,6 @@
 Stemmers, stop words and sentences come from PyStemmer, bm25s and sentencex, imported when they are used.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections import Counter
@@ -60,7 +58,7 @@ class Language:
     analyzer: str
 
     @classmethod
-    def parse(cls, name: str) -> Language:
+    def parse(cls, name: str) -> "Language":
         """A language by its code or English name; any code of two or three letters is taken, else an InputError."""
         known = STEMMED | UNSTEMMED
         given = name.strip().lower()
@@ -78,9 +76,7 @@ class Language:
             return f"language {name}: not spaced, so BM25 reads pairs of neighbouring characters; no stop words"
         stems = f"Snowball's {name} stemmer" if self.code in STEMMED else "no stemmer is known, words are not stemmed"
         stops = "bm25s' stop words" if name in _STOP_WORDS else "no stop words are known, none are left out"
-        return (
-            f"language {name}: {stems}; {stops}; sentences by sentencex, as in {self.code} or the language next to it"
-        )
+        return f"language {name}: {stems}; {stops}; sentences by sentencex, as in {self.code} or the one next to it"
 
 
 class Analyzer:
@@ -89,8 +85,7 @@ class Analyzer:
     Args:
         name: one of :data:`ANALYZERS`. "english" takes out English stop words and stems by Porter's second algorithm
             (PyStemmer), "none" does neither; words, stop words and stems are those of bm25s. The others read words as
-            :func:`~beir_cocodr.data.text.words` does; a language takes out its stop words, where bm25s has some, and
-            stems by Snowball.
+            :func:`~beir_cocodr.data.text.words` does; a language takes out bm25s's stop words, and stems by Snowball.
 
     Attributes:
         stop_words: what is left out.
@@ -136,7 +131,7 @@ class Analyzer:
             if found and found[0] in wanted:
                 yield start, end, found[0]
 
-    def __reduce__(self) -> tuple[type[Analyzer], tuple[str]]:
+    def __reduce__(self) -> "tuple[type[Analyzer], tuple[str]]":
         return Analyzer, (self.name,)
 
     def _terms(self, words: list[str]) -> list[str]:

@@ -1,7 +1,5 @@
 """Writing BEIR folders whose corpus is that of another folder, linked and not copied where that can be."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -44,9 +42,7 @@ def link_beside(existing: Path, name: str) -> None:
 
 
 def _link(file: Path, target: Path, path: str | Path | None) -> None:
-    """Make ``target`` a symbolic link that holds ``path``, if given; else a hard link, else a copy: links may need
-    rights.
-    """
+    """Make ``target`` a symbolic link holding ``path``, if given, else a hard one or a copy: links may need rights."""
     if path is not None:
         with suppress(OSError):
             target.symlink_to(path)

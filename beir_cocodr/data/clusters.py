@@ -1,7 +1,5 @@
 """K-means clusters of query embeddings."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from beir_cocodr.arrays import Floats, Ints, unit_rows
-from beir_cocodr.errors import InputError, listed
+from beir_cocodr.errors import InputError, explained, listed
 
 log = logging.getLogger(__name__)
 
@@ -158,10 +156,8 @@ def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
 
 def _faiss(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[Floats, float]:
     """Centroids, and the sum of squared distances to the nearest ones before the last move."""
-    try:
+    with explained("clustering with faiss needs it", "pip install 'beir-cocodr[faiss-cpu]'", ImportError):
         import faiss
-    except ImportError as error:
-        raise InputError("clustering with faiss needs it: pip install 'beir-cocodr[faiss-cpu]'") from error
 
     kmeans = faiss.Kmeans(
         sample.shape[1],

@@ -4,8 +4,6 @@ The corpus is converted once, kept below the cache root, and used again while it
 judgements are joined when they are read; queries alone (:func:`load_queries`) need no index of document ids.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -60,9 +58,7 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
     if name.startswith(HUGGING_FACE):
         return HubDataset(name, Path(bare), reading=reading or Reading())
     if reading is not None:
-        raise InputError(
-            f"{name}: no such file or folder, and no hf: data set, which a question mark could stand behind"
-        )
+        raise InputError(f"{name}: no such file or folder, and no hf: data set, that a question mark could follow")
     if name.startswith("irds:"):
         return IrdsSource(name, name.removeprefix("irds:"), split)
     if name.startswith("apidocs/"):
@@ -170,8 +166,7 @@ _FORMAT = "1"
 
 def converted_corpus(source: Source) -> ArrowCorpus:
     """The documents of a source, converted to Arrow the first time and mapped from then on, put in place in one step.
-    An InputError for any error in the corpus, and if the cache folder cannot be written; DiskFull: no room for it
-    there.
+    An InputError for any error in the corpus, and if the cache folder cannot be written; DiskFull: no room there.
     """
     folder = cache_folder("corpora")
     key = source.key()

@@ -1,7 +1,5 @@
 """What is wrong with a collection, as data: the reader reports, the caller decides; loading stops at errors."""
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -69,9 +67,7 @@ def raise_errors(defect: Defect) -> None:
 
 
 class StrictReport:
-    """A `Report` that raises `InputError` at the first error, naming the way to a full list, and counts warnings by
-    kind.
-    """
+    """A `Report` that raises `InputError` at the first error with the way to a full list; counts warnings by kind."""
 
     def __init__(self, dataset: str) -> None:
         self.dataset, self.counts = dataset, Counter[str]()

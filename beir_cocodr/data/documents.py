@@ -1,7 +1,5 @@
 """A corpus as one Arrow file: written as a stream, opened as a memory map; ids are found by hash, in 16 bytes each."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -29,9 +27,7 @@ def hashes_of(values: Iterable[str], hash_of: Callable[[str], int] = hash) -> In
 
 
 def gather(column: pa.ChunkedArray, rows: Ints) -> list[str]:
-    """The values at the given rows, in that order, touching only those: ``ChunkedArray.take`` may join all chunks
-    first.
-    """
+    """The values at the given rows, in that order, touching only those: ``ChunkedArray.take`` may join all chunks."""
     ends = np.cumsum([len(chunk) for chunk in column.chunks])
     chunk_of = np.searchsorted(ends, rows, side="right")
     order = np.argsort(chunk_of, kind="stable")

@@ -5,8 +5,6 @@ what it says, so that it stays as long as the passage does, whatever else change
 What was read of a document is kept in the cache, and read again only where the file has changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -21,24 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from beir_cocodr.data import file_formats as formats
 from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.defects import Report, error, warning
-from beir_cocodr.data.file_formats import (
-    DOCUMENTS,
-    PACKAGES,
-    TABLES,
-    Columns,
-    Content,
-    Row,
-    Section,
-    read_content,
-    read_table,
-    readable,
-    record_rows,
-)
 from beir_cocodr.data.readers import Document, RecordChecker
 from beir_cocodr.data.sources import WITHOUT_LABELS, FileSource, Labels
-from beir_cocodr.errors import InputError, check_count, first_line
+from beir_cocodr.errors import InputError, check_count, explained
 from beir_cocodr.io import cache_folder, file_state, filling_cache, is_incidental, text_sha256, write_text
 
 #: Words of a passage, marks counted: about 220 tokens of English, which fit the 256 of MiniLM together with a title.
@@ -77,7 +63,7 @@ class Reading:
         Language.parse(self.language)
 
     @classmethod
-    def parse(cls, name: str) -> tuple[str, Reading | None]:
+    def parse(cls, name: str) -> "tuple[str, Reading | None]":
         """A dataset's name without what stands behind a question mark, and that; None where there is none."""
         bare, mark, behind = name.partition("?")
         if not mark:
@@ -98,8 +84,8 @@ class Reading:
         return f"{bare}?{urlencode(settings)}" if settings else name
 
     @property
-    def columns(self) -> Columns:
-        return Columns(tuple(name for name in self.text.split(",") if name), self.title, self.id)
+    def columns(self) -> formats.Columns:
+        return formats.Columns(tuple(name for name in self.text.split(",") if name), self.title, self.id)
 
 
 class _Item(NamedTuple):
@@ -115,16 +101,14 @@ class _Item(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFiles(FileSource):
-    """A `Source` over files that are no collection yet, a folder or a file: a lone corpus, without queries and
-    judgements.
-    """
+    """A `Source` over files that are no collection yet, a folder or a file: a lone corpus without queries."""
 
     reading: Reading = Reading()
 
     @staticmethod
     def reads(path: Path) -> bool:
         """Whether a file is one that can be read, whatever has to be installed for it."""
-        return path.suffix.lower() in DOCUMENTS or path.name.lower().endswith(TABLES)
+        return path.suffix.lower() in formats.DOCUMENTS or path.name.lower().endswith(formats.TABLES)
 
     @classmethod
     def in_folder(cls, folder: Path) -> bool:
@@ -132,7 +116,7 @@ class TextFiles(FileSource):
         return any(cls.reads(path) for path in _visible(folder))
 
     def key(self) -> tuple[str, ...] | None:
-        installed = [suffix for suffix, package in PACKAGES.items() if find_spec(package)]
+        installed = [suffix for suffix, package in formats.PACKAGES.items() if find_spec(package)]
         states = [part for path in self.files() for part in file_state(path)]
         return "files", str(self.corpus.resolve()), repr(self.reading), text_sha256(*installed, "", *states)
 
@@ -173,10 +157,10 @@ class TextFiles(FileSource):
         before = _ReadBefore(self.corpus)
         for path in self.files():
             place = self._place(path, report)
-            if path.name.lower().endswith(TABLES):
+            if path.name.lower().endswith(formats.TABLES):
                 own = "" if self.corpus.is_file() else place
-                yield from _records(read_table(path, self.reading.columns, report), own, place, str(path))
-            elif readable(path):
+                yield from _records(formats.read_table(path, self.reading.columns, report), own, place, str(path))
+            elif formats.readable(path):
                 content = before.content(path, report)
                 if content is not None and not content.sections:
                     report(warning("files without text", str(path), "no text was found in it; is it a scan?"))
@@ -201,13 +185,13 @@ class TextFiles(FileSource):
     def _report_left_out(self, report: Report) -> None:
         paths = [self.corpus] if self.corpus.is_file() else _visible(self.corpus)
         others = Counter(
-            path.suffix.lower() or "no suffix" for path in paths if not (self.reads(path) and readable(path))
+            path.suffix.lower() or "no suffix" for path in paths if not (self.reads(path) and formats.readable(path))
         )
         if not others:
             return
         shown = ", ".join(f"{count} of {suffix}" for suffix, count in others.most_common(8))
         message = f"{others.total()} files were left out, as they are of other kinds: {shown}"
-        if others.keys() & PACKAGES.keys():
+        if others.keys() & formats.PACKAGES.keys():
             message += "; what reads PDF and Word: pip install 'beir-cocodr[files]'"
             log.warning("%s: %s", self.corpus, message)
         kind = error if self.corpus.is_file() else warning
@@ -232,7 +216,7 @@ class HubDataset(TextFiles):
         columns = self.reading.columns.of(loaded.column_names, self.name)
         rows = loaded.select_columns([name for name in (*columns.texts, columns.title, columns.id) if name])
         name = self.name.partition("?")[0]
-        return _records(record_rows(rows, columns), "", _UNSAFE.sub("_", name), name)
+        return _records(formats.record_rows(rows, columns), "", _UNSAFE.sub("_", name), name)
 
     def file_of(self, id: str) -> str | None:
         return None
@@ -241,14 +225,10 @@ class HubDataset(TextFiles):
         from datasets import load_dataset, load_from_disk  # takes seconds
 
         name = self.name.partition("?")[0].removeprefix(HUGGING_FACE)
-        try:
+        way_out = "take what is here: a local folder, or apidocs/numpy, which needs no network"
+        with explained(f"{self.name}: no data set that can be read now", way_out, Exception):  # the host raises all
             saved = self.corpus.is_dir()
             loaded = load_from_disk(str(self.corpus)) if saved else load_dataset(name, self.reading.config)
-        except Exception as cause:  # the host raises of everything
-            raise InputError(
-                f"{self.name}: no data set that can be read now ({first_line(cause)}); take what is here: a local "
-                "folder, or apidocs/numpy, which needs no network"
-            ) from cause
         if not isinstance(loaded, Mapping):
             return loaded
         split = self.reading.split or next((name for name in ("corpus", "train") if name in loaded), None)
@@ -269,10 +249,8 @@ _UNSAFE = re.compile(r"[\s%#\x00-\x1f\x7f-\x9f]")
 
 def _visible(folder: Path) -> Iterator[Path]:
     """The files below a folder, but hidden ones; links to folders are not followed."""
-    try:
+    with explained(f"{folder} cannot be read", "make it readable, or move it away", OSError):
         found = list(folder.iterdir())
-    except OSError as cause:
-        raise InputError(f"{folder} cannot be read ({cause.strerror}); make it readable, or move it away") from cause
     for path in found:
         if path.name.startswith(".") or is_incidental(path):
             continue
@@ -282,14 +260,14 @@ def _visible(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _sections(content: Content, place: str, path: Path) -> Iterator[_Item]:
+def _sections(content: formats.Content, place: str, path: Path) -> Iterator[_Item]:
     title = (content.title or path.stem).replace(ABOVE, " - ")
     for number, (headings, text) in enumerate(content.sections, 1):
         above = ABOVE.join([title, *(part.replace(ABOVE, " - ") for part in headings)])
         yield _Item(place, None, above, text, str(path), number)
 
 
-def _records(rows: Iterator[Row], own: str, place: str, file: str) -> Iterator[_Item]:
+def _records(rows: Iterator[formats.Row], own: str, place: str, file: str) -> Iterator[_Item]:
     """Ids of records begin with their file only where there are several files."""
     for line, id, title, text in rows:
         named = f"{own}#{id}" if own and isinstance(id, str | int) else id
@@ -328,16 +306,16 @@ class _ReadBefore:
             self._before = json.loads(self._place.read_text())
         self._now: dict[str, Any] = {}
 
-    def content(self, path: Path, report: Report) -> Content | None:
+    def content(self, path: Path, report: Report) -> formats.Content | None:
         state = list(file_state(path))
         known = self._before.get(state[0])
         if known is None or known[0] != state:
-            content = read_content(path, report)
+            content = formats.read_content(path, report)
             if content is None:
                 return None
             known = [state, content.title, content.sections]
         self._now[state[0]] = known
-        return Content(known[1], [Section(tuple(above), text) for above, text in known[2]])
+        return formats.Content(known[1], [formats.Section(tuple(above), text) for above, text in known[2]])
 
     def save(self) -> None:
         if self._now != self._before:

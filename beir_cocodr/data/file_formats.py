@@ -4,8 +4,6 @@ A document (text, Markdown, reStructuredText, HTML, PDF, Word) becomes a title a
 lines, parquet) becomes records, whose columns are found by their names.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip
@@ -296,7 +294,7 @@ class Columns:
     title: str | None = None
     id: str | None = None
 
-    def of(self, names: Sequence[str], where: str) -> Columns:
+    def of(self, names: Sequence[str], where: str) -> "Columns":
         """The columns of a table; an InputError where none is the text, or one that was named is not there."""
         shown = ", ".join(map(repr, names[:20])) or "none"
         for name in (*self.texts, self.title, self.id):
@@ -304,9 +302,7 @@ class Columns:
                 raise InputError(f"{where}: no column {name!r}; there are {shown}")
         texts = self.texts or _found(names, TEXTS) or (tuple(names) if len(names) == 1 else ())
         if not texts:
-            raise InputError(
-                f"{where}: no column has a name such as text; name it with --text-column; there are {shown}"
-            )
+            raise InputError(f"{where}: no column is called text or so; name it with --text-column; there are {shown}")
         title, id = (
             given if given is not None else next(iter(_found(names, known)), "")
             for given, known in ((self.title, TITLES), (self.id, IDS))

@@ -3,8 +3,6 @@
 ir_datasets downloads, checks and caches; nothing here repeats it. What it raises becomes one line.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator
 from pathlib import Path

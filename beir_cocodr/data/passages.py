@@ -1,7 +1,5 @@
 """Passages of documents: whole sentences in any language, up to a number of tokens, read some documents at a time."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -109,8 +107,7 @@ def split_passages(
     Returns:
         For each text the character ranges of its passages.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), section 4.1; the published code groups one sentence too
-    many.
+    Source: Wu et al., 2023 (Query-as-context Pre-training), section 4.1; published code groups one sentence too many.
     """
     passages: list[list[Range]] = [[] for _ in texts]
     long: list[int] = []

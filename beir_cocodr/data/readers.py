@@ -2,8 +2,6 @@
 What every document and query has to satisfy, wherever it was read, is checked by :class:`RecordChecker`.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

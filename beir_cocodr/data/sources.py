@@ -1,7 +1,5 @@
 """Where a collection is read from: the protocol, and BEIR folders and lone corpus files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,7 +75,7 @@ class FileSource:
     wanted_split: str = "test"
 
     @classmethod
-    def of_folder(cls, name: str, folder: Path, split: str) -> FileSource:
+    def of_folder(cls, name: str, folder: Path, split: str) -> "FileSource":
         """A BEIR folder; of a plain file and its ``.gz`` the plain one is read."""
         corpus = _plain_or_gz(folder / "corpus.jsonl") or folder / "corpus.jsonl"
         return cls(name, corpus, folder, split)

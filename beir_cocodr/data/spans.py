@@ -3,8 +3,6 @@
 A span is some sentences, grouped up to a number of tokens. A damaged copy has lost words at random.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -192,8 +190,7 @@ def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
 
 def inverse_cloze(document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1) -> tuple[str, str]:
     """One random span of a window of at least two as the query, the rest of the window as its passage (ICT); with
-    probability ``keep_query`` the query stays there, so that exact words count too. Source: Lee et al., 2019, section
-    3.
+    probability ``keep_query`` the query stays there, so exact words count too. Source: Lee et al., 2019, section 3.
     """
     first, last = draw_window(document, rng, least=2)
     at = int(rng.integers(first, last))

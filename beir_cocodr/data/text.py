@@ -4,8 +4,6 @@ Words are found in any language, without a dictionary. Texts are counted in toke
 there is none. Masking for masked language modelling takes whole words.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.records import Json
 
 
@@ -27,8 +25,7 @@ class TextFormat:
         title_separator: stands between title and text (default one space, as in BEIR).
         query_prompt: put before every query.
         document_prompt: put before every document.
-        query_length: tokens a query is cut to, special tokens and prompt included; None means the encoder's own
-            maximum.
+        query_length: tokens a query is cut to, special tokens and prompt included; None: the encoder's own maximum.
         document_length: the same for documents.
 
     Source: COCO-DR, section 5 (title and text joined, 64 and 128 tokens).
@@ -68,8 +65,7 @@ def cut_text(text: str, tokens: int = 8_192) -> tuple[str, bool]:
     """The beginning of a text of which only so many tokens are read, and whether tokens may be lost: the part that is
     left has few words, such as a run of spaces. Tokenising a text of 50 MB takes minutes.
 
-    A text of up to 64 characters a token, and any of up to 10,000, stays as it is. No encoder reads more tokens than
-    the default.
+    A text of up to 64 characters a token, and any of up to 10,000, stays as it is. No encoder reads more tokens.
     """
     most = max(_FEWEST, _CHARACTERS * tokens)
     if len(text) <= most:
@@ -122,10 +118,9 @@ def load_tokenizer(name: str) -> Any:
     """A tokenizer by hub name or folder that reads as :func:`read_literally`; InputError: none, or no vocabulary."""
     from transformers import AutoTokenizer  # takes seconds, and counting words must not cost them
 
-    try:
+    way_out = "name another, or save it again"  # the host raises of everything, and tokenizers plain exceptions
+    with explained(f"the tokenizer of {name!r} cannot be loaded", way_out, Exception):
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except Exception as error:  # the host raises of everything, and tokenizers plain exceptions
-        raise InputError(f"the tokenizer of {name!r} cannot be loaded ({first_line(error)})") from error
     check_vocabulary(tokenizer, name)
     read_literally(tokenizer)
     return tokenizer

@@ -1,7 +1,5 @@
 """All defects of a collection at once, with 32 bytes remembered of each document."""
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -84,11 +82,7 @@ class _CorpusHashes:
             lambda: ((line, id, hash((title, text))) for line, id, title, text in source.documents(ignore))
         )
         for line, id, first in again:
-            report(
-                warning(
-                    "duplicate texts", source.documents_file, f"the same title and text as on line {first}", line, id
-                )
-            )
+            report(warning("duplicate texts", source.documents_file, f"title and text are line {first}'s", line, id))
         self._ids = np.sort(ids.hashes())
         texts = np.asarray(text_hashes, dtype=np.int64)
         order = np.argsort(texts, kind="stable")

@@ -1,7 +1,5 @@
 """Which of several models is better on a collection, with labels or without."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import tempfile
@@ -127,9 +125,7 @@ def compare_models(
         if output is not None:
             folder = stack.enter_context(results_folder(output, {"command": "compare", **settings}, overwrite))
         if labelled:
-            found, results = compare_labelled(
-                models, collection, folder, measures, policy=policy, queries=queries, search=search
-            )
+            found, results = compare_labelled(models, collection, folder, measures, policy, queries, search)
         else:
             found, results = compare_label_free(
                 *(models, collection, folder, policy == "drop", queries, samples, seed),
@@ -226,8 +222,7 @@ def compare_labelled(
     search: SearchOptions = SearchOptions(),
 ) -> tuple[Findings, dict[str, Results]]:
     """Evaluate all models, or score all TREC run files, test all against all, and rank them by the first measure: what
-    was found, and each model's results. An InputError for what has to be corrected, different query sets, or runs and
-    models.
+    was found, and each model's results. An InputError for what has to be corrected, other queries, runs and models.
 
     Args:
         collection: with labels.

@@ -1,7 +1,5 @@
 """Evaluating models on one collection: runs, measures, per-query scores, paired tests."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import tempfile
@@ -15,7 +13,7 @@ import numpy as np
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.collection import Collection, check_labelled, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements
-from beir_cocodr.errors import InputError, check_count, check_names
+from beir_cocodr.errors import InputError, check_count, check_names, explained
 from beir_cocodr.evaluation.few_labels import Expected, FewLabels, judge
 from beir_cocodr.evaluation.measures import (
     DEFAULT_MEASURES,
@@ -226,10 +224,8 @@ def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarra
 
 def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]]:
     """Query id to its scores, of a NAME.per_query.tsv; an InputError where file, measures or a line do not fit."""
-    try:
+    with explained(f"{path} cannot be read", "give a per_query.tsv of evaluate", OSError, UnicodeDecodeError):
         header, *lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); give a per_query.tsv of evaluate") from error
     names = header.split("\t")
     if lacking := [name for name in ("query_id", *measures) if name not in names]:
         raise InputError(f"{path} has no {', '.join(lacking)}, only {', '.join(names[1:]) or 'nothing'}")
@@ -240,10 +236,8 @@ def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]
             raise InputError(f"{path}:{number}: {len(cells)} columns, not {len(names)}")
         if cells[0] in scores:
             raise InputError(f"{path}:{number}: query {cells[0]!r} a second time")
-        try:
+        with explained(f"{path}:{number}: a score is not a number", "evaluate again", ValueError):
             scores[cells[0]] = [float(cells[column]) for column in columns]
-        except ValueError as error:
-            raise InputError(f"{path}:{number}: a score is not a number ({error})") from None
         if not np.isfinite(scores[cells[0]]).all():
             raise InputError(f"{path}:{number}: a score of query {cells[0]!r} is not finite; evaluate again")
     return scores

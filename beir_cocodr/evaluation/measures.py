@@ -1,7 +1,5 @@
 """What runs are worth: scores of queries by names of measures, through ir-measures, and paired tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -9,16 +7,15 @@ import ir_measures
 import numpy as np
 from scipy import stats
 
-from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.arrays import Array
+from beir_cocodr.errors import InputError, Limits, explained
 from beir_cocodr.evaluation.records import Interval, PairedTest
 from beir_cocodr.retrieval.ranking import Results
 
 DEFAULT_MEASURES = "nDCG@10 R@100"
 
 Measures = Sequence[ir_measures.Measure]
-
-
-_UNKNOWN = "is unknown or cannot be computed here; ir-measures has such as nDCG@10, R@100, AP, RR@10"
+_KNOWN = "ir-measures has such as nDCG@10, R@100, AP, RR@10"
 
 _CUTOFFS = Limits(min=1, max=1_000_000)
 
@@ -36,16 +33,11 @@ def parse_measures(text: str) -> list[ir_measures.Measure]:
         raise InputError(f"no measure named; the default is '{DEFAULT_MEASURES}'")
     measures = []
     for name in names:
-        try:
+        with explained(f"measure {name!r} is unknown or cannot be computed here", _KNOWN, Exception):
             measure = ir_measures.parse_measure(name)
-        except Exception as error:
-            raise InputError(f"measure {name!r} {_UNKNOWN}") from error
-        check_cutoff(name, measure.params.get("cutoff"))  # below 1, the host ends the whole process
-        try:
+            check_cutoff(name, measure.params.get("cutoff"))  # below 1, the host ends the whole process
             # Some measures need programs or data that are not there: better known before hours of encoding.
             list(ir_measures.iter_calc([measure], {"q": {"d": 1}}, {"q": {"d": 1.0}}))
-        except Exception as error:
-            raise InputError(f"measure {name!r} {_UNKNOWN}") from error
         measures.append(measure)
     return measures
 
@@ -55,9 +47,7 @@ def depth(measures: Measures) -> int:
     return max(int(measure.params.get("cutoff", 1000)) for measure in measures)
 
 
-def score_queries(
-    measures: Measures, qrels: Mapping[str, Mapping[str, int]], results: Results
-) -> dict[str, np.ndarray]:
+def score_queries(measures: Measures, qrels: Mapping[str, Mapping[str, int]], results: Results) -> dict[str, Array]:
     """Each measure's score of every judged query, (Q,) in the order of ``qrels``; 0 without results.
 
     Grades below 0 count as 0: trec_eval calls both not relevant, and its Python binding may hang on them.
@@ -78,7 +68,7 @@ RESAMPLES = 10_000
 
 
 def compare(
-    scores: dict[str, dict[str, np.ndarray]], families: Mapping[str, Sequence[tuple[str, str]]], seed: int = 42
+    scores: dict[str, dict[str, Array]], families: Mapping[str, Sequence[tuple[str, str]]], seed: int = 42
 ) -> list[PairedTest]:
     """Test every pair (a, b) of every family in every measure.
 
@@ -109,7 +99,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def interval(values: np.ndarray, seed: int = 42) -> Interval | None:
+def interval(values: Array, seed: int = 42) -> Interval | None:
     """Bootstrap 95% interval of a mean over queries, (Q,); None for a single query."""
     if len(values) < 2:
         return None
@@ -118,7 +108,7 @@ def interval(values: np.ndarray, seed: int = 42) -> Interval | None:
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def _test(family: str, measure: str, a: str, b: str, first: np.ndarray, second: np.ndarray, seed: int) -> PairedTest:
+def _test(family: str, measure: str, a: str, b: str, first: Array, second: Array, seed: int) -> PairedTest:
     difference = second - first
     t_p = randomization_p = None if difference.any() else 1.0
     if difference.any() and len(difference) > 1:
@@ -150,5 +140,5 @@ def _test(family: str, measure: str, a: str, b: str, first: np.ndarray, second: 
     )
 
 
-def _batch(values: np.ndarray) -> int:
+def _batch(values: Array) -> int:
     return max(1, 10_000_000 // len(values))

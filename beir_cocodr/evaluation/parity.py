@@ -1,7 +1,5 @@
 """One run under BEIR, ir-measures and pytrec_eval, every difference explained by a tool's habits, one after another."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -272,10 +270,7 @@ def _beir(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[St
     if identical:
         without = {q: {d: score for d, score in found.items() if d != q} for q, found in scoring.run.items()}
         scoring = replace(scoring, run=without)
-        reason = (
-            "BEIR's evaluate removes the document whose id is the query's (ignore_identical_ids), from the results "
-        )
-        reason += "it is given and so also for the metrics computed after it"
+        reason = "BEIR's evaluate removes documents with the query's id (ignore_identical_ids), also for later metrics"
         yield Step("identical ids", reason, identical, scoring)
     if measure.beir_custom:
         for step in _reordered(scoring, "file", f"BEIR's {measure.beir_name}"):

@@ -1,7 +1,5 @@
 """What to do after a comparison: which model of an adaptation to use and why, and what to label next."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Mapping
 from dataclasses import replace

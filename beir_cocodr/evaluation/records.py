@@ -3,8 +3,6 @@
 Tests and estimates are of model ``b`` against model ``a``.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,8 +38,7 @@ class PairedTest:
         randomization_p: two-tailed paired randomisation test of the mean; None like ``t_p``.
         wins, ties, losses: queries on which b is better, equal, worse.
         t_p_holm, randomization_p_holm: the same, by Holm's correction over its family, within a measure.
-        verdict: follows from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else "cannot
-            tell".
+        verdict: from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else "cannot tell".
     """
 
     family: str
@@ -64,7 +61,7 @@ class PairedTest:
         found = "cannot tell" if not significant else "better" if self.difference > 0 else "worse"
         object.__setattr__(self, "verdict", found)
 
-    def turned(self) -> PairedTest:
+    def turned(self) -> "PairedTest":
         """The test of a against b."""
         return _turned(self)
 
@@ -170,7 +167,7 @@ class Estimate:
         low, high = self.interval if self.applies and self.interval else (0.0, 0.0)
         object.__setattr__(self, "sign", int(low > 0) - int(high < 0))
 
-    def turned(self) -> Estimate:
+    def turned(self) -> "Estimate":
         """The estimate of a against b."""
         return _turned(replace(self, effect=-self.effect))
 
@@ -219,7 +216,7 @@ class PairVerdict:
     estimate: float | None = None
     interval: Interval | None = None
 
-    def turned(self) -> PairVerdict:
+    def turned(self) -> "PairVerdict":
         """The verdict on a against b."""
         return replace(
             self,

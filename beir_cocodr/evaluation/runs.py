@@ -1,7 +1,5 @@
 """TREC run files: written, read as they stand, and read in rank order."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Container, Iterable, Iterator

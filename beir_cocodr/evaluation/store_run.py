@@ -1,7 +1,5 @@
 """A run file from a store: the queries of a collection searched in its corpus, which was encoded before."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator
@@ -86,8 +84,7 @@ def search(
         top_k: documents a query.
         policy: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         model: where the encoder is now; by default where it was when it made the store.
-        processes, device, threads, share: see :func:`~beir_cocodr.retrieval.store.search.search_store`; GPUs in turn by
-            default.
+        processes, device, threads, share: see :func:`~beir_cocodr.retrieval.store.search.search_store`; default: GPUs.
         batch_size: queries encoded at a time.
         index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`; searched in this
             process. None searches exactly.

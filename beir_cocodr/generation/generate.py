@@ -4,8 +4,6 @@ An output belongs to one :class:`~beir_cocodr.generation.shards.GenerationPlan`:
 at the same time, and whichever finishes the last shard writes the folder.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 import time
@@ -82,9 +80,7 @@ def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | N
 
 def _check_plan(output: Path, changed: list[str]) -> None:
     if changed:
-        raise InputError(
-            f"{output} was begun with another plan ({', '.join(changed)}); use the same one, or choose another --output"
-        )
+        raise InputError(f"{output} was begun with another plan ({', '.join(changed)}); use it, or another --output")
 
 
 def _tidy(output: Path) -> None:

@@ -1,7 +1,5 @@
 """Queries by a sequence-to-sequence or causal language model."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.options import PLACEHOLDER, GenerationOptions
 from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.models.integrity import GENERATOR, check_loaded, loading
@@ -34,10 +32,8 @@ def _load(name: str, device: str | None) -> tuple[Any, Any, Kind]:
         tokenizer = load_tokenizer(name)
         model = loader.from_pretrained(name, dtype=dtype)
         check_loaded(model, tokenizer, name, "generator")
-    try:
+    with explained(f"device {device!r} cannot be used", "choose another --device", RuntimeError, AssertionError):
         model = model.eval().to(place)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {device!r} cannot be used; choose another --device") from error
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if kind == "causal":
@@ -135,13 +131,9 @@ class ModelGenerator:
         cuda = self.model.device.type == "cuda"
         with torch.inference_mode(), torch.random.fork_rng([self.model.device] if cuda else []):
             torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1)
-            try:
+            many = f"{len(prompts)} passages at a time do not fit into the memory of {self.model.device}"
+            with explained(many, "lower --batch-size", torch.OutOfMemoryError):
                 output = self.model.generate(**fed, generation_config=self.sampling)
-            except torch.OutOfMemoryError as error:
-                raise InputError(
-                    f"{len(prompts)} passages at a time do not fit into the memory of "
-                    f"{self.model.device}; lower --batch-size"
-                ) from error
         written = output[:, start:].cpu()  # (prompts * per_passage, at most max_length)
         ends = torch.isin(written, torch.tensor(_listed(self.sampling.eos_token_id), dtype=written.dtype))
         cut = ~ends.any(1) & (written.shape[1] >= self.options.max_length)

@@ -1,7 +1,5 @@
 """Queries without a model, in any language: titles, salient sentences and terms by tf-idf, in constant memory."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter
@@ -45,7 +43,7 @@ class DocumentFrequencies:
         save_array(path, np.append(self.counts, np.uint32(self.documents)))
 
     @classmethod
-    def load(cls, path: Path) -> DocumentFrequencies:
+    def load(cls, path: Path) -> "DocumentFrequencies":
         """What :meth:`save` wrote."""
         saved = np.load(path)
         return cls(saved[:-1], int(saved[-1]))

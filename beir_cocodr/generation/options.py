@@ -1,7 +1,5 @@
 """Settings of query generation, with the paper's defaults."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
@@ -25,8 +23,7 @@ class GenerationOptions:
         per_passage: C (5; the published code 20).
         tokenizer: ``words``, ``minilm``, a folder or a hub name. By default the generator's own, and ``words`` for the
             lexical one.
-        prefix: by default nothing, but "text2query: " for a model whose name has "with_prefix" in it, as the authors'
-            has.
+        prefix: by default nothing, but "text2query: " for a model with "with_prefix" in its name, as the authors' has.
         prompt: with ``{passage}`` in it, behind the prefix; by default the passage alone for an encoder-decoder, and
             "Passage: {passage}\\nSearch query:" for a causal model.
         max_length: a longer text without tokens, the lexical generator's, is cut to so many words.

@@ -1,7 +1,5 @@
 """Passages with the queries that were generated for them, as a memory-mapped table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
@@ -16,7 +14,7 @@ from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.readers import json_records
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import atomic_path, cache_folder, file_state, filling_cache, text_sha256
 
@@ -97,14 +95,10 @@ def _passages(file: Path, most: int | None) -> Iterator[tuple[_Place, list[str]]
 
     def queries() -> Iterator[tuple[_Place, str]]:
         for line, record in json_records(file, StrictReport(str(file.parent))):
-            try:
+            due = f"{file}:{line}: a generated query has a text, and metadata with {', '.join(_Place._fields)}"
+            with explained(due, "generate the queries again", KeyError, TypeError):
                 assert record is not None  # StrictReport has raised by then
                 place, text = _Place(**record["metadata"]), record["text"]
-            except (KeyError, TypeError) as error:
-                raise InputError(
-                    f"{file}:{line}: a generated query has a text, and metadata with the keys "
-                    f"{', '.join(_Place._fields)}; generate the queries again"
-                ) from error
             yield place, text
 
     for place, group in groupby(queries(), key=lambda query: query[0]):

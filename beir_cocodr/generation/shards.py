@@ -5,8 +5,6 @@ What a generator takes and gives (:class:`Generator`); its queries on their way,
 and how the folder is written; and generation.json, how and from what (:class:`GenerationRecord`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile
@@ -24,7 +22,7 @@ from beir_cocodr.arrays import Bools
 from beir_cocodr.data.beir_folder import link_beside
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.data.passages import Passage
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import atomic_writer, parse_json
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json, Record
@@ -121,10 +119,9 @@ class QueryShards:
         path = self._file(shard)
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                try:
-                    yield parse_json(line)
-                except ValueError as error:
-                    raise InputError(f"{path}:{number} is damaged; delete the file and run again") from error
+                with explained(f"{path}:{number} is damaged", "delete the file and run again", ValueError):
+                    found = parse_json(line)
+                yield found
 
     def _file(self, shard: int) -> Path:
         return self.folder / f"{shard:06d}.jsonl"
@@ -165,7 +162,7 @@ class GenerationPlan(Record):
     tokenizer_sha256: str | None = None
     selection: Json = field(default_factory=dict)
 
-    def changes(self, before: GenerationPlan, selection: bool) -> list[str]:
+    def changes(self, before: "GenerationPlan", selection: bool) -> list[str]:
         """In which parts another plan differs, with its selection or without it."""
         then, now = before.to_json(), json.loads(json.dumps(self.to_json()))
         changed = ["tokenizer_sha256"] if then["tokenizer_sha256"] != now["tokenizer_sha256"] else []

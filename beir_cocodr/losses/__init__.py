@@ -3,8 +3,6 @@
 They are loaded on first use, so that importing this package imports no torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 

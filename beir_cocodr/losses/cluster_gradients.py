@@ -6,8 +6,6 @@ backward computes anyway (:class:`ClusterStep`), and three ways from there to in
 published (:func:`gram_by_calls`), slow and the yardstick for the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -295,7 +293,5 @@ def gram_by_calls(cluster_losses: Tensor, parameters: Sequence[Tensor], batched:
             cluster_losses, parameters, each, retain_graph=True, allow_unused=True, is_grads_batched=True
         )
         return gram_of(torch.cat([column.flatten(1) for column in columns if column is not None], dim=1))
-    calls = (
-        torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True) for loss in cluster_losses
-    )
-    return gram_of(torch.stack([torch.cat([gradient.flatten() for gradient in call]) for call in calls]))
+    made = (torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True) for loss in cluster_losses)
+    return gram_of(torch.stack([torch.cat([gradient.flatten() for gradient in call]) for call in made]))

@@ -4,8 +4,6 @@
 host's, on the model's own similarity; :func:`triplet_losses` and :func:`in_batch_losses` give each example's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,13 +18,11 @@ from beir_cocodr.data.text import IGNORED
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.records import Json
 
+_ALL = slice(None)
+
 
 def coco_contrastive_loss(
-    embeddings: Tensor,
-    scale: float = 1.0,
-    normalize: bool = False,
-    negatives: Tensor | None = None,
-    rows: slice = slice(None),
+    embeddings: Tensor, scale: float = 1.0, normalize: bool = False, negatives: Tensor | None = None, rows: slice = _ALL
 ) -> Tensor:
     """Each span has to find the other span of its document among all spans of the batch.
 

@@ -3,8 +3,6 @@
 :func:`accumulated` makes the gradient of a large batch from small parts, each computed once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -104,9 +102,8 @@ class CoTMAELoss(nn.Module):
         passages, contexts = columns
         ids, mask = contexts["input_ids"], contexts["attention_mask"]
         features = {**passages, "decoder_ids": ids, "decoder_mask": mask}
-        features["decoder_labels"] = (
-            contexts["mlm_labels"] if "mlm_labels" in contexts else next_token_labels(ids, mask)
-        )
+        given = contexts.get("mlm_labels")
+        features["decoder_labels"] = next_token_labels(ids, mask) if given is None else given
         counts = torch.stack([(features[n] != IGNORED).sum() for n in ("mlm_labels", "decoder_labels")])
         # Data-parallel training divides by the number of ranks, the counts are of all of them.
         weights = world_size() / sum_over_ranks(counts).clamp(min=1)
@@ -127,9 +124,7 @@ class CoTMAELoss(nn.Module):
 
 def _part(features: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
     """Some rows, without padding that none of them needs."""
-    widths = {
-        mask: int(features[mask][rows].any(dim=0).nonzero().max()) + 1 for mask in ("attention_mask", "decoder_mask")
-    }
+    widths = {mask: int(features[mask][rows].any(0).nonzero().max()) + 1 for mask in ("attention_mask", "decoder_mask")}
 
     def cut(name: str, value: Tensor) -> Tensor:
         if not isinstance(value, Tensor) or value.ndim == 0:

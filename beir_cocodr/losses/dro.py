@@ -6,8 +6,6 @@ All of them are Σ_k c_k ℓ_k with ℓ_k the mean loss of cluster k in the batc
 of all. A new weighting is one more subclass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any, Literal, get_args
@@ -17,7 +15,7 @@ from sentence_transformers.util import all_gather_with_grad
 from torch import Tensor, nn
 
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.losses.cluster_gradients import ClusterStep, selected_modules
 from beir_cocodr.losses.coco import in_batch_losses, triplet_losses
 from beir_cocodr.records import Json
@@ -90,7 +88,7 @@ class ClusterLoss(nn.Module):
         seed: int = 42,
     ) -> None:
         super().__init__()
-        _check_choice("gram", gram, Gram)
+        Limits(choices=get_args(Gram)).check("gram", gram)
         if gram == "batched" and in_batch and world_size() > 1:
             raise InputError("gram batched cannot be taken over the batch of several processes; use k_calls")
         self.model, self.n_clusters = model, n_clusters
@@ -186,11 +184,6 @@ class ClusterLoss(nn.Module):
         return {name: getattr(self, name) for name in ("n_clusters", "scale", "normalize", "in_batch")}
 
 
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise InputError(f"unknown {name} {value!r}; there are {', '.join(get_args(choices))}")
-
-
 def group_dro_weights(weights: Tensor, losses: Tensor, eta: float = 0.01) -> Tensor:
     """q_k ∝ q_k exp(η ℓ_k), sum 1, from weights q and losses ℓ (0 where absent), (K,) each; η is 0.01 in the paper.
 
@@ -243,8 +236,7 @@ def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float =
 class CVaRLoss(ClusterLoss):
     """Greedy DRO: the loss is Σ_k h_k Σ_{i in k} ℓ_i / B, with h from moving averages of past steps, 1 at first.
 
-    ``cvar_alpha`` is the share that counts fully, ``eps`` the weight of the rest; the others are as for
-    :class:`ClusterLoss`.
+    ``cvar_alpha`` is the share that counts fully, ``eps`` the weight of the rest; others as for :class:`ClusterLoss`.
 
     References:
         Oren et al., Distributionally robust language modeling, 2019; Zhou et al., Distributionally robust multilingual
@@ -386,9 +378,9 @@ class IDROLoss(ClusterLoss):
         **settings: Any,
     ) -> None:
         super().__init__(model, n_clusters, **settings)
-        _check_choice("iDRO mode", mode, Mode)
+        Limits(choices=get_args(Mode)).check("iDRO mode", mode)
         if absent is not None:
-            _check_choice("absent", absent, Absent)
+            Limits(choices=get_args(Absent)).check("absent", absent)
         if mode == "published" and (absent == "keep" or renormalize_present):
             raise InputError("mode published resets absent clusters and keeps sums; the mode stable does not")
         if mode == "paper" and absent == "reset":

@@ -1,7 +1,5 @@
 """Listwise distillation: the student learns the teacher's order, most of all at the top of its own list."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
@@ -10,11 +8,12 @@ import torch.nn.functional as F
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from torch import Tensor, nn
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.records import Json
 
 Reduction = Literal["sum", "mean"]
+_REDUCTIONS = Limits(choices=get_args(Reduction))
 
 
 def lambda_rank_distillation_loss(
@@ -22,8 +21,7 @@ def lambda_rank_distillation_loss(
 ) -> Tensor:
     """Σ over pairs with y(d) > y(d') of |1/π(d) − 1/π(d')| · softplus(s(d') − s(d)).
 
-    π is the student's own rank of a document among those of its query, ties broken by position; no gradient passes
-    through it.
+    π is the student's own rank of a document among those of its query, ties by position; no gradient passes through it.
 
     Args:
         student: s, (B, n) scores; only their differences within a row matter.
@@ -38,7 +36,7 @@ def lambda_rank_distillation_loss(
 
     Source: MRL, Eq. 12.
     """
-    _check_reduction(reduction)
+    _REDUCTIONS.check("reduction", reduction)
     with torch.autocast(student.device.type, enabled=False):
         scores = student.to(torch.promote_types(student.dtype, torch.float32))
         present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.bool()
@@ -53,11 +51,6 @@ def lambda_rank_distillation_loss(
         terms = weights * F.softplus(scores[:, None, :] - scores[:, better, None])  # (B, m, n)
         total = torch.where(pairs, terms, 0.0).sum()
         return total / (len(scores) if reduction == "sum" else pairs.sum().clamp(min=1))
-
-
-def _check_reduction(reduction: str) -> None:
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"unknown reduction {reduction!r}; there are {', '.join(get_args(Reduction))}")
 
 
 def _ranks(scores: Tensor, present: Tensor) -> Tensor:
@@ -112,7 +105,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         mini_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        _check_reduction(reduction)
+        _REDUCTIONS.check("reduction", reduction)
         self.model = model
         self.normalize = model.similarity_fn_name == "cosine"
         default = 0.5 if isinstance(model, MRL) else 20.0 if self.normalize else 1.0

@@ -1,7 +1,5 @@
 """TSDAE: sentence-transformers' denoising loss, resumable, sparing of memory, right on several ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -14,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from beir_cocodr.distributed import sum_over_ranks, world_size
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.records import Json
 
 
@@ -48,10 +46,9 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         device, config = model.device, model.transformers_model.config
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise InputError(_unsupported(config))
-        try:
+        none = f"tsdae: no decoder can be made of {config._name_or_path}"
+        with explained(none, "take another objective", OSError, ValueError):
             super().__init__(model)
-        except (OSError, ValueError) as error:
-            raise InputError(f"tsdae: no decoder can be made of {config._name_or_path}: {error}") from error
         # Some decoders take an encoder's output and drop it.
         if not any("crossattention" in name for name, _ in self.decoder.named_modules()):
             raise InputError(_unsupported(config))

@@ -4,8 +4,6 @@ sentence-transformers reads it with the model and writes it again with ``save_pr
 base's own card states (title, data sets, figures) is not true of the model that is made of it, and stays behind.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

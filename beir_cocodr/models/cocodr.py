@@ -1,7 +1,5 @@
 """The dense encoder: a sentence-transformers model that is also a BEIR model."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from sentence_transformers.util import load_file_path
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.errors import InputError, explained, first_line
 from beir_cocodr.models.integrity import check_loaded, loading, local_folder, positions
 from beir_cocodr.models.spec import suggestion
 
@@ -50,10 +48,9 @@ class SavedModule(Module):
     @classmethod
     def load_complete(cls, folder: Path, noun: str) -> Self:
         """Load from a folder, where anything missing or damaged is an InputError."""
-        try:
+        # Of JSON, of safetensors, of torch, or of the constructor.
+        with explained(f"{folder} is not a complete {noun}", "delete it for a new one", Exception):
             return cls.load(str(folder))
-        except Exception as error:  # of JSON, of safetensors, of torch, or of the constructor
-            raise InputError(f"{folder} is not a complete {noun}; delete it for a new one") from error
 
 
 #: Tokens of a query and of a document where the model does not say (COCO-DR, section 5).
@@ -197,9 +194,7 @@ class COCODR(SentenceTransformer):
         batch_size: int = 128,
         **kwargs: Any,
     ) -> Any:
-        """BEIR's name for encoding documents: (N,) mappings with title and text, or a mapping of these columns, to (N,
-        d).
-        """
+        """BEIR's name for encoding documents: (N,) mappings with title and text, or a mapping of columns, to (N, d)."""
         if isinstance(corpus, Mapping):
             names = [key for key in ("title", "text") if key in corpus]
             rows = zip(*(corpus[name] for name in names), strict=True)
@@ -285,10 +280,8 @@ def _reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find(name: str, file: str, hub: dict[str, Any]) -> str | None:
-    try:
+    with explained(f"model {name!r} cannot be read", "download it again, or name another", OSError, ValueError):
         return load_file_path(name, file, **hub)
-    except (OSError, ValueError) as error:
-        raise InputError(f"model {name!r} cannot be read: {first_line(error)}") from error
 
 
 def _saved_separator(name: str | None, hub: dict[str, Any]) -> str:

@@ -1,7 +1,5 @@
 """The part of COCO pre-training that is thrown away: Condenser and masked-language-model heads, published or new."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import re
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
 from beir_cocodr.data.text import IGNORED
-from beir_cocodr.errors import InputError, listed
+from beir_cocodr.errors import InputError, explained, listed
 from beir_cocodr.models.cocodr import SavedModule
 from beir_cocodr.models.integrity import MAYBE_HEAD, loading
 
@@ -62,9 +60,7 @@ def mlm_layers(source: str) -> dict[str, Tensor] | None:
         if not lacking:
             return {ours: weights[theirs] for ours, theirs in names.items()}
         if len(lacking) < len(names):
-            raise InputError(
-                f"the language-model head of {source} lacks {listed(lacking, 3)}; save or download it again"
-            )
+            raise InputError(f"the language-model head of {source} lacks {listed(lacking, 3)}; download it again")
     return None
 
 
@@ -82,16 +78,16 @@ def published_head_layers(source: str) -> list[dict[str, Tensor]] | None:
         path = load_file_path(source, PUBLISHED_HEAD)
     if path is None:
         return None
-    try:
+    kinds, way_out = (
+        (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError),
+        "move it away for a new head",
+    )
+    with explained(f"{path} cannot be read as tensors", way_out, *kinds):
         weights = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise InputError(f"{path} cannot be read as tensors; move it away for a new head") from error
     keys = [re.match(r"c_head\.(\d+)\.", str(key)) for key in weights] if isinstance(weights, dict) else []
     layers = max((int(key.group(1)) + 1 for key in keys if key), default=0)
-    try:
+    with explained(f"{path} is not a complete head, it lacks a weight", way_out, KeyError):
         return [encoder_layer_weights(weights, f"c_head.{i}.") for i in range(layers)] or None
-    except KeyError as error:
-        raise InputError(f"{path} is not a complete head, it has no {error}; move it away for a new head") from error
 
 
 def encoder_layer_weights(weights: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
@@ -120,8 +116,7 @@ class CondenserHead(SavedModule):
     Args:
         hidden_size, num_attention_heads, intermediate_size, dropout, vocab_size, layer_norm_eps: as in the backbone.
         n_head_layers: transformer layers of the head (default 2; 0 leaves the late loss alone).
-        skip_from: hidden state that the tokens are taken from, 0 being the embeddings (default half of the layers, so 6
-            of 12).
+        skip_from: hidden state that the tokens are taken from, 0 being the embeddings (default: half, so 6 of 12).
         late_mlm: add the loss of the last layer (default).
 
     References:

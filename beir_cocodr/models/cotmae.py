@@ -1,7 +1,5 @@
 """CoT-MAE's part of pre-training that is thrown away: a shallow decoder of a passage's context."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

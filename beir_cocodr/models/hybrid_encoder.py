@@ -3,8 +3,6 @@
 What it applies is fitted to a corpus by :mod:`beir_cocodr.retrieval.fuse`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.analyzers import Analyzer
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule, TwoSidedEncoder
 
@@ -262,11 +260,9 @@ class Balance:
         save_file({name: part.contiguous() for name, part in vars(self).items()}, path)
 
     @classmethod
-    def load(cls, path: Path) -> Balance:
-        try:
+    def load(cls, path: Path) -> "Balance":
+        with explained(f"{path} cannot be read", "smooth the store again", OSError, TypeError, SafetensorError):
             return cls(**load_file(path))
-        except (OSError, TypeError, SafetensorError) as error:
-            raise InputError(f"{path} cannot be read ({first_line(error)}); smooth the store again") from error
 
 
 def covariance_root(covariance: Doubles) -> Doubles:

@@ -3,8 +3,6 @@
 Hosts give random weights for tensors that files lack, and go on. Here that is an InputError, but for :data:`PARTS`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle
@@ -25,7 +23,7 @@ from transformers import PreTrainedModel
 
 from beir_cocodr.data.text import check_vocabulary
 from beir_cocodr.disk import no_room
-from beir_cocodr.errors import InputError, first_line, listed
+from beir_cocodr.errors import InputError, explained, first_line, listed
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import suggestion
 from beir_cocodr.provenance import RECORD_FILE, modules_of
@@ -123,8 +121,7 @@ _DAMAGED = "the model is damaged, save or download it again"
 
 def check_files(folder: Path, known: Collection[str] = ()) -> None:
     """Check that a model folder's settings are JSON of the right types, and name no code of their own; ``known`` are
-    classes of modules that the caller has, beside those of sentence-transformers. An InputError names the file and what
-    is wrong.
+    classes of modules that the caller has, beside those of sentence-transformers. An InputError names file and fault.
     """
     modules = _read(folder / "modules.json", list) if os.path.lexists(folder / "modules.json") else []
     kinds = {"": ""}
@@ -162,13 +159,9 @@ def _check_modules(folder: Path, modules: Sequence[Mapping[str, Any]]) -> None:
         config = folder / module["path"] / "config.json"
         if module["type"].endswith(".Normalize") and config.is_file():
             names = _read(config, dict)
-            reads = names.get("module_input_name", "sentence_embedding")
-            if reads not in ("sentence_embedding", "token_embeddings") or reads != names.get(
-                "module_output_name", reads
-            ):
-                raise InputError(
-                    f"{config} scales other vectors than it reads, or some that no module makes; {_DAMAGED}"
-                )
+            read = names.get("module_input_name", "sentence_embedding")
+            if read not in ("sentence_embedding", "token_embeddings") or read != names.get("module_output_name", read):
+                raise InputError(f"{config} scales other vectors than it reads, or what no module makes; {_DAMAGED}")
 
 
 def _check_record(folder: Path) -> None:
@@ -188,10 +181,8 @@ def _check_record(folder: Path) -> None:
 
 
 def _read(file: Path, kind: type) -> Any:
-    try:
+    with explained(f"{file} is no JSON file that can be read", _DAMAGED, OSError, ValueError):
         content = parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is no JSON file that can be read ({first_line(error)}); {_DAMAGED}") from error
     if type(content) is not kind:
         raise InputError(f"{file} holds a {type(content).__name__}, not a {kind.__name__}; {_DAMAGED}")
     return content
@@ -337,8 +328,8 @@ def _check_report(model_name: str, model: Any, info: Mapping[str, Any], task: Ta
     ]
     if faults:
         kinds = {kind: [tensor for other, tensor in faults if other == kind] for kind in dict(faults)}
-        listed = "; ".join(f"{kind}: {listed(tensors, 3)}" for kind, tensors in kinds.items())
-        raise InputError(f"{model_name} is not whole, it needs {task.needs} ({listed}); {task.way_out}")
+        shown = "; ".join(f"{kind}: {listed(tensors, 3)}" for kind, tensors in kinds.items())
+        raise InputError(f"{model_name} is not whole, it needs {task.needs} ({shown}); {task.way_out}")
     if left := _parts(unexpected, task.spare):
         log.info("%s: its %s is not read", model_name, " and ".join(left))
     if new := _parts(missing, task.new):

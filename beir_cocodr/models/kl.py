@@ -1,7 +1,5 @@
 """Negative KL divergence between diagonal normal distributions, as a dot product, and a change that makes it small."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import atomic_path
 
 #: "exact": the divergence. "paper": Eq. 10 as printed, a ratio of products where a sum of ratios belongs.
@@ -139,10 +137,9 @@ class VectorTransform(ABC):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what :meth:`save` wrote; an InputError where it is not there, or something else."""
-        try:
+        other = f"{path} is not a {cls.__name__.lower()} that was saved here"
+        with explained(other, "make it again", OSError, TypeError, SafetensorError):
             return cls(**load_file(path))
-        except (OSError, TypeError, SafetensorError) as error:
-            raise InputError(f"{path} is not a {cls.__name__.lower()} that was saved here ({error})") from error
 
     def _wide(self, vectors: Any) -> np.ndarray:
         """A float64 copy."""
@@ -159,8 +156,7 @@ class Folding(VectorTransform):
     Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score. Centring: with
     the mean document c (of γ' and e), d' = [γ', e] − c, which shifts all scores of a query q' by the constant q'·c, and
     so no ranking. Scores of different queries are no longer comparable: add :meth:`query_offsets` where that matters.
-    Any m and c are right; the true means make the remainder, and so the error of fp16, int8 or product quantisation,
-    small.
+    Any m and c are right; the true means make the rest, and so errors of fp16, int8 or product quantisation, small.
 
     γ' sums over all dimensions and is far larger than the rest: an index that quantises has to keep it apart, as N
     float32 numbers, and add it to the score of the quantised rest, q'[1:]·d'[1:]. Where an index cannot (an inverted
@@ -177,7 +173,7 @@ class Folding(VectorTransform):
     document_mean: np.ndarray
 
     @classmethod
-    def fit(cls, queries: Iterable[Any], documents: Iterable[Any]) -> Folding:
+    def fit(cls, queries: Iterable[Any], documents: Iterable[Any]) -> "Folding":
         """The means of queries (a sample will do) and documents: (n, w) arrays or chunks of them, read once; an
         InputError where there are none, one is NaN or infinite, or the queries do not begin with 1.
         """

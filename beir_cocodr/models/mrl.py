@@ -1,7 +1,5 @@
 """The multivariate encoder: a text is a normal distribution, and any dot-product index searches it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -115,7 +113,7 @@ class MRL(TwoSidedEncoder):
         return head
 
     @classmethod
-    def load(cls, input_path: str | Path, **kwargs: Any) -> MRL:
+    def load(cls, input_path: str | Path, **kwargs: Any) -> "MRL":
         """Load a saved MRL, from a folder or the hub; an InputError where there is none. sentence-transformers trusts
         whatever a folder names by ``trust_remote_code``; here this package's own head is trusted, and nothing else.
         """

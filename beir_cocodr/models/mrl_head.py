@@ -1,7 +1,5 @@
 """The two projections of an MRL encoder, and the token that its variance is read from."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

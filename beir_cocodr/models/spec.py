@@ -79,6 +79,14 @@ def check_options(options: DataclassInstance) -> None:
         limits.check(shown, value)
 
 
+@dataclass(frozen=True)
+class Options:
+    """Base of options whose fields are all of :func:`option`: they are checked when they are made."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
 def _fits(value: object, hint: Any) -> bool:
     """Whether a value is of a type; a whole number is a number, and a truth value is neither."""
     kind = {int: Integral, float: Real}.get(hint, get_origin(hint) or hint)
@@ -173,25 +181,16 @@ class FusionSettings:
         return f"{weight}{', r and a number of components, smooth, feedback' if kind.sized else ''}"
 
 
+_FUSION = "beir_cocodr.retrieval.fusion"
+
 #: What may stand before an encoder's name, as in ``hybrid:minilm``.
 FUSIONS = {
-    "hybrid": Fusion("beir_cocodr.retrieval.fusion:Hybrid", "weighted mean of the z-normalised scores", weighted=True),
-    "rrf": Fusion("beir_cocodr.retrieval.fusion:ReciprocalRank", "reciprocal rank fusion"),
-    "rm3": Fusion(
-        "beir_cocodr.retrieval.fusion:RM3",
-        "hybrid, BM25's query expanded from hybrid's best",
-        weighted=True,
-        lucene=False,
-    ),
-    "feedback": Fusion(
-        "beir_cocodr.retrieval.fusion:Feedback", "dense search, the query moved towards hybrid's best", weighted=True
-    ),
+    "hybrid": Fusion(f"{_FUSION}:Hybrid", "weighted mean of the z-normalised scores", weighted=True),
+    "rrf": Fusion(f"{_FUSION}:ReciprocalRank", "reciprocal rank fusion"),
+    "rm3": Fusion(f"{_FUSION}:RM3", "hybrid, BM25's query expanded from hybrid's best", weighted=True, lucene=False),
+    "feedback": Fusion(f"{_FUSION}:Feedback", "dense search, the query moved towards hybrid's best", weighted=True),
     "vector": Fusion(
-        "beir_cocodr.retrieval.fusion:OneVector",
-        "hybrid with truncated BM25, as a hybrid encoder of M ranks",
-        weighted=True,
-        lucene=False,
-        sized=True,
+        f"{_FUSION}:OneVector", "hybrid with truncated BM25, as a hybrid encoder of M ranks", True, False, True
     ),
 }
 
@@ -213,9 +212,8 @@ RETRIEVERS: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`), or M, what an encoder is
-    loaded from: an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. With ``lucene-`` before the first
-    two, BM25 is Lucene's.
+    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`), or M, what an encoder is loaded
+    from: an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. ``lucene-`` before two: Lucene's.
 
     Args:
         name: as it was given.
@@ -304,7 +302,7 @@ class EncoderOptions:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(Options):
     """How models search a corpus; each field is described beside its default.
 
     Args:
@@ -317,22 +315,16 @@ class SearchOptions:
     encoder: EncoderOptions = EncoderOptions()
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(
-        BM25_WEIGHT,
-        "Of BM25 in hybrid:M and what rests on it, against 1 of M; 0 leaves BM25 out.",
-        min=0,
-        max=_WEIGHT_MAX,
+        BM25_WEIGHT, "Of BM25 in hybrid:M and its like, against 1 of M; 0 leaves BM25 out.", min=0, max=_WEIGHT_MAX
     )
     batch_size: int = option(
-        64, "Queries encoded at a time; documents are batched by their tokens.", flag="--encode-batch-size", min=1
+        64, "Queries encoded at a time; documents go by their tokens.", "--encode-batch-size", min=1
     )
     progress: bool = False
     stores: tuple[str | Path, ...] = option(
         (), "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.", flag="--store"
     )
     verify: bool = option(True, "Compare each file of a store with its checksum when it is first read.")
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def describe(self) -> Json:
         """What results depend on: all but device, batch size, progress and where embeddings come from."""
@@ -344,14 +336,13 @@ LEXICAL = ("auto", "svd", "hash", "svd+hash")
 
 
 @dataclass(frozen=True)
-class FuseOptions:
+class FuseOptions(Options):
     """How a dense encoder and BM25 become a hybrid encoder; each field is described beside its default.
 
     Args:
         weight_by_length: see :data:`~beir_cocodr.models.hybrid_encoder.BY_LENGTH`.
         lexical: auto takes what of :data:`LEXICAL` agrees best with the exact fusion, on crops and given queries.
-        sample: documents of the projection, the covariances and the agreement; frequencies and mean length are the
-            whole corpus's.
+        sample: documents of the projection, the covariances and the agreement; frequencies and length are the corpus's.
         max_terms: the projection has as many rows.
         probes: crops, and given queries, that the agreement is taken over.
     """
@@ -362,24 +353,17 @@ class FuseOptions:
     weight_by_length: bool = option(
         False, "BM25's weight by the query: 0.05 a content term, at least 0.2 and at most 0.6.", "--weight-by-length"
     )
-    bytes_per_document: int | None = option(
-        None, "Of a vector in fp16, 2 a number; default: the dense part and 1,024 numbers.", min=4
-    )
-    lexical: str = option(
-        "auto", "How BM25 is made dense: svd, hash, svd+hash, or what agrees best with the fusion.", choices=LEXICAL
-    )
+    bytes_per_document: int | None = option(None, "Of a fp16 vector; default: the dense part and 1,024 numbers.", min=4)
+    lexical: str = option("auto", "How BM25 is made dense: svd, hash, svd+hash, or what agrees best.", choices=LEXICAL)
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     sample: int = option(50_000, "Documents that are looked at beside counting terms.", min=2)
     max_terms: int = option(131_072, "Terms of the vocabulary; rarer ones are left out, and counted.", min=1)
     probes: int = option(200, min=1)
     seed: int = option(42, "Of crops and of the truncated SVD.", min=0, max=SEED_MAX)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True)
-class SmoothOptions:
+class SmoothOptions(Options):
     """How vectors are smoothed; each field is described beside its default.
 
     Source: Diaz, 2005 (regularisation of scores over neighbouring documents), moved to the vectors.
@@ -387,6 +371,3 @@ class SmoothOptions:
 
     neighbours: int = option(5, "Nearest documents that a vector is drawn towards.", "--smooth-neighbours", min=1)
     weight: float = option(0.3, "Of their mean, against the vector itself.", "--smooth-weight", above=0, max=1)
-
-    def __post_init__(self) -> None:
-        check_options(self)

@@ -1,7 +1,5 @@
 """Embeddings of queries by any dense encoder, compared by cosine: encoded once, kept in stores below the cache root."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
@@ -12,8 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from beir_cocodr.arrays import Floats, non_finite_rows
-from beir_cocodr.errors import InputError, listed
+from beir_cocodr.arrays import Floats, check_finite
+from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_folder, draft_folder, filling_cache, json_sha256
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
@@ -21,7 +19,7 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json
 from beir_cocodr.resampling.manifest import EncoderRecord
-from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, Identity, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -87,14 +85,11 @@ class QueryEncoder:
         return weights_sha256(self.model)
 
     def _encoded(self, texts: list[str], progress: bool) -> Floats:
+        options: dict[str, Any] = {"batch_size": self.batch_size, "show_progress_bar": progress and in_place()}
         if isinstance(self.model, MRL):
-            vectors, _ = self.model.encode_distribution(
-                texts, "query", self.batch_size, show_progress_bar=progress and in_place()
-            )
+            vectors, _ = self.model.encode_distribution(texts, "query", **options)
         else:
-            vectors = self.model.encode_queries(
-                texts, self.batch_size, show_progress_bar=progress and in_place(), convert_to_tensor=True
-            )
+            vectors = self.model.encode_queries(texts, convert_to_tensor=True, **options)
         unit: Floats = F.normalize(vectors.detach().to(torch.float32).cpu(), dim=-1).numpy()
         return unit
 
@@ -128,28 +123,16 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
 def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> None:
     ids, texts = list(queries), list(queries.values())
     log.info("encoding %d queries with %s", len(ids), encoder.name)
-    record = StoreRecord(
-        {"queries": folder.name, "similarity": "cosine", "precision": "fp32", "shard_size": SHARD_SIZE},
-        EncodedBy(encoder.name),
-        len(ids),
-        encoder.dimensions,
-    )
+    key: Identity = {"queries": folder.name, "similarity": "cosine", "precision": "fp32", "shard_size": SHARD_SIZE}
+    record = StoreRecord(key, EncodedBy(encoder.name), len(ids), encoder.dimensions)
     try:
         with filling_cache(folder.parent), draft_folder(folder) as draft:
             store = EmbeddingStore(draft, record)
             store.write_record()
             for shard in store.shards:
                 vectors = encoder.encode(texts[shard.start : shard.stop])
-                _check_finite(vectors, ids[shard.start : shard.stop])
+                check_finite(vectors, ids[shard.start : shard.stop], "queries")
                 shard.write(pack(vectors, "fp32"))
     except InputError:
         if not folder.exists():  # else another process was faster
             raise
-
-
-def _check_finite(vectors: Floats, ids: list[str]) -> None:
-    if wrong := [repr(ids[row]) for row in non_finite_rows(vectors)]:
-        raise InputError(
-            f"NaN or infinite embeddings of the queries {listed(wrong)}: look at their texts, and encode in "
-            "float32 if the model runs in half precision"
-        )

@@ -2,8 +2,6 @@
 from, for links and ids of ir_datasets; and which outputs of `resample` this machine has. Nothing here needs torch.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -25,7 +23,8 @@ _SPLITS = re.compile(r"/(train|dev|test|validation|valid|val)$")
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+/-]+")
 
-_BASE = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
+#: What an id of ir_datasets can be, and that in words.
+ID, ID_PARTS = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*"), "use letters, digits, . _ + - and, between parts, /"
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class SourceRecord:
     counts: dict[str, int]
 
     @classmethod
-    def of(cls, collection: Collection, ir_datasets_id: str | None) -> SourceRecord:
+    def of(cls, collection: Collection, ir_datasets_id: str | None) -> "SourceRecord":
         """The record of a loaded collection."""
         return cls(
             dataset=collection.name,
@@ -277,8 +276,8 @@ def set_id(method: str, base: str, label: str, regime: str) -> str:
 
 def check_base(base: str | None) -> None:
     """Check that a name, if there is one, can stand in an ir_datasets id; else an InputError."""
-    if base is not None and not _BASE.fullmatch(base):
-        raise InputError(f"--base-id {base!r}: use letters, digits, . _ + - and, between parts, /")
+    if base is not None and not ID.fullmatch(base):
+        raise InputError(f"--base-id {base!r}: {ID_PARTS}")
 
 
 def short_size(size: int) -> str:

@@ -1,7 +1,5 @@
 """From the queries of both sets with their embeddings to resampled collections and their manifest."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,25 +10,12 @@ import numpy as np
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.io import draft_folder, json_sha256
-from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.errors import SEEDS
+from beir_cocodr.io import check_output_free, draft_folder, json_sha256
+from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import versions
+from beir_cocodr.resampling import manifest as records
 from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
-from beir_cocodr.resampling.manifest import (
-    MANIFEST_FILE,
-    EncoderRecord,
-    Manifest,
-    Origin,
-    Overlaps,
-    RestrainParameters,
-    ResttestParameters,
-    SetRecord,
-    SourceRecord,
-    SplitRecord,
-    origin,
-    remember,
-    set_id,
-)
 from beir_cocodr.resampling.overlap import TrainTest, overlap_summary
 from beir_cocodr.resampling.similarity import nearest
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -43,20 +28,31 @@ class Inputs:
     """Both sets, where they come from, and the (N, d) and (T, d) embeddings of their queries, in order."""
 
     pair: TrainTest
-    train_origin: Origin
-    test_origin: Origin
-    encoder: EncoderRecord
+    train_origin: records.Origin
+    test_origin: records.Origin
+    encoder: records.EncoderRecord
     train: EmbeddingStore
     test: EmbeddingStore
 
 
-def embed_inputs(
-    pair: TrainTest, splits: tuple[str, str], encoder: str, options: SearchOptions = SearchOptions()
-) -> Inputs:
+def load_pair(
+    train: str, test: str, splits: tuple[str, str], output: Path, base: str | None, seed: int, search: SearchOptions
+) -> TrainTest:
+    """Both sets, once everything that can be checked before they are read is; an InputError says what is wrong."""
+    check_output_free(output)
+    records.check_base(base)
+    check_device(search.encoder.device)
+    SEEDS.check("seed", seed)
+    pair = TrainTest.load(train, test, *splits)
+    pair.check_usable()
+    return pair
+
+
+def embed_inputs(pair: TrainTest, splits: tuple[str, str], encoder: str, search: SearchOptions) -> Inputs:
     """Embed both sets' queries; ``splits``: as asked for. An InputError where an encoder is not there or of no use."""
-    model = QueryEncoder(encoder, options)
+    model = QueryEncoder(encoder, search)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-    origins = origin(pair.train.name, splits[0]), origin(pair.test.name, splits[1])
+    origins = records.origin(pair.train.name, splits[0]), records.origin(pair.test.name, splits[1])
     return Inputs(pair, *origins, model.describe(), train, test)
 
 
@@ -84,10 +80,10 @@ def write_resampled(
     output: Path,
     inputs: Inputs,
     method: str,
-    parameters: RestrainParameters | ResttestParameters,
+    parameters: records.RestrainParameters | records.ResttestParameters,
     sets: Sequence[ResampledSet],
     base: str | None = None,
-) -> Manifest:
+) -> records.Manifest:
     """Write every set as a BEIR folder, and ``manifest.json``, all in one step.
 
     A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and ``qrels/test.tsv``. A
@@ -108,28 +104,30 @@ def write_resampled(
         corpus = test_corpus = _placed(draft / "corpus.jsonl", pair.train, inputs.train_origin)
         if not pair.same_corpus:
             test_corpus = _placed(draft / "test-corpus.jsonl", pair.test, inputs.test_origin)
-        manifest = Manifest(
+        manifest = records.Manifest(
             method=method,
             base=base,
             encoder=inputs.encoder,
             parameters=parameters,
             same_corpus=pair.same_corpus,
-            train=SourceRecord.of(pair.train, inputs.train_origin.ir_datasets_id),
-            test=SourceRecord.of(pair.test, inputs.test_origin.ir_datasets_id),
+            train=records.SourceRecord.of(pair.train, inputs.train_origin.ir_datasets_id),
+            test=records.SourceRecord.of(pair.test, inputs.test_origin.ir_datasets_id),
             sets=[
-                _write_set(draft, corpus, test_corpus, pair, found, set_id(method, base, found.label, found.regime))
+                _write_set(
+                    draft, corpus, test_corpus, pair, found, records.set_id(method, base, found.label, found.regime)
+                )
                 for found in sets
             ],
             overlap=_overlaps(inputs, sets),
             versions=versions(),
         )
-        manifest.write(draft / MANIFEST_FILE)
-    remember(output)
+        manifest.write(draft / records.MANIFEST_FILE)
+    records.remember(output)
     log.info("wrote %d collections below %s", len(sets), output)
     return manifest
 
 
-def _placed(path: Path, collection: Collection, where: Origin) -> Path:
+def _placed(path: Path, collection: Collection, where: records.Origin) -> Path:
     """The corpus file that folders link to."""
     if where.corpus is not None:
         return where.corpus
@@ -138,28 +136,28 @@ def _placed(path: Path, collection: Collection, where: Origin) -> Path:
 
 
 def _write_set(
-    draft: Path, corpus: Path, test_corpus: Path, pair: TrainTest, found: ResampledSet, id: str
-) -> SetRecord:
-    folder = draft / found.folder
-    train, train_qrels = _chosen(pair.train, found.train)
-    test, test_qrels = _chosen(pair.test, found.test)
+    draft: Path, corpus: Path, test_corpus: Path, pair: TrainTest, made: ResampledSet, id: str
+) -> records.SetRecord:
+    folder = draft / made.folder
+    train, train_qrels = _chosen(pair.train, made.train)
+    test, test_qrels = _chosen(pair.test, made.test)
     if pair.same_corpus:
-        test_folder = found.folder
+        test_folder = made.folder
         write_beir_folder(folder, corpus, train | test, {"train": train_qrels, "test": test_qrels}, draft)
     else:
-        test_folder = f"{found.folder}/test"
+        test_folder = f"{made.folder}/test"
         write_beir_folder(folder, corpus, train, {"train": train_qrels}, draft)
         write_beir_folder(draft / test_folder, test_corpus, test, {"test": test_qrels}, draft)
     splits = {
-        "train": _split(found.folder, "train", train, train_qrels),
+        "train": _split(made.folder, "train", train, train_qrels),
         "test": _split(test_folder, "test", test, test_qrels),
     }
-    return SetRecord(id=id, **vars(found) | splits)
+    return records.SetRecord(id=id, **vars(made) | splits)
 
 
-def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]) -> SplitRecord:
+def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]) -> records.SplitRecord:
     judgements = sum(map(len, qrels.values()))
-    return SplitRecord(folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels))
+    return records.SplitRecord(folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels))
 
 
 def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
@@ -168,7 +166,7 @@ def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], dict[st
     return {query: collection.queries[query] for query in ids}, {query: collection.qrels[query] for query in ids}
 
 
-def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> Overlaps:
+def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> records.Overlaps:
     train_ids, test_ids = list(inputs.pair.train.queries), list(inputs.pair.test.queries)
     vectors = inputs.test.load().numpy()
     before = nearest(inputs.train, vectors, 1).scores[:, 0]
@@ -179,10 +177,6 @@ def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> Overlaps:
         key = found.train.tobytes()
         if key not in known:
             known[key] = nearest(inputs.train.select(found.train), vectors, 1).scores[:, 0]
-        after[found.folder] = overlap_summary(
-            inputs.pair,
-            {train_ids[row] for row in found.train.tolist()},
-            {test_ids[row] for row in found.test.tolist()},
-            known[key][found.test],
-        )
-    return Overlaps(overlap_summary(inputs.pair, set(train_ids), set(test_ids), before), after)
+        trained, tested = {train_ids[row] for row in found.train}, {test_ids[row] for row in found.test}
+        after[found.folder] = overlap_summary(inputs.pair, trained, tested, known[key][found.test])
+    return records.Overlaps(overlap_summary(inputs.pair, set(train_ids), set(test_ids), before), after)

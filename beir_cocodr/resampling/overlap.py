@@ -4,8 +4,6 @@
 Queries are compared as sets of words, or by an encoder; only the latter needs torch.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import defaultdict
@@ -52,7 +50,7 @@ class TrainTest:
     test: Collection
 
     @classmethod
-    def load(cls, train: str, test: str, train_split: str = "train", test_split: str = "test") -> TrainTest:
+    def load(cls, train: str, test: str, train_split: str = "train", test_split: str = "test") -> "TrainTest":
         """Load datasets by name, judged, else an InputError; a warning is logged where their corpora differ."""
         pair = cls(load_collection(train, train_split), load_collection(test, test_split))
         if not pair.same_corpus:
@@ -65,7 +63,7 @@ class TrainTest:
         return self.train.documents.content_hash == self.test.documents.content_hash
 
     @cached_property
-    def duplicates(self) -> QueryDuplicates:
+    def duplicates(self) -> "QueryDuplicates":
         """Test queries that training queries repeat."""
         return duplicate_queries(self.train.queries, self.test.queries, *self.words)
 
@@ -146,8 +144,7 @@ def _words(matrix: WordSets, row: int) -> bytes:
 
 
 def word_sets(*groups: Iterable[str]) -> list[WordSets]:
-    """Texts to sets of stems without English stop words, as in our BM25, but with single characters: numbers may
-    differ.
+    """Texts to sets of stems without English stop words, as in our BM25, but with single characters and so numbers.
 
     Each group of texts gives one (n, V) int32 sparse matrix of ones, rows in order, a row's columns ascending.
     """
@@ -247,9 +244,8 @@ def label_overlaps(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
 def similarity_summary(similarities: npt.NDArray[np.floating[Any]]) -> SimilaritySummary:
     """Mean, median and range; the last bits, which depend on the processor, are cut off."""
     found = np.asarray(similarities, np.float64)
-    return SimilaritySummary(
-        *(round(float(value), 5) for value in (found.mean(), np.median(found), found.min(), found.max()))
-    )
+    numbers = found.mean(), np.median(found), found.min(), found.max()
+    return SimilaritySummary(*(round(float(number), 5) for number in numbers))
 
 
 _BIN = 0.05

@@ -1,7 +1,5 @@
 """ReSTrain: training queries near to, or far from, all test queries, from datasets to folders."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.arrays import Array, Ints
-from beir_cocodr.errors import SEEDS, InputError
-from beir_cocodr.io import check_output_free
-from beir_cocodr.models.spec import SearchOptions, check_device
-from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, check_base, short_size
-from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, write_resampled
-from beir_cocodr.resampling.overlap import TrainTest
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, short_size
+from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, load_pair, write_resampled
 from beir_cocodr.resampling.similarity import check_method, nearest_ranks
 from beir_cocodr.retrieval.store.store import Embeddings
 
 log = logging.getLogger(__name__)
+
+_Counts = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,7 @@ class ReSTrain:
 
 
 def restrain(
-    ranks: Ints,
-    depth: int,
-    *,
-    sizes: Sequence[int] = (),
-    ks: Sequence[int] = (),
-    exclude_top: int | None = None,
-    seed: int = 42,
+    ranks: Ints, depth: int, *, sizes: _Counts = (), ks: _Counts = (), exclude_top: int | None = None, seed: int = 42
 ) -> ReSTrain:
     """Choose interpolation and extrapolation training sets from the best ranks of training queries.
 
@@ -109,7 +101,7 @@ def restrain(
     return ReSTrain(top, len(pool), tuple(sets))
 
 
-def check_targets(sizes: Sequence[int], ks: Sequence[int], exclude_top: int | None, queries: int) -> None:
+def check_targets(sizes: _Counts, ks: _Counts, exclude_top: int | None, queries: int) -> None:
     """Check early for what no neighbour list can satisfy; errors as for `restrain`."""
     if bool(sizes) == bool(ks):
         raise InputError("give the training sets a --size or a --k (each may be repeated), and not both")
@@ -147,8 +139,8 @@ def _k_for(size: int, unions: Ints) -> int:
 def ranks_for_targets(
     train: Embeddings,
     test: Array,
-    sizes: Sequence[int] = (),
-    ks: Sequence[int] = (),
+    sizes: _Counts,
+    ks: _Counts = (),
     exclude_top: int | None = None,
     method: str = "exact",
 ) -> tuple[Ints, int]:
@@ -181,8 +173,8 @@ def resample_restrain(
     encoder: str,
     output: Path,
     *,
-    sizes: Sequence[int] = (),
-    ks: Sequence[int] = (),
+    sizes: _Counts = (),
+    ks: _Counts = (),
     exclude_top: int | None = None,
     seed: int = 42,
     train_split: str = "train",
@@ -208,15 +200,11 @@ def resample_restrain(
 
     Source: Zhan et al., 2022, section 4.1.2.
     """
-    check_output_free(output)
     check_method(method)
-    check_base(base)
-    check_device(search.encoder.device)
-    SEEDS.check("seed", seed)
-    pair = TrainTest.load(train, test, train_split, test_split)
-    pair.check_usable()
+    splits = train_split, test_split
+    pair = load_pair(train, test, splits, output, base, seed, search)
     check_targets(sizes, ks, exclude_top, len(pair.train.queries))
-    inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
+    inputs = embed_inputs(pair, splits, encoder, search)
     ranks, depth = ranks_for_targets(inputs.train, inputs.test.load().numpy(), sizes, ks, exclude_top, method)
     try:
         found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
@@ -233,9 +221,7 @@ def _sets(chosen: TrainingSets, several: bool, tests: int) -> list[ResampledSet]
     if chosen.size is not None and chosen.k == 1 and count > chosen.size:
         log.warning(
             "--size %d cannot be had: the nearest training queries of %d test queries are %d already (k = 1)",
-            chosen.size,
-            tests,
-            count,
+            *(chosen.size, tests, count),
         )
     else:
         log.info("k = %d: %d training queries", chosen.k, count)

@@ -1,7 +1,5 @@
 """ReSTTest: buckets of queries, each held out once, from datasets to folders."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +8,10 @@ import numpy as np
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.clusters import cluster_queries
-from beir_cocodr.errors import SEEDS, InputError
-from beir_cocodr.io import check_output_free
-from beir_cocodr.models.spec import SearchOptions, check_device
-from beir_cocodr.resampling.manifest import Manifest, ResttestParameters, check_base
-from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, write_resampled
-from beir_cocodr.resampling.overlap import TrainTest
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
+from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, load_pair, write_resampled
 
 
 @dataclass(frozen=True)
@@ -57,13 +53,11 @@ def query_buckets(
 
 
 def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[HeldOut]:
-    """Hold out every bucket once: a test query is extrapolation in exactly one of the results, interpolation in the
-    others.
+    """Hold out every bucket once: a test query is extrapolation in exactly one of the results, interpolation in others.
 
     Args:
         train_buckets, test_buckets: (N,) and (T,), the bucket of every query, from 0.
-        buckets: how many there are; an InputError names one that leaves nothing to train on, or nothing to test in one
-            of the regimes.
+        buckets: how many there are; an InputError names one that leaves nothing to train on, or to test in a regime.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
@@ -111,17 +105,11 @@ def resample_resttest(
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
-    check_output_free(output)
-    check_base(base)
-    check_device(search.encoder.device)
-    SEEDS.check("seed", seed)
-    pair = TrainTest.load(train, test, train_split, test_split)
-    pair.check_usable()
+    splits = train_split, test_split
+    pair = load_pair(train, test, splits, output, base, seed, search)
     if buckets < 2 or buckets > len(pair.test.queries):
-        raise InputError(
-            f"--buckets {buckets}: give 2 to {len(pair.test.queries)}, as every bucket holds out test queries"
-        )
-    inputs = embed_inputs(pair, (train_split, test_split), encoder, search)
+        raise InputError(f"--buckets {buckets}: give 2 to {len(pair.test.queries)}, as each holds out test queries")
+    inputs = embed_inputs(pair, splits, encoder, search)
     ids = [*pair.train.queries, *pair.test.queries]
     found = query_buckets(inputs.train.load().numpy(), inputs.test.load().numpy(), buckets, seed, ids)
     parameters = ResttestParameters(buckets, seed, *(np.bincount(part, minlength=buckets).tolist() for part in found))

@@ -1,7 +1,5 @@
 """The most similar training queries of every test query, by the cosine of embeddings, streamed."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import NamedTuple
 

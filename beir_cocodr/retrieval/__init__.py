@@ -1,7 +1,5 @@
 """Search: exact dense, BM25, and their fusions."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

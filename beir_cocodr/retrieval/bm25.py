@@ -1,7 +1,5 @@
 """BM25 by bm25s."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A corpus encoded once, in memory or a store, and searched exactly; or searched in a store that ``encode`` wrote."""
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -61,7 +59,7 @@ class SharedEmbeddings:
         self.folder, self.in_memory = folder, in_memory
         self._held: dict[str, Embeddings] = {}
 
-    def get(self, dense: Dense) -> Embeddings:
+    def get(self, dense: "Dense") -> Embeddings:
         encoder = CorpusEncoder(dense.model, dense.documents)
         key = json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
         found = self._held.pop(key, None)

@@ -147,16 +147,11 @@ class ExactSearch:
         return found.queries, found.scores, found.rows
 
     def _search(
-        self,
-        corpus: Corpus,
-        queries: Mapping[str, str],
-        top_k: int,
-        score_function: str | None,
-        ignore_identical_ids: bool | None,
+        self, corpus: Corpus, queries: Mapping[str, str], top_k: int, score_function: str | None, ignore: bool | None
     ) -> tuple[Documents | _PlainCorpus, Ranking]:
         similarity, source, texts = self.similarity(score_function), _source(corpus), query_texts(queries)
         _check_search(len(texts), len(source), top_k)
-        excluded = self._excluded(source, list(texts), ignore_identical_ids)
+        excluded = self._excluded(source, list(texts), ignore)
         if self.store is None:
             vectors = self.vectors(list(texts.values()), "queries")
             chunks = (self.vectors(chunk, "documents") for chunk in source.chunks(self.corpus_chunk_size))
@@ -316,12 +311,8 @@ class ExactSearch:
     def vectors(self, texts: Sequence[Any], what: Literal["queries", "documents"]) -> Tensor:
         """What the model returns (tensor, array, or list of either) as (n, d)."""
         encode = self.model.encode_queries if what == "queries" else self.model.encode_corpus
-        encoded = encode(
-            texts,
-            batch_size=self.batch_size,
-            show_progress_bar=self.show_progress_bar,
-            convert_to_tensor=self.convert_to_tensor,
-        )
+        options = {"show_progress_bar": self.show_progress_bar, "convert_to_tensor": self.convert_to_tensor}
+        encoded = encode(texts, batch_size=self.batch_size, **options)
         if isinstance(encoded, (list, tuple)):
             encoded = torch.stack([torch.as_tensor(vector) for vector in encoded])
         matrix = torch.as_tensor(encoded)

@@ -4,8 +4,6 @@
 fusion needs no labels: it is the overlap of their best ten documents, on crops of the corpus and on given queries.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter
@@ -80,7 +78,7 @@ class TermCounts:
     left_out_share: float
 
     @classmethod
-    def of(cls, texts: Iterator[str], analyze: Analyzer, most: int) -> TermCounts:
+    def of(cls, texts: Iterator[str], analyze: Analyzer, most: int) -> "TermCounts":
         """Count in one pass the texts of a corpus, or of this process's share; ``most`` terms are kept. Of a corpus of
         very many terms those seen once are forgotten now and then.
         """
@@ -129,7 +127,7 @@ class _Tally:
             for term in once:
                 del self.found[term], self.occurrences[term]
 
-    def merge(self, other: _Tally) -> None:
+    def merge(self, other: "_Tally") -> None:
         for name, number in vars(other).items():
             mine = getattr(self, name)
             if isinstance(mine, Counter):
@@ -207,9 +205,7 @@ def fuse(
     width = int(dense.get_embedding_dimension() or 0)
     most = LEXICAL_NUMBERS if options.bytes_per_document is None else options.bytes_per_document // 2 - width
     if most < 1:
-        raise InputError(
-            f"bytes_per_document {options.bytes_per_document} leaves no room for BM25 beside {width} numbers of 2 bytes"
-        )
+        raise InputError(f"bytes_per_document {options.bytes_per_document}: no room for BM25 beside {width} numbers")
     counts = count_terms(collection.documents, dense.text_format, options)
 
     def made() -> TrainingRecord:
@@ -222,7 +218,7 @@ def fuse(
 
 
 def _save(
-    hybrid: HybridEncoder, fit: Fit, found: Sequence[Candidate], plan: TrainingPlan, began: float, output: Path
+    hybrid: HybridEncoder, fit: "Fit", found: Sequence[Candidate], plan: TrainingPlan, began: float, output: Path
 ) -> TrainingRecord:
     head, chosen, width = hybrid.head, smallest_as_good(found), hybrid.head.dimension
     details: Json = {

@@ -1,7 +1,5 @@
 """BM25 and a dense encoder together: fusion of scores, of ranks, and feedback into the query."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -326,8 +324,7 @@ class HybridFeedback:
     """Feedback of a hybrid encoder: its dense part is moved towards the best documents, and searched with again.
 
     Both searches are in the same index. The best documents are the first search's, or those of the exact fusion where
-    ``bm25`` is given. BM25's part of the query stays as it is; ``weight`` and ``documents`` are as for
-    :class:`Feedback`.
+    ``bm25`` is given. BM25's part of the query stays as it is; ``weight``, ``documents``: as for :class:`Feedback`.
     """
 
     def __init__(self, dense: Dense, bm25: Lexical | None = None, weight: float = 0.5, documents: int = 3) -> None:

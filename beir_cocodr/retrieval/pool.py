@@ -1,7 +1,5 @@
 """Work for processes that may die: how tasks reach them, on which devices, and with how many CPU threads."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The result of a search, before ids are put to rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self

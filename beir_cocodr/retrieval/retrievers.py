@@ -33,8 +33,7 @@ class Retrievers:
         documents: the corpus.
         folder: where Lucene's index, and embeddings too many for memory, are written; the caller removes it.
         options: how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
-        kept: a folder where embeddings are kept from run to run, and texts that have not changed are not encoded again;
-            None keeps none.
+        kept: a folder where embeddings are kept from run to run, and only changed texts encoded again; None: none.
     """
 
     def __init__(
@@ -118,9 +117,8 @@ class Retrievers:
 
         options = EncodeOptions(verify=self.options.verify)
         identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE) | {"corpus": None}
-        return update(
-            model, self.documents, folder / json_sha256(identity)[:16], options, name, self.options.progress
-        ).store
+        place = folder / json_sha256(identity)[:16]
+        return update(model, self.documents, place, options, name, self.options.progress).store
 
     def _dense(self, name: str) -> Dense:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.

@@ -3,8 +3,6 @@
 :class:`NonFiniteScores`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -73,7 +71,7 @@ class NonFiniteScores(InputError):
         # An exception is otherwise made anew from its message when it comes back from another process.
         return NonFiniteScores, (self.documents, self.queries)
 
-    def named(self, documents: Callable[[list[int]], Sequence[str]], queries: Sequence[str]) -> NonFiniteScores:
+    def named(self, documents: Callable[[list[int]], Sequence[str]], queries: Sequence[str]) -> "NonFiniteScores":
         """The same error with ids in place of rows: a function from rows to document ids, and all query ids."""
         return NonFiniteScores(documents([int(row) for row in self.documents]), [queries[int(q)] for q in self.queries])
 
@@ -121,8 +119,7 @@ def search_chunks(
     documents, so memory depends on neither the corpus nor the size of its chunks (beside a chunk itself and the (N,)
     tie ranks). Order is by score descending, then by tie rank ascending, also where ties run across the last place. A
     score's last bits may depend on the shapes of the product, hence on the sizes of chunks and tiles: results agree to
-    1e-5, and in order outside ties and such near-ties. PyTorch's own settings for less precise float32 products, off by
-    default, apply.
+    1e-5, and in order outside ties and such near-ties. PyTorch's settings for less precise float32 products apply.
 
     Args:
         query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on its device.
@@ -140,8 +137,7 @@ def search_chunks(
 
     Raises:
         NonFiniteScores: a score is NaN or infinite; names rows (`NonFiniteScores.named` puts ids).
-        InputError: top_k < 1, no queries or no documents, sizes that do not fit together, or tie ranks that are no
-            permutation.
+        InputError: top_k < 1, no queries or no documents, sizes that do not fit, or tie ranks that are no permutation.
     """
     ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
     row_of_rank = None if ranks is None else _inverse(ranks)

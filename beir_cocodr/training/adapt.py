@@ -3,8 +3,6 @@
 Also the quickstart: the same on a collection that every installation can make for itself.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,8 +140,7 @@ def adapt(
     search: SearchOptions = SearchOptions(),
     judgements: Path | None = None,
 ) -> AdaptationRecord:
-    """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better, and return what adapt.json
-    holds.
+    """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better; what adapt.json holds.
 
     Each stage is trained from the base alone, and all of them one after the other: ``coco`` and ``finetune`` make
     ``output/models/source``, ``output/models/coco`` and ``output/models/coco+source``. If the corpus has labels in
@@ -156,8 +153,7 @@ def adapt(
         corpus: the target collection, with or without queries and labels.
         source: a labelled collection; needed by the stage ``finetune``.
         base: what ``COCODR`` loads, or ``minilm``.
-        output: folder for models, runs, adapt.json and results.json, or without labels comparison.json and
-            labels_wanted.tsv.
+        output: folder for models, runs, adapt.json and results.json, or comparison.json and labels_wanted.tsv.
         stages: any of :data:`ADAPT_STAGES`, in any order.
         split, source_split: which labels to evaluate on, and which to train on.
         measures: the first one decides the recommendation.
@@ -283,9 +279,7 @@ def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[No
                     "another --output"
                 )
         elif held:
-            log.warning(
-                "%s was begun by an earlier version: whether all settings are the same cannot be checked", output
-            )
+            log.warning("%s was begun by an earlier version: whether settings are the same cannot be checked", output)
         for folder in {path.parent for path in output.rglob("*") if is_incidental(path)}:
             remove_unfinished(folder)
         asked.write(file)
@@ -368,9 +362,7 @@ def judge_models(
     search: SearchOptions,
     judgements: Path | None = None,
 ) -> AdaptationRecord:
-    """Base and trained models in every use, by the target's labels or estimates; by judged queries all uses of the
-    base.
-    """
+    """Base and trained models in every use, by the target's labels or estimates; by judged queries all of the base."""
     corpus, output = plan.data.corpus, plan.output
     encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}
     kinds = dict(zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True))
@@ -430,9 +422,7 @@ def _further_uses(base: str, candidates: Mapping[str, str], weight: float, docum
     return found
 
 
-def _check(
-    stages: Sequence[str], corpus: str, source: str | None, split: str, measures: str, samples: int
-) -> Collection:
+def _check(stages: list[str], corpus: str, source: str | None, split: str, measures: str, samples: int) -> Collection:
     """The target, once everything that can be checked before training is."""
     if "finetune" in stages and source is None:
         raise InputError(

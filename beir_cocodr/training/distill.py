@@ -1,7 +1,5 @@
 """Listwise distillation of a teacher into an encoder: means and variances, or plain vectors."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,8 +45,7 @@ def distill(
     """Train ``base`` to rank documents as a teacher does, and save it to ``output``.
 
     Args:
-        dataset, split: a labelled collection; relevant documents are in every list, and held-out queries tell when to
-            stop.
+        dataset, split: a labelled collection; relevant documents are in all lists, held-out queries tell when to stop.
         base: what ``COCODR`` loads, or ``minilm``.
         teacher: "bm25", "hybrid" (the fusion of BM25 and ``base``, which stays as it is), "feedback" (the same with its
             query moved by feedback), a file of scores, or a cross-encoder by hub name or folder.

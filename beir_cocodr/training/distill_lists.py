@@ -5,8 +5,6 @@ the only label is trivial, around :func:`fused_anchors`. :class:`Rounds` does so
 held-out queries gain no more; :class:`TeacherScores` keeps the teacher's scores.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -25,7 +23,7 @@ from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import on_main
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.io import (
     atomic_path,
@@ -83,8 +81,7 @@ def draw_list(anchors: Ints, bm25: Ints, hard: Ints, options: DistillOptions, rn
 
 def count_lists(scores: Floats) -> dict[str, int]:
     """How many lists hold an order to learn (an InputError where none): (S, n) teacher scores, −inf in empty places, to
-    counts by name. One of one document, or of documents scored alike, says nothing but that they come before those of
-    other queries.
+    counts by name. One of one document, or of documents scored alike, says only that they come before others.
     """
     lengths = (scores > -np.inf).sum(axis=1)
     lowest = np.where(scores > -np.inf, scores, np.inf).min(axis=1)
@@ -125,6 +122,8 @@ def fused_anchors(
 
 
 _MEASURE = "RR@10"
+
+_TRAIN_AGAIN = "this distillation cannot be resumed: train again in another --output"
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class Rounds(TrainerCallback):
     anchors: Mapping[str, Ints]
     known: Mapping[str, Ints]
     bm25: Mapping[str, Ints]
-    teacher: TeacherScores
+    teacher: "TeacherScores"
     options: DistillOptions
     steps: int
     folder: Path
@@ -254,23 +253,19 @@ class Rounds(TrainerCallback):
 
     def _record(self, number: int) -> dict[str, Any]:
         file = self.folder / str(number) / "round.json"
-        try:
+        with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, KeyError, TypeError):
             record: dict[str, Any] = parse_json(file.read_text())
             if not all(isinstance(record[name], (int, float)) for name in (_MEASURE, *LIST_COUNTS)):
                 raise ValueError("a count is no number")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _damaged(file, error) from error
         return record
 
     def _check_file(self, file: Path, hash: str | None) -> None:
         """Check that a file is as it was written, or, of an earlier version, that it can be read."""
-        try:
+        with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, EOFError, SafetensorError):
             if hash is None:
                 load_file(file) if file.suffix == ".safetensors" else np.load(file, mmap_mode="r")
             elif file_sha256(file) != hash:
                 raise ValueError("its checksum is another")
-        except (OSError, ValueError, EOFError, SafetensorError) as error:
-            raise _damaged(file, error) from error
 
     def _search(self, store: Path, asked: Ints | None = None) -> tuple[Ints, float]:
         """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known ones, −1
@@ -315,13 +310,6 @@ class Rounds(TrainerCallback):
         return file_sha256(self.folder / "best.safetensors")
 
 
-def _damaged(file: Path, error: Exception) -> InputError:
-    return InputError(
-        f"{file} is damaged ({first_line(error)}), so that this distillation cannot be resumed; train again in "
-        "another --output"
-    )
-
-
 def array_sha256(array: Array) -> str:
     """The first 16 digits of a hash of an array's bytes."""
     return hashlib.sha256(array.tobytes()).hexdigest()[:16]
@@ -334,9 +322,7 @@ _PAIR = np.dtype([("key", "<i8"), ("score", "<f4")])
 
 
 class TeacherScores:
-    """A teacher, asked for what is not known yet, with a memory in a folder of npy files; ``queries`` are in the order
-    that numbers them.
-    """
+    """A teacher, asked for what is not known yet, with a memory in npy files; the order of ``queries`` numbers them."""
 
     def __init__(self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path) -> None:
         self.teacher, self.documents, self.folder = teacher, documents, folder

@@ -4,8 +4,6 @@
 loads its start, mines negatives or takes BM25's, clusters the queries where clusters are weighed, and trains.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -97,9 +95,7 @@ def finetune(
         evaluator = TargetEvaluator(output, targets, measures, encoder)
         return _finetune_in_rounds(collection, base, output, options, resume, evaluator, encoder)
     if targets:
-        raise InputError(
-            "targets are evaluated after every episode or stage: set episodes to 1 or more, or stages to 2"
-        )
+        raise InputError("targets are evaluated after every episode or stage: set episodes to 1 or stages to 2")
     return finetune_stage(collection, Round("finetune", base, output, options), resume, encoder)
 
 
@@ -261,7 +257,7 @@ def _mine(
             options.mining_keep,
             options.seed,
             round_.episode,
-            options.filters,
+            options,
             progress=True,
             key=key,
         )

@@ -1,7 +1,5 @@
 """Hard negatives: a model's or BM25's best documents, no known positives; filters take likely false negatives out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -337,12 +335,9 @@ def check_negatives(name: str, count: int, collection: Collection) -> None:
         raise InputError(f"{name} {count} is more than the {len(collection.documents)} documents of {collection.name}")
 
 
-def bm25_negatives(
-    collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42
-) -> dict[str, np.ndarray]:
+def bm25_negatives(collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42) -> dict[str, Ints]:
     """Query id to its best (1..depth,) int64 corpus rows by BM25, best first, all known positives removed; an
-    InputError where every document is relevant. Where BM25 finds nothing else, documents are drawn by ``seed``, and
-    counted.
+    InputError where every document is relevant. Where BM25 finds none, documents are drawn by ``seed``, and counted.
     """
     size = len(collection.documents)
     relevant = {q: [d for d, grade in grades.items() if grade > 0] for q, grades in collection.qrels.items()}

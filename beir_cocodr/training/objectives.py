@@ -165,18 +165,14 @@ class Weighting:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-_IDRO = ("alpha", "rho", "ema", "eps", "beta", "tau", "absent", "renormalize_present", "seed")
-
-_GRAM = ("gram", "gradient_layers", "sketch_size")
+_IDRO = "alpha rho ema eps beta tau absent renormalize_present seed gram gradient_layers sketch_size".split()
 
 #: Name to weighting.
 WEIGHTINGS = {
     # All queries alike.
     "erm": Weighting(),
     # More weight to clusters whose gradients help all others (COCO-DR, section 4.2).
-    "idro": Weighting(
-        "beir_cocodr.losses.dro:IDROLoss", {name: name for name in (*_IDRO, *_GRAM)} | {"mode": "idro_mode"}
-    ),
+    "idro": Weighting("beir_cocodr.losses.dro:IDROLoss", {own: own for own in _IDRO} | {"mode": "idro_mode"}),
     # More weight to clusters with large losses (Sagawa et al., 2020).
     "groupdro": Weighting("beir_cocodr.losses.dro:GroupDROLoss", {"eta": "eta"}),
     # Only the clusters with the largest losses.

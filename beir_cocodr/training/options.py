@@ -4,14 +4,12 @@ What the command line has a flag for is described beside its default, the other 
 imports torch.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from beir_cocodr.errors import SEED_MAX, InputError
-from beir_cocodr.models.spec import BM25_WEIGHT, check_options, option
+from beir_cocodr.models.spec import BM25_WEIGHT, Options, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
 
@@ -24,7 +22,7 @@ def choices(names: Iterable[str], first: str, last: str = "") -> str:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Budget(Options):
     """How long and how fast is trained.
 
     Args:
@@ -40,7 +38,7 @@ class Budget:
     warmup: float = option(0.1, min=0)
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.max_steps == 0:
             raise InputError(f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}")
 
@@ -79,20 +77,14 @@ _ON_QUERIES = " or ".join(name for name, found in OBJECTIVES.items() if found.on
 # Stands for the objective's own default, which is filled in at once.
 _OWN: Any = None
 
-_DEFAULTS: Mapping[str, float] = {
-    "batch_size": 2048,
-    "learning_rate": 1e-4,
-    "max_length": 128,
-    "mask_probability": 0.15,
-}
+_DEFAULTS: Json = {"batch_size": 2048, "learning_rate": 1e-4, "max_length": 128, "mask_probability": 0.15}
 
 
 @dataclass(frozen=True)
 class PretrainOptions(TrainingOptions):
     """COCO, section 4.1 of the paper and appendix B: 8 epochs at 1e-4, global batches of about 2,048.
 
-    Query-as-context pre-training, section 4.1 of its paper: the objective qc at 1e-4 and 2,048, cotmae at 4e-4 and
-    16,384.
+    Query-as-context pre-training, section 4.1: the objective qc at 1e-4 and 2,048, cotmae at 4e-4 and 16,384.
 
     Args:
         objective: one of :data:`~beir_cocodr.training.objectives.OBJECTIVES`.
@@ -114,9 +106,7 @@ class PretrainOptions(TrainingOptions):
         decoder_mask_probability: share of tokens that are masked for the masked decoder (CoT-MAE: 0.45).
     """
 
-    objective: str = option(
-        "coco", f"What to train: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.", choices=OBJECTIVES
-    )
+    objective: str = option("coco", f"To train: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.", choices=OBJECTIVES)
     epochs: float = 8
     batch_size: int = _OWN
     learning_rate: float = _OWN
@@ -143,7 +133,7 @@ class PretrainOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         known = OBJECTIVES[self.objective].defaults if self.objective in OBJECTIVES else {}
-        for name, value in {**_DEFAULTS, **known}.items():
+        for name, value in (_DEFAULTS | dict(known)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         super().__post_init__()
@@ -175,7 +165,7 @@ class PretrainOptions(TrainingOptions):
 
 
 @dataclass(frozen=True)
-class WeightingOptions:
+class WeightingOptions(Options):
     """Which loss of an example is trained on, and how clusters of queries are weighted.
 
     Args:
@@ -228,13 +218,13 @@ class WeightingOptions:
     log_clusters: int = option(10, min=1)
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.idro_mode == "paper" and self.tau is None and not self.rho:
             raise InputError("rho 0 leaves idro_mode paper without a temperature, clusters / rho: set tau")
 
 
 @dataclass(frozen=True)
-class NegativeFilters:
+class NegativeFilters(Options):
     """What a candidate must not be to stay a negative. All are off by default, as in COCO-DR and ANCE.
 
     They apply in the order below, each to what the earlier ones left. The two on scores are those of
@@ -257,17 +247,15 @@ class NegativeFilters:
     max_score: float | None = option(None)
     duplicates: bool = option(False)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     @property
     def active(self) -> Json:
         """The filters that are on, by name, with their values, in the order they apply."""
-        return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
+        values = {field.name: getattr(self, field.name) for field in fields(NegativeFilters)}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 @dataclass(frozen=True)
-class FinetuneOptions(WeightingOptions, TrainingOptions):
+class FinetuneOptions(WeightingOptions, NegativeFilters, TrainingOptions):
     """Fine-tuning on labelled queries with hard negatives: in one go, in episodes (ANCE) or in two stages.
 
     Steps, epochs and schedule are those of one episode, the BM25 warm-up being episode 0, or of one stage.
@@ -282,7 +270,6 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
             alone, as in the published script.
         mining_depth: documents retrieved for a query (published: 200).
         mining_keep: of them, known positives removed, so many are kept at random (published: 30).
-        relative_margin, max_score, duplicates: filters of likely false negatives, see :class:`NegativeFilters`.
         query_length, document_length: tokens that queries and documents are cut to, in training and in what is saved;
             None means the model's own.
     """
@@ -297,21 +284,15 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
     )
     mining_depth: int = option(200, min=1)
     mining_keep: int = option(30, min=1)
-    relative_margin: float | None = option(None, min=0, below=1)
-    max_score: float | None = option(None)
-    duplicates: bool = option(False)
     query_length: int | None = option(None, min=3)
     document_length: int | None = option(None, min=3)
 
     def __post_init__(self) -> None:
-        TrainingOptions.__post_init__(self)
-        WeightingOptions.__post_init__(self)
+        super().__post_init__()
         if self.seed + self.episodes > SEED_MAX:  # each episode has the next seed
             raise InputError(f"seed {self.seed} and episodes {self.episodes} lead beyond the largest seed, {SEED_MAX}")
         if self.stages == 2 and self.episodes:
-            raise InputError(
-                f"stages 2 and episodes {self.episodes} are two ways to mine negatives: leave one of them out"
-            )
+            raise InputError(f"stages 2 and episodes {self.episodes} are two ways to mine negatives: leave one out")
         needing = {
             "a batch of one query": self.batch_size == 1,
             "the loss triplet": self.trained_loss == "triplet",
@@ -328,10 +309,6 @@ class FinetuneOptions(WeightingOptions, TrainingOptions):
     def trained_loss(self) -> str:
         """The loss in force: "triplet" or "infonce"."""
         return self.loss or ("infonce" if self.weighting == "erm" and not self.episodes else "triplet")
-
-    @property
-    def filters(self) -> NegativeFilters:
-        return NegativeFilters(self.relative_margin, self.max_score, self.duplicates)
 
 
 LOSSES = ("lambdarank", "kl", "margin_mse")
@@ -381,9 +358,7 @@ class DistillOptions(TrainingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if max(self.m_bm25, self.m_hard) > self.candidates:
-            raise InputError(
-                f"m_bm25 {self.m_bm25} and m_hard {self.m_hard} must be at most candidates, {self.candidates}"
-            )
+            raise InputError(f"m_bm25 {self.m_bm25}, m_hard {self.m_hard}: at most {self.candidates}, the candidates")
         if self.m_bm25 + self.m_hard == 0:
             raise InputError("a list needs documents that are not relevant: raise m_bm25 or m_hard")
 

@@ -1,7 +1,5 @@
 """Labelled queries as training examples."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -147,8 +147,7 @@ def stage_options(
     Args:
         kind: the options' class.
         stage: of a preset: "pretrain", "finetune", or a stage of ``adapt``.
-        preset: one of :data:`PRESETS`, or None; an InputError for one without this stage, an unknown setting, a wrong
-            type.
+        preset: one of :data:`PRESETS`, or None; an InputError for one without this stage, an unknown setting or type.
         assignments: values as JSON, or plain words.
         defaults: what stands below the preset, over the class's own.
     """

@@ -1,7 +1,5 @@
 """COCO and its rivals: pre-training on target corpora, without labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

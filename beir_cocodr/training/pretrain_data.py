@@ -3,8 +3,6 @@
 :class:`DocumentViews` shows documents, :class:`ContextViews` passages, each with one of its queries.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -239,7 +237,7 @@ class ContextViews(Views):
         log.info("%s: %d passages of %d documents have queries", names, passages, documents)
 
     @property
-    def batch_keys(self) -> ContextKeys | None:
+    def batch_keys(self) -> "ContextKeys | None":
         """What rows of a batch must not share, where they are contrasted with each other."""
         return ContextKeys(self) if self.options.objective == "qc" else None
 

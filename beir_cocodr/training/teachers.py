@@ -1,7 +1,5 @@
 """Teachers: who says which document suits a query better, for distillation."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from functools import cached_property
@@ -163,9 +161,7 @@ class HybridTeacher:
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) and mean outer product (d, d) of all documents, float64: any query's mean and deviation over the
-        corpus.
-        """
+        """Mean (d,) and mean outer product (d, d) of all documents, float64, for a query's mean and deviation."""
         width = self.dense.embeddings.dimensions
         total, outer = np.zeros(width), np.zeros((width, width))
         for chunk in self.dense.embeddings.chunks():

@@ -9,8 +9,6 @@ complete. Around the host's trainer stand
 - :class:`EpochClock` and :class:`StepBar`: the epoch for the data, the progress for a person.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -168,9 +166,7 @@ class FiniteGuard(TrainerCallback):
 
 
 class LossState(TrainerCallback):
-    """Saves what a loss knows, but for its ``model``, beside each checkpoint, and gives it back from the one to go on
-    from.
-    """
+    """Saves what a loss knows, but for its ``model``, beside each checkpoint, and gives it from the one resumed."""
 
     def __init__(self, loss: nn.Module, checkpoint: Path | None) -> None:
         self.loss, self.checkpoint = loss, checkpoint
@@ -228,7 +224,7 @@ class Stage:
     names: Callable[[Sequence[int]], list[str]] | None = None
     details: Json = field(default_factory=dict)
     finish: Callable[[Path], Json] = lambda folder: {}
-    trainer: type[GuardedTrainer] | None = None
+    trainer: "type[GuardedTrainer] | None" = None
     arguments: Any = SentenceTransformerTrainingArguments
 
 
@@ -382,8 +378,7 @@ def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int)
 
 def shared_arguments(device: torch.device, steps: int, examples: int, batch_size: int) -> dict[str, Any]:
     """The host's training arguments that are the same whatever is trained, in :func:`training_precision` of the model's
-    device; of ``examples``, a last batch that is not full is left out where there are full ones; ``batch_size`` is
-    global.
+    device; of ``examples``, a last batch that is not full is left out after full ones; ``batch_size`` is global.
     """
     precision = training_precision(device)
     return {

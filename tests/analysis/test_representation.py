@@ -18,8 +18,15 @@ from scipy.special import i0
 
 from beir_cocodr import COCODR
 from beir_cocodr.analysis import RepresentationOptions
-from beir_cocodr.analysis.representation import Representation, representation
-from beir_cocodr.analysis.spans import SpanPairs, alignment, measure_spans, sample_span_pairs, uniformity
+from beir_cocodr.analysis.representation import (
+    Representation,
+    SpanPairs,
+    alignment,
+    measure_spans,
+    representation,
+    sample_span_pairs,
+    uniformity,
+)
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from beir_cocodr.data import file_folder
+from beir_cocodr.data import file_folder, file_formats
 from beir_cocodr.data.collection import has_labels, load_collection, resolve_source
 from beir_cocodr.data.file_folder import Reading, TextFiles
 from beir_cocodr.data.validation import validate
@@ -57,13 +57,13 @@ def test_a_folder_of_files_is_a_corpus(folder):
 
 def test_ids_stay_where_texts_do_and_only_changed_files_are_read_again(folder, monkeypatch):
     read: list[str] = []
-    original = file_folder.read_content
+    original = file_formats.read_content
 
     def counted(path, report):
         read.append(path.name)
         return original(path, report)
 
-    monkeypatch.setattr(file_folder, "read_content", counted)
+    monkeypatch.setattr(file_formats, "read_content", counted)
     before = texts(folder)
     assert read == ["a.txt", "b.md"]
     assert texts(folder) == before

@@ -1,7 +1,5 @@
 """The embedded collection: documentation of installed packages as queries and passages."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -14,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import cache_root, draft_folder, filling_cache, json_sha256, write_jsonl, write_text
 from beir_cocodr.records import Json
 
@@ -125,10 +123,9 @@ def _key(domains: list[str]) -> Json:
 
 
 def _version(domain: str) -> str:
-    try:
+    missing, kind = f"apidocs: package {DOMAINS[domain]!r} is not installed", importlib.metadata.PackageNotFoundError
+    with explained(missing, f"install it, or {_CHOICES}", kind):
         return importlib.metadata.version(DOMAINS[domain])
-    except importlib.metadata.PackageNotFoundError as error:
-        raise InputError(f"apidocs: package {DOMAINS[domain]!r} is not installed; install it, or {_CHOICES}") from error
 
 
 def _source_root(domain: str) -> Path:

@@ -2,8 +2,6 @@
 evaluated without running the module.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import string

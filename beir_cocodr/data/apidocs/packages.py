@@ -1,8 +1,4 @@
-"""The public documentation of one package: its files, the names that users import, and texts split into summary and
-rest.
-"""
-
-from __future__ import annotations
+"""The public documentation of one package: its files, the names that users import, and texts as summary and rest."""
 
 import fnmatch
 import inspect

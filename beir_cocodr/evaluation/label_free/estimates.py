@@ -1,7 +1,5 @@
 """Estimates of how two models differ, from what was seen of them without labels."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents, hashes_of
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import explained
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQueries, hold_out_crops, lexical_queries
 from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
@@ -68,10 +68,8 @@ def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contaminati
             for given in filter(_is_generated, own):
                 generated.add(model)
                 folders[given.dataset] = None
-    hashes = [hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders]
-    return Contamination(
-        frozenset(spans), frozenset(generated), np.unique(np.concatenate([Contamination().hashes, *hashes]))
-    )
+    hashes = [Contamination().hashes, *(hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders)]
+    return Contamination(frozenset(spans), frozenset(generated), np.unique(np.concatenate(hashes)))
 
 
 def _finds_by_spans(record: TrainingRecord) -> bool:
@@ -90,10 +88,9 @@ def _queries(folder: Path) -> Iterator[str]:
         return
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            try:
-                yield str(parse_json(line)["text"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{file}:{number} is no query ({error!r}); generate the queries again") from error
+            with explained(f"{file}:{number} is no query", "generate them again", ValueError, KeyError, TypeError):
+                text = str(parse_json(line)["text"])
+            yield text
 
 
 def _plain(text: str) -> str:
@@ -184,8 +181,7 @@ class Evidence:
     """Searches of several models over one collection.
 
     Attributes:
-        crops, generated: model to (S,) nDCG@10 on held-out crops and on generated queries; BM25 always among the
-            models.
+        crops, generated: model to (S,) nDCG@10 on held-out crops and on generated queries; BM25 always among them.
         lists: model to the (Q, 100) rows that it found for the agreement queries, -1 for no result.
         rankings: model to its ranking for the agreement queries.
         queries: the agreement queries, id to text.

@@ -1,7 +1,5 @@
 """Whether a collection is like those that the label-free rule was calibrated on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from beir_cocodr.arrays import spaced_rows

@@ -1,7 +1,5 @@
 """Queries with known answers: spans, for what is left of their documents, and queries made of documents by no model."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

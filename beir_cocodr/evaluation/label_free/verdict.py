@@ -1,7 +1,5 @@
 """From label-free estimates to a verdict, by a rule calibrated on labelled collections; models compared and chosen."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import tempfile
@@ -14,7 +12,8 @@ from scipy import special
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.judgements import Judgements
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
+from beir_cocodr.evaluation import records
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import NORMAL, Expected, FewLabels, describe_gain
 from beir_cocodr.evaluation.few_labels import judge as judge_few
@@ -30,20 +29,6 @@ from beir_cocodr.evaluation.recommendation import (
     ablation_families,
     modes_of,
     overall,
-)
-from beir_cocodr.evaluation.records import (
-    TRAINED_ON,
-    AnnotationCandidates,
-    Best,
-    Calibration,
-    ComparisonRecord,
-    Estimate,
-    Findings,
-    Interval,
-    Likeness,
-    PairVerdict,
-    Recommendation,
-    indistinguishable,
 )
 from beir_cocodr.evaluation.runs import file_names, write_run
 from beir_cocodr.io import parse_json
@@ -63,28 +48,26 @@ GIVEN_QUERIES, CORPUS_ALONE = "given queries", "corpus alone"
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 
 
-def load_calibration(path: Path = CALIBRATION_FILE) -> Calibration:
+def load_calibration(path: Path = CALIBRATION_FILE) -> records.Calibration:
     """The calibration in a file; ``InputError`` if it is missing or not one of ours."""
-    try:
-        calibration = Calibration.from_json(parse_json(path.read_text(encoding="utf-8")), path)
+    with explained(f"{path} is no calibration", "make it with benchmarks/verdict.py", OSError, ValueError, InputError):
+        calibration = records.Calibration.from_json(parse_json(path.read_text(encoding="utf-8")), path)
         if not {GIVEN_QUERIES, CORPUS_ALONE} <= calibration.models.keys():
             raise InputError("it has no models of the difference")
         return calibration
-    except (OSError, ValueError, InputError) as error:
-        raise InputError(f"{path} is no calibration ({error}); make it with benchmarks/verdict.py") from error
 
 
-_ALIKE = Likeness({}, [])
+_ALIKE = records.Likeness({}, [])
 
 
 def decide(
     evidence: Evidence,
     a: str,
     b: str,
-    calibration: Calibration,
-    likeness: Likeness = _ALIKE,
+    calibration: records.Calibration,
+    likeness: records.Likeness = _ALIKE,
     corpus_sha256: str | None = None,
-) -> PairVerdict:
+) -> records.PairVerdict:
     """The verdict on b against a, from an estimate of the difference in nDCG@10 and its 90% interval.
 
     "better" or "worse" where the interval excludes 0, "no difference" where it lies within the calibration's margin,
@@ -109,7 +92,7 @@ def decide(
         verdict, reason = _by_interval(mean, interval, margin)
     chance = float(special.ndtr(mean / deviation)) if deviation else 0.5
     family = SAME_KIND if kind(a) == kind(b) else DIFFERENT_KINDS
-    return PairVerdict(
+    return records.PairVerdict(
         a=a,
         b=b,
         family=family,
@@ -127,7 +110,7 @@ def decide(
     )
 
 
-def _by_interval(mean: float, interval: Interval, margin: float) -> tuple[str, str]:
+def _by_interval(mean: float, interval: records.Interval, margin: float) -> tuple[str, str]:
     """A verdict and its reason."""
     (low, high), shown = interval, "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval)
     if low > 0 or high < 0:
@@ -138,7 +121,7 @@ def _by_interval(mean: float, interval: Interval, margin: float) -> tuple[str, s
 
 
 def expected_values(
-    evidence: Evidence, models: Sequence[str], calibration: Calibration, likeness: Likeness = _ALIKE
+    evidence: Evidence, models: Sequence[str], calibration: records.Calibration, likeness: records.Likeness = _ALIKE
 ) -> Expected:
     """What the calibration expects of several models, for :class:`~beir_cocodr.evaluation.few_labels.Shrinkage`.
 
@@ -180,12 +163,12 @@ def compare_label_free(
     queries: int | None = None,
     samples: int = 300,
     seed: int = 42,
-    calibration: Calibration | None = None,
+    calibration: records.Calibration | None = None,
     search: SearchOptions = SearchOptions(),
     judged: Judgements | None = None,
     reference: str | None = None,
     gatherer: Gatherer | None = None,
-) -> tuple[Findings, dict[str, Results]]:
+) -> tuple[records.Findings, dict[str, Results]]:
     """Estimate how models differ, and judge of each pair whether b is better than a; also each model's results for real
     queries. An InputError for a run file, which cannot be judged without labels, or a model that cannot be found.
 
@@ -201,29 +184,24 @@ def compare_label_free(
         gatherer: of the same corpus, models and settings, where it is asked more than once.
     """
     if file := next((model for model in models if Path(model).is_file()), None):
-        raise InputError(
-            f"{file}: a run cannot be judged without labels, as nothing more can be searched with it; name models"
-        )
+        raise InputError(f"{file}: a run cannot be judged without labels, nothing can be searched with it; name models")
     if samples < 1:
         raise InputError(f"samples is {samples}: ask for at least one pseudo-query")
-    calibration = calibration or load_calibration()
+    calibration, documents = calibration or load_calibration(), collection.documents
     asked = {q: collection.queries[q] for q in spaced(collection.queries, MOST_QUERIES if queries is None else queries)}
     asked |= {id: query.text for id, query in judged.queries.items()} if judged else {}
     if len(asked) < len(collection.queries):
         log.info("%d of %d queries are searched for, evenly spaced", len(asked), len(collection.queries))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-") as place:
-        gatherer = gatherer or Gatherer(
-            collection.documents, models, Path(place), samples, seed, drop_identical_ids, search
-        )
-        if gatherer.documents.content_hash != collection.documents.content_hash:
+        gatherer = gatherer or Gatherer(documents, models, Path(place), samples, seed, drop_identical_ids, search)
+        if gatherer.documents.content_hash != documents.content_hash:
             raise InputError(f"{collection.name} has changed since it was read; start again")
         evidence = gatherer.gather(asked)
-    corpus = collection.documents.content_hash
-    alike = compare_figures(collection_figures(collection.documents, evidence), calibration.ranges)
+    corpus, alike = documents.content_hash, compare_figures(collection_figures(documents, evidence), calibration.ranges)
     pairs = [decide(evidence, a, b, calibration, alike, corpus) for a, b in itertools.combinations(models, 2)]
     results: dict[str, Results] = {}
     for name, file_name in file_names(models).items() if evidence.real else ():
-        results[name] = evidence.rankings[name].results(collection.documents, drop_identical_ids, LIST_DEPTH)
+        results[name] = evidence.rankings[name].results(documents, drop_identical_ids, LIST_DEPTH)
         write_run(folder / f"{file_name}.run", results[name], file_name)
     found = None
     if judged:
@@ -235,7 +213,7 @@ def compare_label_free(
             for pair in pairs
         ]
     ranking = choose(models, {(pair.a, pair.b): pair.estimate or 0.0 for pair in pairs})
-    findings = Findings(
+    findings = records.Findings(
         ranking=ranking,
         best=_best(ranking[0], pairs),
         samples=samples,
@@ -250,7 +228,9 @@ def compare_label_free(
     return findings, results
 
 
-def _with_judgements(pair: PairVerdict, found: FewLabels, expected: tuple[float, float], margin: float) -> PairVerdict:
+def _with_judgements(
+    pair: records.PairVerdict, found: FewLabels, expected: tuple[float, float], margin: float
+) -> records.PairVerdict:
     """The verdict once queries are judged: by the estimate that joins them with what was expected, and where the
     collection is unlike those of the calibration by the judged queries alone.
     """
@@ -274,19 +254,19 @@ def _with_judgements(pair: PairVerdict, found: FewLabels, expected: tuple[float,
     )
 
 
-def _best(best: str, pairs: list[PairVerdict]) -> Best:
-    open_pairs = indistinguishable(best, pairs)
+def _best(best: str, pairs: list[records.PairVerdict]) -> records.Best:
+    open_pairs = records.indistinguishable(best, pairs)
     but = f", but cannot be told from {', '.join(open_pairs)}" if open_pairs else ""
-    return Best(best, f"{best} has the best estimates{but}.", open_pairs)
+    return records.Best(best, f"{best} has the best estimates{but}.", open_pairs)
 
 
 _USES = dict(zip(MODES, ("alone", "with feedback", "fused", "with RM3"), strict=True))
 
 #: (label of a, label of b) to the pair.
-LabelPairs = Mapping[tuple[str, str], PairVerdict]
+LabelPairs = Mapping[tuple[str, str], records.PairVerdict]
 
 
-def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> Recommendation:
+def recommend_label_free(comparison: records.ComparisonRecord, candidates: Mapping[str, str]) -> records.Recommendation:
     """Name one model and the reasons, from estimates.
 
     As in :func:`~beir_cocodr.evaluation.recommendation.recommend`, with the rule's verdicts for those of tests. Of what
@@ -311,7 +291,7 @@ def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, 
     winners = (label for label in ranking if label in allowed and pairs[BASE, label].verdict == "better")
     chosen = next(winners, BASE)
     trust = {pair.family: pair.trust for pair in pairs.values()}
-    return Recommendation(
+    return records.Recommendation(
         model=chosen,
         measure=None,
         verdict=overall(list(verdicts.values())),
@@ -333,7 +313,7 @@ def recommend_label_free(comparison: ComparisonRecord, candidates: Mapping[str, 
     )
 
 
-def label_pairs(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> LabelPairs:
+def label_pairs(comparison: records.ComparisonRecord, candidates: Mapping[str, str]) -> LabelPairs:
     """The pairs of a comparison by the labels of its models."""
     labels = {name: label for label, name in candidates.items()}
     return {(labels[pair.a], labels[pair.b]): pair for pair in comparison.estimated}
@@ -356,7 +336,7 @@ def _describe_verdicts(pairs: LabelPairs, by_use: Mapping[str, Mapping[str, str]
         yield f"{label} against {BASE} used in the same way: {others}."
 
 
-def _describe_estimate(estimate: Estimate) -> str:
+def _describe_estimate(estimate: records.Estimate) -> str:
     if estimate.difference is None:
         return f"not to be had ({estimate.remark})"
     span = ", 95% {:+.3f} to {:+.3f}".format(*estimate.interval) if estimate.interval else ""
@@ -376,14 +356,14 @@ def _choice(chosen: str, pairs: LabelPairs) -> str:
     return f"Use {chosen}: the best by estimates of what the rule finds better than {BASE} alone{chance}{same}."
 
 
-def _describe_samples(comparison: ComparisonRecord) -> str:
+def _describe_samples(comparison: records.ComparisonRecord) -> str:
     """That no pseudo-query was trained on."""
-    known = sum(made.counts.get(TRAINED_ON, 0) for made in comparison.pseudo_queries.values())
+    known = sum(made.counts.get(records.TRAINED_ON, 0) for made in comparison.pseudo_queries.values())
     drawn = f"Crops and generated queries were drawn anew with the seed {comparison.seed}, which no training used"
     return f"{drawn}; {known} that a model was trained on were left out."
 
 
-def _describe_candidates(wanted: AnnotationCandidates, labels: Mapping[str, str]) -> str:
+def _describe_candidates(wanted: records.AnnotationCandidates, labels: Mapping[str, str]) -> str:
     between = f"{labels[wanted.a]} and {labels[wanted.b]}"
     if not wanted.pairs:
         return f"There is nothing to label that would tell {between} apart: {wanted.remark}."

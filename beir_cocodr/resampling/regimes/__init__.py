@@ -1,7 +1,5 @@
 """Families of retrieval models trained and evaluated in interpolation and extrapolation; here, their recipe."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from beir_cocodr.models.spec import EncoderOptions, check_device_name, option

@@ -1,7 +1,5 @@
 """The retrieval architectures that are evaluated in both regimes, by name; a row of results is one, or given models."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import shutil
@@ -353,9 +351,7 @@ class Candidate:
 
 
 def trained(architecture: Architecture, recipe: Recipe, seeds: Sequence[int], output: Path) -> Candidate:
-    """An architecture; its models go to ``output/models/SET/NAME-SEED``. One without anything random has just the
-    first.
-    """
+    """An architecture; its models go to ``output/models/SET/NAME-SEED``. One without chance has just the first."""
 
     def model(unit: TrainingUnit, seed: int) -> str:
         own = recipe
@@ -378,9 +374,7 @@ def given(option: str, seeds: Sequence[int]) -> Candidate:
     """
     name, equals, path = option.partition("=")
     if not (name and equals and path) or "/" in name:
-        raise InputError(
-            f"--model {option!r}: give NAME=PATH, where PATH may hold {SET} and {SEED}, as in mine=runs/{SET}-{SEED}"
-        )
+        raise InputError(f"--model {option!r}: give NAME=PATH; PATH may hold {SET}, {SEED}, as mine=runs/{SET}-{SEED}")
 
     def model(unit: TrainingUnit, seed: int) -> str:
         return path.replace(SET, unit.name).replace(SEED, str(seed))

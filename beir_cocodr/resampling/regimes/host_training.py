@@ -1,7 +1,5 @@
 """What all architectures train on and start from: sets, the bare start, and an MLM head for a start without one."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from dataclasses import dataclass, replace
@@ -107,17 +105,15 @@ def masked_language_model(collection: Collection, recipe: Recipe, seed: int, sha
         shutil.rmtree(bare)
 
 
-def _train(
-    bare: Path, folder: Path, collection: Collection, text_format: TextFormat, recipe: Recipe, seed: int
-) -> None:
+def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, recipe: Recipe, seed: int) -> None:
     set_seed(seed)
     with loading(str(bare), NEW_HEAD):
         model, tokenizer = AutoModelForMaskedLM.from_pretrained(bare), load_tokenizer(str(bare))
     read = readable(tokenizer)
 
     def tokens(batch: dict[str, list[int]]) -> dict[str, object]:
-        texts = [read(text_format.document(found)) for found in collection.documents.take(batch["row"])]
-        encoded = tokenizer(texts, truncation=True, max_length=text_format.document_length)
+        texts = [read(form.document(found)) for found in collection.documents.take(batch["row"])]
+        encoded = tokenizer(texts, truncation=True, max_length=form.document_length)
         return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
 
     with draft_folder(folder) as draft:

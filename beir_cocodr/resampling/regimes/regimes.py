@@ -4,8 +4,6 @@ One model of one training set is a cell, evaluated once and kept. From cells com
 from interpolation to extrapolation, and whether a regime orders models as collections outside the distribution do.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -20,7 +18,7 @@ from scipy import stats
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.disk import naming_full_disk
-from beir_cocodr.errors import InputError, check_seeds
+from beir_cocodr.errors import InputError, check_seeds, explained
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import (
@@ -457,10 +455,8 @@ def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[
     contents = {"start": model_source(recipe.start), "teacher": recipe.teacher}
     now |= {f"{name}_sha256": content_sha256(path) for name, path in contents.items()}
     if (file := output / _SETTINGS_FILE).is_file() and any((output / name).is_dir() for name in ("cells", "models")):
-        try:
+        with explained(f"{file} is damaged", "choose another --output", ValueError, TypeError):
             then = dict(parse_json(file.read_text()))
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{file} is damaged ({error}); choose another --output") from error
         if lacking := [name for name in now if name not in then]:
             log.warning("%s is of an earlier version: its %s cannot be checked", file, " and ".join(lacking))
         if changed := [name for name in now if name not in lacking and then[name] != now[name]]:

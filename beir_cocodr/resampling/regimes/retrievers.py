@@ -2,8 +2,6 @@
 stage reranked by a cross-encoder, and everything that `evaluate` takes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -117,11 +115,7 @@ class TopDocuments:
 
     def ranking(self) -> Ranking:
         """What is kept; queries that were shown fewer documents have fewer."""
-        rows = np.full((len(self.queries), self.top_k), -1, np.int64)
-        scores = np.zeros((len(self.queries), self.top_k), np.float32)
-        for i, (found, values) in enumerate(zip(self._rows, self._scores, strict=True)):
-            rows[i, : len(found)], scores[i, : len(found)] = found, values
-        return Ranking(self.queries, scores, rows)
+        return Ranking.of_best(self.queries, zip(self._rows, self._scores, strict=True), self.ties, self.top_k)
 
 
 class _HostRetriever:
@@ -130,7 +124,7 @@ class _HostRetriever:
     def __init__(self, model: Any, documents: Documents, batch_size: int, progress: bool) -> None:
         self.model, self.documents = model, documents
         self.read = readable(model.tokenizer, model.prompts.values())
-        self.batch_size, self.progress = batch_size, progress
+        self.options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": progress and in_place()}
 
     def prepare(self) -> None:
         """Nothing to do beforehand."""
@@ -156,15 +150,9 @@ class LateInteractionRetriever(_HostRetriever):
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         top, start = TopDocuments(queries, top_k, self.documents), 0
-        encoded = self.model.encode_query(
-            list(map(self.read, queries.values())),
-            batch_size=self.batch_size,
-            show_progress_bar=self.progress and in_place(),
-        )
+        encoded: Any = self.model.encode_query(list(map(self.read, queries.values())), **self.options)
         for chunk in self.documents.chunks(_LATE_CHUNK):
-            vectors = self.model.encode_document(
-                self.texts(chunk), batch_size=self.batch_size, show_progress_bar=self.progress and in_place()
-            )
+            vectors: Any = self.model.encode_document(self.texts(chunk), **self.options)
             scores = self.model.similarity(encoded, vectors)
             rows = np.arange(start, start + len(chunk))
             for i, found in enumerate(scores.float().cpu().numpy()):
@@ -173,11 +161,9 @@ class LateInteractionRetriever(_HostRetriever):
         return top.ranking()
 
     def describe(self) -> Json:
-        return self.described(
-            model="late interaction",
-            similarity=self.model.similarity_fn_name,
-            dimensions=self.model.get_embedding_dimension(),
-        )
+        model = self.model
+        similarity, size = model.similarity_fn_name, model.get_embedding_dimension()
+        return self.described(model="late interaction", similarity=similarity, dimensions=size)
 
 
 class RerankRetriever(_HostRetriever):
@@ -201,20 +187,15 @@ class RerankRetriever(_HostRetriever):
                 continue
             raw = self.model.predict(
                 [(text, document) for document in self.texts(self.documents.take(rows))],
-                batch_size=self.batch_size,
+                **self.options | {"show_progress_bar": False},
                 activation_fn=torch.nn.Identity(),
-                show_progress_bar=False,
             )
             top.add(i, rows, np.asarray(raw, np.float32))
         return top.ranking()
 
     def describe(self) -> Json:
-        return self.described(
-            model="cross-encoder",
-            reranked=self.depth,
-            max_length=self.model.max_seq_length,
-            first_stage=self.first.describe(),
-        )
+        longest, first = self.model.max_seq_length, self.first.describe()
+        return self.described(model="cross-encoder", reranked=self.depth, max_length=longest, first_stage=first)
 
 
 #: Documents that are encoded at a time.
@@ -231,9 +212,7 @@ class SparseRetriever(_HostRetriever):
     def __init__(self, model: SparseEncoder, *corpus: Any) -> None:
         super().__init__(model, *corpus)
         if model.similarity_fn_name not in (None, "dot"):
-            raise InputError(
-                f'the sparse encoder compares by {model.similarity_fn_name}; save it with similarity_fn_name "dot"'
-            )
+            raise InputError(f"the sparse encoder compares by {model.similarity_fn_name}; save it with dot")
         self._matrix: Any = None
 
     def prepare(self) -> None:
@@ -254,19 +233,10 @@ class SparseRetriever(_HostRetriever):
 
     def describe(self) -> Json:
         self.prepare()
-        return self.described(
-            model="sparse",
-            similarity="dot",
-            active_dimensions_of_a_document=float(self._matrix.nnz / self._matrix.shape[0]),
-        )
+        active = float(self._matrix.nnz / self._matrix.shape[0])
+        return self.described(model="sparse", similarity="dot", active_dimensions_of_a_document=active)
 
     def _encode(self, encode: Any, texts: list[str]) -> Any:
         """(n,) texts to an (n, V) float32 matrix in CSR format."""
-        found = encode(
-            texts,
-            batch_size=self.batch_size,
-            show_progress_bar=self.progress and in_place(),
-            convert_to_sparse_tensor=True,
-        )
-        found = found.cpu().coalesce()
+        found = encode(texts, **self.options, convert_to_sparse_tensor=True).cpu().coalesce()
         return sparse.csr_matrix((found.values().float().numpy(), found.indices().numpy()), shape=tuple(found.shape))

@@ -1,7 +1,5 @@
 """A FAISS index of each kind: trained and filled with the vectors of a corpus, written to a folder and read back."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -14,7 +12,7 @@ import numpy as np
 from beir_cocodr import checksums
 from beir_cocodr.arrays import Array, Doubles, Floats, Ints, non_finite_rows
 from beir_cocodr.disk import DiskFull
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.errors import InputError, explained, first_line
 from beir_cocodr.io import draft_folder, parse_json
 from beir_cocodr.models.kl import Folding, VectorTransform
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, Centring, FaissOptions, Layout, documents_as_queries
@@ -64,12 +62,9 @@ class IndexParts:
 
 def import_faiss() -> Any:
     """FAISS itself; an InputError where it is not installed."""
-    try:
+    way_out = "pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu] where there is a GPU"
+    with explained("approximate search needs FAISS", way_out, ImportError):
         import faiss
-    except ImportError as error:
-        raise InputError(
-            "approximate search needs FAISS: pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu] where there is a GPU"
-        ) from error
     return faiss
 
 
@@ -283,12 +278,11 @@ def read_parts(folder: Path, key: Mapping[str, Any] | None = None, verify: bool 
         if name not in saved or saved[name] != value:
             raise InputError(f"the index in {folder} is of {name} {saved.get(name)!r}, not {value!r}: build it again")
     faiss = import_faiss()
-    try:
+    kinds = (OSError, RuntimeError, TypeError, ValueError)
+    with explained(f"the index in {folder} cannot be read", "build it again", *kinds):
         options, layout = FaissOptions(**settings["options"]), Layout(**settings["layout"])
         index = faiss.read_index(str(folder / INDEX))
         remainders = np.load(folder / REMAINDERS) if settings["prior_apart"] else None
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"the index in {folder} cannot be read ({first_line(error)}): build it again") from error
     transform = (Folding if options.transform == "folding" else Centring).load(folder / TRANSFORM)
     count, width = settings["count"], settings["width"]
     pairs = {

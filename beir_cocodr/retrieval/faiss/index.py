@@ -1,7 +1,5 @@
 """Approximate search by FAISS over the vectors of a corpus, MRL's too, and how much of exact search it finds."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -13,23 +11,12 @@ import numpy as np
 
 from beir_cocodr.arrays import Array, Doubles, Floats, Ints
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.faiss.build import (
-    GPU_DEPTH,
-    IndexParts,
-    Vectors,
-    as_embeddings,
-    blocks,
-    build_parts,
-    check_queries,
-    import_faiss,
-    on_gpu,
-    read_parts,
-    sample_rows,
-    write_parts,
-)
+from beir_cocodr.retrieval.faiss import build as building
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import as_matrix, search_chunks
+
+_DEPTHS = (10, 100)
 
 
 class Searcher(Protocol):
@@ -41,8 +28,8 @@ class Searcher(Protocol):
 def recall_against_exact(
     index: Searcher,
     queries: Array,
-    vectors: Vectors,
-    depths: Sequence[int] = (10, 100),
+    vectors: building.Vectors,
+    depths: Sequence[int] = _DEPTHS,
     sample: int = 100,
     seed: int = 0,
 ) -> dict[str, float]:
@@ -60,8 +47,8 @@ def recall_against_exact(
     """
     if not len(queries) or not sample or not depths:
         raise InputError("recall needs at least one query and one depth")
-    drawn = np.asarray(queries)[sample_rows(len(queries), sample, seed)]
-    exact = search_chunks(drawn, blocks(as_embeddings(vectors)), max(depths))[1].numpy()
+    drawn = np.asarray(queries)[building.sample_rows(len(queries), sample, seed)]
+    exact = search_chunks(drawn, building.blocks(building.as_embeddings(vectors)), max(depths))[1].numpy()
     found = index.search(drawn, exact.shape[1])[1]
     pairs = list(zip(found, exact, strict=True))
     shares = {k: [len(np.intersect1d(a[:k], b[:k])) / min(k, len(b)) for a, b in pairs] for k in depths}
@@ -91,16 +78,16 @@ class FaissIndex:
         record: ``key``, ``recall`` against exact search (None where not measured), FAISS's version.
     """
 
-    def __init__(self, parts: IndexParts) -> None:
+    def __init__(self, parts: building.IndexParts) -> None:
         self._parts = parts
         self.options, self.record = parts.options, parts.record
         self.count, self.width = int(parts.index.ntotal), parts.layout.dimensions
-        self._searched = on_gpu(parts.index, parts.options.kind)
+        self._searched = building.on_gpu(parts.index, parts.options.kind)
 
     @classmethod
     def build(
         cls,
-        vectors: Vectors,
+        vectors: building.Vectors,
         options: FaissOptions | None = None,
         queries: Array | None = None,
         key: Mapping[str, Any] | None = None,
@@ -119,23 +106,22 @@ class FaissIndex:
             InputError: no vectors, queries that do not fit them, or what `FaissOptions.fitted` refuses.
             NonFiniteScores: NaN or infinite vectors; names rows.
         """
-        embeddings = as_embeddings(vectors)
-        parts, sample = build_parts(embeddings, options or FaissOptions(), queries, key)
+        embeddings = building.as_embeddings(vectors)
+        parts, sample = building.build_parts(embeddings, options or FaissOptions(), queries, key)
         built = cls(parts)
         if parts.options.recall_queries:
             built._measure(embeddings, sample, "documents" if queries is None else "given")
         return built
 
     def search(
-        self, queries: Array, top_k: int, tie_ranks: Array | None = None, vectors: Vectors | None = None
+        self, queries: Array, top_k: int, tie_ranks: Array | None = None, vectors: building.Vectors | None = None
     ) -> tuple[Floats, Ints]:
         """The best documents of every query.
 
         Args:
             queries: (Q, w), as the model made them.
             top_k: documents wanted for each; k = min(top_k, N).
-            tie_ranks: (N,) integers, the smaller comes first among equal scores, see `search_chunks`; by default the
-                row.
+            tie_ranks: (N,) integers, the smaller comes first of equal scores, see `search_chunks`; default: the row.
             vectors: what was indexed: candidates are scored with it exactly.
 
         Returns:
@@ -148,11 +134,11 @@ class FaissIndex:
         """
         if top_k < 1:
             raise InputError(f"top_k is {top_k}: ask for at least one document")
-        raw = check_queries(queries, self.width)
+        raw = building.check_queries(queries, self.width)
         ties = None if tie_ranks is None else np.asarray(tie_ranks)
         if ties is not None and ties.shape != (self.count,):
             raise InputError(f"there are {len(ties)} tie ranks for {self.count} documents")
-        stored = None if vectors is None else as_embeddings(vectors)
+        stored = None if vectors is None else building.as_embeddings(vectors)
         if stored is not None and (shape := (len(stored), stored.dimensions)) != (self.count, self.width):
             raise InputError(f"vectors are {shape}, this index is of {(self.count, self.width)}")
         k = min(top_k, self.count)
@@ -176,7 +162,7 @@ class FaissIndex:
 
     def save(self, folder: str | Path) -> None:
         """Write the index, its transform and its settings to a folder, in one step; a folder of anything else stays."""
-        write_parts(Path(folder), self._parts)
+        building.write_parts(Path(folder), self._parts)
 
     @classmethod
     def load(cls, folder: str | Path, key: Mapping[str, Any] | None = None, verify: bool = True) -> Self:
@@ -187,13 +173,13 @@ class FaissIndex:
             key: values that the saved key must have.
             verify: compare the files with their checksums; indexes of earlier versions have none.
         """
-        return cls(read_parts(Path(folder), key, verify))
+        return cls(building.read_parts(Path(folder), key, verify))
 
     def _candidates(self, placed: Floats, k: int, ties: Array | None) -> tuple[Doubles, Ints]:
         """Scores of transformed vectors, and rows, at least k of each."""
         kind, parts = self.options.kind, self._parts
         depth = min(self.count, self.options.over_fetch * k if kind in QUANTISED else k + _TIES)
-        searched = parts.index if depth > GPU_DEPTH else self._searched
+        searched = parts.index if depth > building.GPU_DEPTH else self._searched
         scores, rows = searched.search(placed, depth, params=self._parameters())
         if kind == "hnsw":
             return _inner_products(placed, _stored(parts.index.storage), rows), rows
@@ -209,7 +195,7 @@ class FaissIndex:
         return wide, rows
 
     def _parameters(self) -> Any:
-        faiss = import_faiss()
+        faiss = building.import_faiss()
         if self.options.kind == "hnsw":
             return faiss.SearchParametersHNSW(efSearch=self.options.ef_search)
         return faiss.SearchParametersIVF(nprobe=self.options.nprobe) if self.options.kind == "ivfpq" else None
@@ -228,7 +214,7 @@ class FaissIndex:
 
 def _stored(index: Any) -> Embeddings:
     """The vectors in a flat index themselves, not a copy."""
-    faiss = import_faiss()
+    faiss = building.import_faiss()
     flat = faiss.downcast_index(index)
     held = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
     return MemoryEmbeddings(as_matrix(held, "vectors"))

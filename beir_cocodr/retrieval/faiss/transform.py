@@ -1,9 +1,6 @@
 """What kind of FAISS index is built, and what is done to vectors before it sees them and undone in its scores: MRL's
-are folded and centred, which makes them small, so that less of them is lost; dimensions are laid out as each kind wants
-them.
+are folded and centred, which makes them small, so that less of them is lost; dimensions are laid out for each kind.
 """
-
-from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
@@ -14,7 +11,7 @@ import numpy as np
 from beir_cocodr.arrays import Array, Doubles, Floats
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.models.kl import VectorTransform
-from beir_cocodr.models.spec import check_options, option
+from beir_cocodr.models.spec import Options, option
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +31,7 @@ _POINTS_PER_CENTROID = 39
 
 
 @dataclass(frozen=True)
-class FaissOptions:
+class FaissOptions(Options):
     """Settings of a :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`; those without a number are chosen by the
     size of the corpus, and what was chosen is said.
 
@@ -75,10 +72,7 @@ class FaissOptions:
     recall_queries: int = option(100, min=0)
     seed: int = option(0, min=0, max=SEED_MAX)
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    def fitted(self, count: int, width: int) -> FaissOptions:
+    def fitted(self, count: int, width: int) -> "FaissOptions":
         """A copy with all numbers, for ``count`` vectors of ``width`` dimensions; an InputError where there are more
         lists, or more codes, than training vectors, or more code bytes than dimensions.
         """
@@ -139,7 +133,7 @@ class Layout:
     longest: float | None = None
 
     @classmethod
-    def of(cls, options: FaissOptions, dimensions: int, longest: float | None) -> Layout:
+    def of(cls, options: FaissOptions, dimensions: int, longest: float | None) -> "Layout":
         """For fitted options; ``longest`` where there is to be one more dimension."""
         divisor = {"ivfpq": options.pq_m, "flat": _LANES}.get(options.kind) or 1
         return cls(dimensions, -(-dimensions // divisor) * divisor + (longest is not None), longest)

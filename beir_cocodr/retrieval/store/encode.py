@@ -1,7 +1,5 @@
 """Encoding a corpus to a store, opened or begun: its missing shards, from texts to files, in one process or several."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import time
@@ -37,17 +35,8 @@ from beir_cocodr.provenance import read_record
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
+from beir_cocodr.retrieval.store import record as records
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, timed_sample
-from beir_cocodr.retrieval.store.record import (
-    REFIT_FILE,
-    SHARD_SIZE,
-    STORE_FILE,
-    EncodedBy,
-    EncodeOptions,
-    Identity,
-    Refit,
-    StoreRecord,
-)
 from beir_cocodr.retrieval.store.store import FOLDING_FILE, TEXTS_FILE, EmbeddingStore, StoreIds
 
 #: Queries and documents that the means of a folding are taken from.
@@ -73,7 +62,7 @@ class ShardJob:
     documents: Documents
     model: str
     encoder: EncoderOptions
-    options: EncodeOptions
+    options: records.EncodeOptions
     threads: int
 
     def start(self, device: str) -> Callable[[int], int]:
@@ -109,7 +98,7 @@ def prepare_store(
     encoder: CorpusEncoder,
     name: str | None,
     folder: Path,
-    options: EncodeOptions,
+    options: records.EncodeOptions,
     devices: list[str],
     queries: Sequence[str] = (),
 ) -> tuple[EmbeddingStore, list[int], Estimate | None]:
@@ -131,7 +120,7 @@ def prepare_store(
     """
     model, documents = encoder.model, encoder.documents
     found = EmbeddingStore.found(folder, options.verify)
-    size = options.shard_size or (found.record.shard_size if found else SHARD_SIZE)
+    size = options.shard_size or (found.record.shard_size if found else records.SHARD_SIZE)
     identity = identity_of(encoder, options, size)
     missing: list[int] | None = None
     tables: Sequence[str] | None = None  # all of ids and order that is broken
@@ -153,7 +142,7 @@ def prepare_store(
             return found, [], None
         log.info("%s: %d of %d shards are there", folder, total - len(missing), total)
     sample = timed_sample(encoder)
-    record = StoreRecord(identity, encoded_by(name), len(documents), sample.dimensions, isinstance(model, MRL))
+    record = records.StoreRecord(identity, encoded_by(name), len(documents), sample.dimensions, isinstance(model, MRL))
     store = found or EmbeddingStore(folder, record)
     missing = list(range(len(store.shards))) if missing is None else missing
     left = sum(len(store.shards[number]) for number in missing)
@@ -190,12 +179,12 @@ def _with_checksums(store: EmbeddingStore, missing: list[int], verify: bool) -> 
     """A store of an earlier version, whose record, folding and shards get the checksums that they have now."""
     shards = [shard.path.name for number, shard in enumerate(store.shards) if number not in set(missing)]
     folding = [FOLDING_FILE] if store.record.prior and shards else []
-    add_checksums(store.folder, [STORE_FILE, *folding, *shards])
+    add_checksums(store.folder, [records.STORE_FILE, *folding, *shards])
     log.info("%s has checksums from now on", store.folder)
     return EmbeddingStore(store.folder, store.record, verify)
 
 
-def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int) -> Identity:
+def identity_of(encoder: CorpusEncoder, options: records.EncodeOptions, shard_size: int) -> records.Identity:
     """All that the vectors of a store depend on, but for the last bits."""
     model = encoder.model
     return {
@@ -209,9 +198,9 @@ def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int)
     }
 
 
-def encoded_by(name: str | None) -> EncodedBy:
+def encoded_by(name: str | None) -> records.EncodedBy:
     source = None if name is None else Path(model_source(name))
-    return EncodedBy(name, str(source.resolve()) if source is not None and source.is_dir() else None)
+    return records.EncodedBy(name, str(source.resolve()) if source is not None and source.is_dir() else None)
 
 
 def _folding(encoder: CorpusEncoder, queries: Sequence[str]) -> Folding:
@@ -227,7 +216,7 @@ def encode(
     dataset: str,
     model: str,
     output: Path,
-    options: EncodeOptions = EncodeOptions(),
+    options: records.EncodeOptions = records.EncodeOptions(),
     processes: int = 1,
     threads: int | None = None,
     progress: bool = False,
@@ -238,8 +227,7 @@ def encode(
 
     A store in ``output`` that was interrupted and has the same key is completed; one that is complete is left as it is.
     A run that dies loses the shards under way, one for each process. Memory holds one shard of vectors for each
-    process, and beside that nothing that grows with the corpus but the order of its ids, some 30 bytes a document while
-    the store is begun.
+    process, and beside that nothing that grows with the corpus but the order of ids, 30 bytes a document at the start.
 
     Args:
         dataset: the collection; needs neither queries nor labels.
@@ -297,10 +285,11 @@ def encode(
     }
 
 
-def check_refit(store: EmbeddingStore, head: HybridHead, form: TextFormat, name: str, documents: Documents) -> Refit:
+def check_refit(
+    store: EmbeddingStore, head: HybridHead, form: TextFormat, name: str, documents: Documents
+) -> records.Refit:
     """Measure how far a complete store of a hybrid encoder (``head``, ``form``), not smoothed, is from its fit, and
-    write that beside the store; ``name`` is what it was loaded by, whose training.json says what was unknown when it
-    was fused.
+    write that beside the store; ``name`` is what it was loaded by, whose training.json says what was unknown then.
     """
     rows = spaced_rows(len(documents), _REFIT_DOCUMENTS)
     texts = (form.document(document) for document in documents.take(rows))
@@ -320,8 +309,8 @@ def check_refit(store: EmbeddingStore, head: HybridHead, form: TextFormat, name:
     record = read_record(model_source(name))
     before = None if record is None else record.details.get("unknown_share")
     share = round(unknown / max(1, terms.total()), 4)
-    found = Refit(len(rows), share, None if before is None else round(float(str(before)), 4), *drifts)
-    with checked_path(store.folder / REFIT_FILE) as temporary:
+    found = records.Refit(len(rows), share, None if before is None else round(float(str(before)), 4), *drifts)
+    with checked_path(store.folder / records.REFIT_FILE) as temporary:
         found.write(temporary)
     return found
 
@@ -330,14 +319,13 @@ def encode_documents(
     model: COCODR,
     documents: Documents,
     folder: str | Path,
-    options: EncodeOptions = EncodeOptions(),
+    options: records.EncodeOptions = records.EncodeOptions(),
     queries: Sequence[str] = (),
     name: str | None = None,
     progress: bool = False,
     encoder: CorpusEncoder | None = None,
 ) -> EmbeddingStore:
-    """:func:`encode` in this process, for a model that is loaded and a corpus that is open; its errors; gives the
-    store.
+    """:func:`encode` in this process, for a loaded model and an open corpus; its errors; gives the store.
 
     Args:
         model: the encoder, on its device.

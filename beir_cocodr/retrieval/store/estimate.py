@@ -1,7 +1,5 @@
 """What encoding a corpus will take of disk, memory and time, before it starts."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

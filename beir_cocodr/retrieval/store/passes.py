@@ -3,8 +3,6 @@ drawn towards their nearest documents, v_d <- (1 - l) v_d + l * mean of v over t
 done once, when a corpus is indexed; encoding one document never smooths.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -33,14 +31,7 @@ from beir_cocodr.provenance import TrainingRecord, read_record
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
-from beir_cocodr.retrieval.store.encode import (
-    check_refit,
-    encode_documents,
-    encoded_by,
-    identity_of,
-    text_hashes,
-    write_text_hashes,
-)
+from beir_cocodr.retrieval.store import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions, Identity, StoreRecord
 from beir_cocodr.retrieval.store.store import (
     BALANCE_FILE,
@@ -121,8 +112,8 @@ def add_lexical(
         raise InputError(f"{given.folder} holds another corpus; encode this one by the dense encoder first")
     options = EncodeOptions(precision=given.record.precision, backend=given.record.backend)
     encoder = HybridCorpusEncoder(model, documents, given)
-    identity = identity_of(encoder, options, given.record.shard_size)
-    wanted = StoreRecord(identity, encoded_by(name), len(documents), int(model.get_embedding_dimension() or 0))
+    identity = encode.identity_of(encoder, options, given.record.shard_size)
+    wanted = StoreRecord(identity, encode.encoded_by(name), len(documents), int(model.get_embedding_dimension() or 0))
 
     def extended(number: int) -> torch.Tensor:
         shard = given.shards[number]
@@ -167,33 +158,32 @@ def update(
     options = options or EncodeOptions()
     former = EmbeddingStore.found(folder, options.verify)
     if former is None:
-        store = encode_documents(model, documents, folder, options, name=name, progress=progress)
+        store = encode.encode_documents(model, documents, folder, options, name=name, progress=progress)
         return Update(store, 0, len(documents))
     record = former.record
     options = replace(options, shard_size=record.shard_size, precision=record.precision, backend=record.backend)
     encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
-    identity = identity_of(encoder, options, record.shard_size)
+    identity = encode.identity_of(encoder, options, record.shard_size)
     if SMOOTHED in record.identity or record.prior:
         raise InputError(f"{folder} is smoothed, or folded, and depends on all its texts at once; encode again")
     record.check_identity(identity | {"corpus": record.identity["corpus"]}, folder)
     if identity == record.identity:
         left = sum(len(former.shards[number]) for number in former.missing())
-        store = encode_documents(model, documents, folder, options, name=name, progress=progress)
+        store = encode.encode_documents(model, documents, folder, options, name=name, progress=progress)
         return Update(store, len(documents) - left, left)
     if not (folder / TEXTS_FILE).is_file():
         raise InputError(f"{folder} has no {TEXTS_FILE}, as an earlier version wrote it; encode into another folder")
     if former.verify:
         checksums.verify(folder / TEXTS_FILE, "encode into another folder")
-    rows = _rows_there(former, np.load(folder / TEXTS_FILE), text_hashes(encoder))
-    kept, made_by = int((rows >= 0).sum()), encoded_by(name) if name else record.model
+    rows = _rows_there(former, np.load(folder / TEXTS_FILE), encode.text_hashes(encoder))
+    kept, made_by = int((rows >= 0).sum()), encode.encoded_by(name) if name else record.model
     log.info("%s: of %d documents %d are there, the others are encoded", folder, len(rows), kept)
     with draft_folder(folder, replace=True) as draft:
-        store = EmbeddingStore(
-            draft, replace(record, identity=identity, model=made_by, documents=len(documents)), former.verify
-        )
+        record = replace(record, identity=identity, model=made_by, documents=len(documents))
+        store = EmbeddingStore(draft, record, former.verify)
         store.write_record()
         store.table.write(documents)
-        write_text_hashes(draft, encoder)
+        encode.write_text_hashes(draft, encoder)
         with Bar(total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress) as bar:
             for number, shard in enumerate(store.shards):
                 wanted = rows[shard.start : shard.stop]
@@ -233,7 +223,7 @@ def pass_over(
         documents = load_collection(dataset, labels="none").documents
         store, _, found["documents_encoded"] = update(model, documents, output_folder(output, utf8=True), updated, name)
         if isinstance(model, HybridEncoder):
-            found["refit"] = check_refit(store, model.head, model.text_format, name, documents).describe()
+            found["refit"] = encode.check_refit(store, model.head, model.text_format, name, documents).describe()
     elif smoothed is not None:
         EmbeddingStore.open(smoothed).record.check_encoder(fingerprint(model), name, smoothed)
         store = smooth(smoothed, model, output, options)
@@ -246,7 +236,7 @@ def pass_over(
             )
         documents = load_collection(dataset, labels="none").documents
         store = add_lexical(dense, model, trained, name, documents, output)
-        found["refit"] = check_refit(store, model.head, model.text_format, name, documents).describe()
+        found["refit"] = encode.check_refit(store, model.head, model.text_format, name, documents).describe()
     size = sum(file.stat().st_size for file in output.iterdir() if file.is_file())
     seconds = round(time.perf_counter() - began, 3)
     found |= {"bytes": size, "encoding_seconds": seconds, "seconds": seconds}

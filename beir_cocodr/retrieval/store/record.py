@@ -1,7 +1,5 @@
 """What a store's vectors depend on, who made them, how they are laid out; and the settings a store is made with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,7 +8,7 @@ from typing import Literal, Self, cast
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
-from beir_cocodr.models.spec import check_options, option
+from beir_cocodr.models.spec import Options, option
 from beir_cocodr.records import Json, Record
 
 #: What the encoder computes in; queries are always encoded in its own type.
@@ -180,7 +178,7 @@ SHARD_SIZE = 16_384
 
 
 @dataclass(frozen=True)
-class EncodeOptions:
+class EncodeOptions(Options):
     """How a corpus is encoded and kept; each field is described beside its default.
 
     Args:
@@ -192,9 +190,4 @@ class EncodeOptions:
     precision: Precision = option("fp32", "On disk: fp32, fp16, bf16 (in fp16) or int8.")
     backend: Backend = option("fp32", "Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")
     verify: bool = option(True, "Compare what the store holds already with its checksums.")
-    token_budget: int | None = option(
-        None, "Tokens a batch, padding included; default: 4096 on a CPU, else 32768.", min=1
-    )
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    token_budget: int | None = option(None, "Tokens a batch, with padding; default: 4096 on a CPU, else 32768.", min=1)

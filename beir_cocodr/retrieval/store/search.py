@@ -1,7 +1,5 @@
 """Search over a store: exact, shard by shard, in one process or several; or by a FAISS index in the store's folder."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,9 +53,7 @@ class SearchJob:
     verify: bool = True
 
     def start(self, device: str) -> Callable[[Group], Array]:
-        """Put the queries on a device; gives a function from a group of shards to the (Q, k) keys of its best
-        documents.
-        """
+        """Put the queries on a device; gives a function from a group of shards to (Q, k) keys of its best documents."""
         store = EmbeddingStore.open(self.folder, self.verify)
         queries = torch.from_numpy(self.queries).to(device)
 
@@ -137,8 +133,7 @@ def _groups(shards: int, processes: int) -> list[Group]:
 
 
 def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int) -> Ranking:
-    """Search a store by a FAISS index, which is built the first time and loaded from then on; ties by descending
-    document id.
+    """Search a store by a FAISS index, which is built the first time and then loaded; ties by descending document id.
 
     The index is in the folder ``index-KIND`` of the store and bears its key. When it is built, its recall against exact
     search is measured with these queries, and logged then and whenever it is loaded. Kinds that quantise find

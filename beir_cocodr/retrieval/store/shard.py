@@ -1,7 +1,5 @@
 """One shard of a store: vectors in safetensors, float32, float16, bfloat16, or int8 with a scale each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

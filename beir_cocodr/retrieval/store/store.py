@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from beir_cocodr import checksums
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.models.kl import Folding
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
@@ -132,9 +132,7 @@ class DerivedEmbeddings(Embeddings):
 
 
 class ChangedEmbeddings(DerivedEmbeddings):
-    """(N, d) embeddings in which (S,) different ``changed`` rows, S > 0, are (S, d) float32 ``vectors``; nothing is
-    copied.
-    """
+    """(N, d) embeddings in which (S,) different ``changed`` rows, S > 0, are (S, d) float32 ``vectors``, uncopied."""
 
     def __init__(self, embeddings: Embeddings, changed: Ints, vectors: Floats) -> None:
         super().__init__(embeddings)
@@ -165,8 +163,7 @@ class StoreIds:
     """Ids by row, tie ranks by row and rows by tie rank, all on disk.
 
     ``ids.parquet`` has one column ``id`` in corpus order; ``tie_ranks.npy`` the place of every row when ids are sorted
-    descending by their UTF-8 bytes, as trec_eval breaks ties, and ``tie_order.npy`` its inverse; both uint32 (N,) and
-    memory-mapped.
+    descending by their UTF-8 bytes, as trec_eval breaks ties, ``tie_order.npy`` its inverse; both uint32 (N,), mapped.
 
     Args:
         folder: of the store.
@@ -225,10 +222,8 @@ class StoreIds:
 
     def rows_at(self, ranks: Ints) -> Ints:
         """The rows that have the given tie ranks, in the same shape."""
-        try:
+        with explained(f"{self.folder / _RANKS} is broken", ENCODE_AGAIN, IndexError):  # only where nothing is verified
             return self._array(_ORDER)[ranks].astype(np.int64)
-        except IndexError as error:  # only where nothing is verified
-            raise InputError(f"{self.folder / _RANKS} is broken ({error}); {ENCODE_AGAIN}") from error
 
     def ids(self, rows: Ints | Sequence[int]) -> list[str]:
         """The ids of (M,) rows, by row group; InputError: a broken table; IndexError: a row not in [0, N)."""
@@ -240,19 +235,15 @@ class StoreIds:
             group_of = unique // _GROUP
             for part in np.split(unique, np.flatnonzero(np.diff(group_of)) + 1) if len(unique) else []:
                 group = int(part[0] // _GROUP)
-                try:
+                with explained(f"{self.folder / _IDS} is broken", ENCODE_AGAIN, OSError, pa.ArrowException):
                     column = table.read_row_group(group, columns=["id"]).column("id")
                     found += column.take(pa.array(part - group * _GROUP)).to_pylist()
-                except (OSError, pa.ArrowException) as error:  # only where nothing is verified
-                    raise InputError(f"{self.folder / _IDS} is broken ({first_line(error)}); {ENCODE_AGAIN}") from error
         return [found[place] for place in places.tolist()]
 
     def _table(self) -> pq.ParquetFile:
         path = self._verified(_IDS)
-        try:
+        with explained(f"{path} is no id table", ENCODE_AGAIN, OSError, pa.ArrowInvalid):
             table = pq.ParquetFile(path, memory_map=True)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise InputError(f"{path} is no id table ({error}); {ENCODE_AGAIN}") from error
         if table.metadata.num_rows != self.count:
             raise InputError(f"{path} has {table.metadata.num_rows} ids for {self.count} documents; {ENCODE_AGAIN}")
         return table
@@ -264,10 +255,8 @@ class StoreIds:
 
     def _array(self, name: str) -> npt.NDArray[np.uint32]:
         path = self._verified(name)
-        try:
+        with explained(f"{path} cannot be read", ENCODE_AGAIN, OSError, ValueError):
             array: npt.NDArray[np.uint32] = np.load(path, mmap_mode="r")
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({error}); {ENCODE_AGAIN}") from error
         if array.shape != (self.count,):
             raise InputError(f"{path} has shape {array.shape} for {self.count} documents; {ENCODE_AGAIN}")
         return array
@@ -436,8 +425,7 @@ class EmbeddingStore(Embeddings):
 
     def queries(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores: (Q, w)
-        float32 on the CPU; and (Q,) float64 to be added to the scores of each query, None where nothing is to be, which
-        change no ranking.
+        float32 on the CPU; and (Q,) float64 to be added to each query's scores, or None, which change no ranking.
         """
         queries = vectors.detach().float().cpu()
         if queries.shape[1] != self.dimensions:
