@@ -18,18 +18,7 @@ from beir_cocodr.data.irds import is_registered, suggestion
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
-from beir_cocodr.resampling.manifest import (
-    ID,
-    ID_PARTS,
-    Manifest,
-    RestrainParameters,
-    SetRecord,
-    SourceRecord,
-    SplitRecord,
-    read_manifest,
-    remembered_outputs,
-    set_id,
-)
+from beir_cocodr.resampling import manifest as manifests
 
 from .irds_handlers import FolderDocs, FolderQrels, FolderQueries
 
@@ -57,8 +46,8 @@ def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
     for an id that cannot be one, or that is taken, as by another place; then none is registered.
     """
     for identifier in entries:
-        if not ID.fullmatch(identifier):
-            raise InputError(f"{identifier!r} cannot be an id in ir_datasets: {ID_PARTS}")
+        if not manifests.ID.fullmatch(identifier):
+            raise InputError(f"{identifier!r} cannot be an id in ir_datasets: {manifests.ID_PARTS}")
         if _PLACES.get(identifier, place) != place:
             raise InputError(f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another")
         if identifier not in _PLACES and is_registered(identifier):
@@ -157,14 +146,14 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
         InputError: no manifest, an unknown base id or one with other documents, or ids that are taken.
     """
     output = Path(output).resolve()
-    manifest = read_manifest(output)
+    manifest = manifests.read_manifest(output)
     base, method = base_id or manifest.base, manifest.method
     first = manifest.sets[0]
     train_docs = _docs(output, manifest.train, first.train, base_id)
     test_docs = train_docs if manifest.same_corpus else _docs(output, manifest.test, first.test, None)
     entries: dict[str, Entry] = {}
     for found in manifest.sets:
-        identifier = set_id(method, base, found.label, found.regime)
+        identifier = manifests.set_id(method, base, found.label, found.regime)
         sides = {
             side: Entry(
                 [docs, *_labels(output, source, part)],
@@ -189,7 +178,7 @@ def register() -> list[str]:
     Ids are those of `register_resampled`. Calling it again does no harm, and adds what has come since.
     """
     identifiers = []
-    for output in remembered_outputs():
+    for output in manifests.remembered_outputs():
         try:
             identifiers += register_resampled(output)
         except InputError as error:
@@ -197,7 +186,7 @@ def register() -> list[str]:
     return identifiers
 
 
-def _docs(output: Path, source: SourceRecord, part: SplitRecord, base_id: str | None) -> Any:
+def _docs(output: Path, source: manifests.SourceRecord, part: manifests.SplitRecord, base_id: str | None) -> Any:
     """Documents of one side; every set links to the same corpus, so any part of that side will do."""
     identifier = base_id or source.ir_datasets_id
     if identifier is None:
@@ -214,7 +203,7 @@ def _docs(output: Path, source: SourceRecord, part: SplitRecord, base_id: str | 
     return base.docs_handler()
 
 
-def _labels(output: Path, source: SourceRecord, part: SplitRecord) -> list[Any]:
+def _labels(output: Path, source: manifests.SourceRecord, part: manifests.SplitRecord) -> list[Any]:
     """Queries and judgements of one side of a set."""
     folder, identifier = output / part.folder, source.ir_datasets_id
     file = folder / "qrels" / f"{part.split}.tsv"
@@ -232,9 +221,9 @@ def _load_base(identifier: str) -> Any:
     return ir_datasets.load(identifier)
 
 
-def _documentation(manifest: Manifest, base: str, found: SetRecord, regime: str) -> Json:
+def _documentation(manifest: manifests.Manifest, base: str, found: manifests.SetRecord, regime: str) -> Json:
     name, parameters = _NAMES[manifest.method], manifest.parameters
-    if isinstance(parameters, RestrainParameters):
+    if isinstance(parameters, manifests.RestrainParameters):
         near = f"among the {found.k} nearest of a test query"
         far = f"outside the {parameters.exclude_top} nearest of every test query"
         how = f"Its training queries are {near if regime == 'interpolation' else far}."

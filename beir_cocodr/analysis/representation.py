@@ -207,12 +207,7 @@ class SpanMeasures:
 
 
 def measure_spans(
-    model: Any,
-    pairs: SpanPairs,
-    batch_size: int,
-    temperature: float = 2.0,
-    encode_batch: int = 64,
-    progress: bool = False,
+    model: Any, pairs: SpanPairs, batch_size: int, temperature: float = 2.0, at_once: int = 64, progress: bool = False
 ) -> SpanMeasures:
     """Encode n pairs as documents, without masking or gradient, and measure; an InputError names a NaN or infinite one.
 
@@ -224,7 +219,7 @@ def measure_spans(
     Source: COCO-DR, Eq. 1 and appendix H.
     """
     first, second = (
-        _encode(model, texts, pairs.ids, encode_batch, progress and in_place()) for texts in (pairs.first, pairs.second)
+        _encode(model, texts, pairs.ids, at_once, progress and in_place()) for texts in (pairs.first, pairs.second)
     )
     return SpanMeasures(
         alignment(first, second).numpy(),

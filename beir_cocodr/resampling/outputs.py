@@ -14,7 +14,7 @@ from beir_cocodr.errors import SEEDS
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import versions
-from beir_cocodr.resampling import manifest as records
+from beir_cocodr.resampling import manifest as manifests
 from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
 from beir_cocodr.resampling.overlap import TrainTest, overlap_summary
 from beir_cocodr.resampling.similarity import nearest
@@ -28,9 +28,9 @@ class Inputs:
     """Both sets, where they come from, and the (N, d) and (T, d) embeddings of their queries, in order."""
 
     pair: TrainTest
-    train_origin: records.Origin
-    test_origin: records.Origin
-    encoder: records.EncoderRecord
+    train_origin: manifests.Origin
+    test_origin: manifests.Origin
+    encoder: manifests.EncoderRecord
     train: EmbeddingStore
     test: EmbeddingStore
 
@@ -40,7 +40,7 @@ def load_pair(
 ) -> TrainTest:
     """Both sets, once everything that can be checked before they are read is; an InputError says what is wrong."""
     check_output_free(output)
-    records.check_base(base)
+    manifests.check_base(base)
     check_device(search.encoder.device)
     SEEDS.check("seed", seed)
     pair = TrainTest.load(train, test, *splits)
@@ -52,7 +52,7 @@ def embed_inputs(pair: TrainTest, splits: tuple[str, str], encoder: str, search:
     """Embed both sets' queries; ``splits``: as asked for. An InputError where an encoder is not there or of no use."""
     model = QueryEncoder(encoder, search)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-    origins = records.origin(pair.train.name, splits[0]), records.origin(pair.test.name, splits[1])
+    origins = manifests.origin(pair.train.name, splits[0]), manifests.origin(pair.test.name, splits[1])
     return Inputs(pair, *origins, model.describe(), train, test)
 
 
@@ -80,10 +80,10 @@ def write_resampled(
     output: Path,
     inputs: Inputs,
     method: str,
-    parameters: records.RestrainParameters | records.ResttestParameters,
+    parameters: manifests.RestrainParameters | manifests.ResttestParameters,
     sets: Sequence[ResampledSet],
     base: str | None = None,
-) -> records.Manifest:
+) -> manifests.Manifest:
     """Write every set as a BEIR folder, and ``manifest.json``, all in one step.
 
     A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and ``qrels/test.tsv``. A
@@ -104,30 +104,30 @@ def write_resampled(
         corpus = test_corpus = _placed(draft / "corpus.jsonl", pair.train, inputs.train_origin)
         if not pair.same_corpus:
             test_corpus = _placed(draft / "test-corpus.jsonl", pair.test, inputs.test_origin)
-        manifest = records.Manifest(
+        manifest = manifests.Manifest(
             method=method,
             base=base,
             encoder=inputs.encoder,
             parameters=parameters,
             same_corpus=pair.same_corpus,
-            train=records.SourceRecord.of(pair.train, inputs.train_origin.ir_datasets_id),
-            test=records.SourceRecord.of(pair.test, inputs.test_origin.ir_datasets_id),
+            train=manifests.SourceRecord.of(pair.train, inputs.train_origin.ir_datasets_id),
+            test=manifests.SourceRecord.of(pair.test, inputs.test_origin.ir_datasets_id),
             sets=[
                 _write_set(
-                    draft, corpus, test_corpus, pair, found, records.set_id(method, base, found.label, found.regime)
+                    draft, corpus, test_corpus, pair, found, manifests.set_id(method, base, found.label, found.regime)
                 )
                 for found in sets
             ],
             overlap=_overlaps(inputs, sets),
             versions=versions(),
         )
-        manifest.write(draft / records.MANIFEST_FILE)
-    records.remember(output)
+        manifest.write(draft / manifests.MANIFEST_FILE)
+    manifests.remember(output)
     log.info("wrote %d collections below %s", len(sets), output)
     return manifest
 
 
-def _placed(path: Path, collection: Collection, where: records.Origin) -> Path:
+def _placed(path: Path, collection: Collection, where: manifests.Origin) -> Path:
     """The corpus file that folders link to."""
     if where.corpus is not None:
         return where.corpus
@@ -137,7 +137,7 @@ def _placed(path: Path, collection: Collection, where: records.Origin) -> Path:
 
 def _write_set(
     draft: Path, corpus: Path, test_corpus: Path, pair: TrainTest, made: ResampledSet, id: str
-) -> records.SetRecord:
+) -> manifests.SetRecord:
     folder = draft / made.folder
     train, train_qrels = _chosen(pair.train, made.train)
     test, test_qrels = _chosen(pair.test, made.test)
@@ -152,12 +152,12 @@ def _write_set(
         "train": _split(made.folder, "train", train, train_qrels),
         "test": _split(test_folder, "test", test, test_qrels),
     }
-    return records.SetRecord(id=id, **vars(made) | splits)
+    return manifests.SetRecord(id=id, **vars(made) | splits)
 
 
-def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]) -> records.SplitRecord:
+def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]) -> manifests.SplitRecord:
     judgements = sum(map(len, qrels.values()))
-    return records.SplitRecord(folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels))
+    return manifests.SplitRecord(folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels))
 
 
 def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
@@ -166,7 +166,7 @@ def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], dict[st
     return {query: collection.queries[query] for query in ids}, {query: collection.qrels[query] for query in ids}
 
 
-def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> records.Overlaps:
+def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> manifests.Overlaps:
     train_ids, test_ids = list(inputs.pair.train.queries), list(inputs.pair.test.queries)
     vectors = inputs.test.load().numpy()
     before = nearest(inputs.train, vectors, 1).scores[:, 0]
@@ -179,4 +179,4 @@ def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> records.Overlaps:
             known[key] = nearest(inputs.train.select(found.train), vectors, 1).scores[:, 0]
         trained, tested = {train_ids[row] for row in found.train}, {test_ids[row] for row in found.test}
         after[found.folder] = overlap_summary(inputs.pair, trained, tested, known[key][found.test])
-    return records.Overlaps(overlap_summary(inputs.pair, set(train_ids), set(test_ids), before), after)
+    return manifests.Overlaps(overlap_summary(inputs.pair, set(train_ids), set(test_ids), before), after)

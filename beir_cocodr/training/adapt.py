@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from beir_cocodr import io as files
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.disk import naming_full_disk
@@ -24,15 +25,6 @@ from beir_cocodr.evaluation.records import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
-from beir_cocodr.io import (
-    content_sha256,
-    file_sha256,
-    files_below,
-    is_incidental,
-    output_folder,
-    remove_unfinished,
-    sole_writer,
-)
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device
@@ -234,14 +226,14 @@ def _settings(
     if "finetune" in stages:
         content["source"] = collection_provenance(load_collection(str(source), source_split), queries=True).hashes
     if "gpl" in stages:
-        content["teacher"] = content_sha256(teacher) or teacher
+        content["teacher"] = files.content_sha256(teacher) or teacher
     if any(ADAPT_STAGES[stage].needs_queries for stage in stages):
         file = None if generated is None else Path(generated) / "queries.jsonl"
         if file is None or not file.is_file():
-            content |= {"generator": content_sha256(generator) or generator}
+            content |= {"generator": files.content_sha256(generator) or generator}
             content |= {"generation": asdict(generation or GenerationOptions())}
         else:
-            content["generated"] = file_sha256(file)
+            content["generated"] = files.file_sha256(file)
     return content
 
 
@@ -259,9 +251,9 @@ def _stated(before: Any, now: Any) -> Json:
 @contextmanager
 def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[None]:
     """Hold an output, tidied after a kill; InputError: held, begun with other settings, or files and no ``resume``."""
-    with sole_writer(output_folder(output, utf8=True)):
+    with files.sole_writer(files.output_folder(output, utf8=True)):
         file = output / _PLAN_FILE
-        held = files_below(output)
+        held = files.files_below(output)
         if held and not resume:
             raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
         if file.is_file():
@@ -280,14 +272,14 @@ def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[No
                 )
         elif held:
             log.warning("%s was begun by an earlier version: whether settings are the same cannot be checked", output)
-        for folder in {path.parent for path in output.rglob("*") if is_incidental(path)}:
-            remove_unfinished(folder)
+        for folder in {path.parent for path in output.rglob("*") if files.is_incidental(path)}:
+            files.remove_unfinished(folder)
         asked.write(file)
         try:
             yield
         except InputError:
             if not held and not any(path.is_file() for path in output.glob("*/**/*")):  # nothing was made
-                for path in (path for path in output.iterdir() if not is_incidental(path)):
+                for path in (path for path in output.iterdir() if not files.is_incidental(path)):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             raise
 

@@ -189,9 +189,7 @@ class WeightingOptions(Options):
     """
 
     loss: str | None = option(
-        None,
-        "triplet or infonce; default: infonce for erm without episodes, else triplet.",
-        choices=("triplet", "infonce"),
+        None, "triplet or infonce, the default for erm without episodes, else triplet.", choices=("triplet", "infonce")
     )
     weighting: str = option(
         "erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.", choices=WEIGHTINGS

@@ -31,7 +31,8 @@ class _PerProcess(int):
 # Only what differs from the defaults, which are the papers' too, or what depends on the objective.
 # COCO-DR, section 5 and appendix B; warm-up and steps as published with the code. The paper's batches: 8 GPUs of 200
 # documents, and 64 triplets a GPU.
-_COCO: Json = {"batch_size": 2048, "mini_batch_size": 64, "learning_rate": 1e-4, "max_length": 128}
+_PRETRAINED: Json = {"batch_size": 2048, "mini_batch_size": 64, "learning_rate": 1e-4}
+_COCO: Json = _PRETRAINED | {"max_length": 128}
 
 _IDRO: Json = {
     "loss": "triplet",
@@ -48,14 +49,7 @@ _IDRO: Json = {
 # Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens. With
 # gradient caching, as in the published runs, the code's language-model losses add up to twice their sum without it:
 # hence the weight 2.
-_QUERIES: Json = {
-    "objective": "qc",
-    "mlm_weight": 2.0,
-    "max_steps": 120_000,
-    "batch_size": 2048,
-    "mini_batch_size": 64,
-    "learning_rate": 1e-4,
-}
+_QUERIES: Json = _PRETRAINED | {"objective": "qc", "mlm_weight": 2.0, "max_steps": 120_000}
 
 _COTMAE: Json = _QUERIES | {
     "objective": "cotmae",
@@ -92,14 +86,8 @@ _KMEANS: Json = {"clusters": 50, "kmeans_restarts": 5, "kmeans_iterations": 500,
 _COCODR_IDRO: Json = _IDRO | _KMEANS | {"batch_size": _PerProcess(64), "idro_mode": "published", "absent": "reset"}
 
 # MRL, section 6.2; rate and beta are chosen from grids on held-out queries there, and what was chosen is not printed.
-_MRL: Json = {
-    "student": "mrl",
-    "loss": "lambdarank",
-    "batch_size": 512,
-    "warmup": 4_000,
-    "candidates": 100,
-    "refresh_steps": 5_000,
-}
+_MRL: Json = {"student": "mrl", "loss": "lambdarank", "batch_size": 512, "candidates": 100}
+_MRL |= {"warmup": 4_000, "refresh_steps": 5_000}
 
 #: Preset to stage to settings; what is not named keeps its default. Stages are the commands "pretrain", "finetune" and
 #: "distill", and those of ``adapt`` that are not one of these as it is.

@@ -16,21 +16,12 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from beir_cocodr import io as files
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.errors import InputError, check_seeds, explained
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
-from beir_cocodr.io import (
-    content_sha256,
-    file_sha256,
-    is_incidental,
-    output_folder,
-    parse_json,
-    sole_writer,
-    unfinished,
-    write_text,
-)
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.progress import step, steps
@@ -209,7 +200,7 @@ class Cells:
         """The cell, made or completed; InputError: no model can be had, or the cell was made with another one."""
         file = self.output / "cells" / unit.name / f"{candidate.name}-{seed}.json"
         cell = Cell.read(file) if file.is_file() else None
-        content = None if candidate.where is None else content_sha256(candidate.model(unit, seed))
+        content = None if candidate.where is None else files.content_sha256(candidate.model(unit, seed))
         other = cell is not None and cell.given_sha256 is not None and cell.given_sha256 != content
         if cell is not None and (cell.given != candidate.where or other):
             raise InputError(
@@ -252,7 +243,7 @@ class Cells:
         top_k = depth(wanted)
         documents = next(iter(tests.values())).documents
         queries = {query: text for found in tests.values() for query, text in found.queries.items()}
-        with unfinished(self.output) as work:
+        with files.unfinished(self.output) as work:
             retriever = load_retriever(model, documents, work, self.recipe, self.progress)
             results = retriever.search(queries, top_k + drop).results(documents, drop, top_k)
             retrieval = retriever.describe()
@@ -408,7 +399,7 @@ def evaluate_regimes(
     candidates = [trained(found, recipe, seeds, output) for found in kinds] + [given(found, seeds) for found in models]
     _check(candidates, ood)
     kept = naming_full_disk(output, lambda: f"{len([*output.glob('cells/**/*.json')])} models are evaluated and kept")
-    with kept, sole_writer(output_folder(output, utf8=True)):
+    with kept, files.sole_writer(files.output_folder(output, utf8=True)):
         _check_resumable(output, folder, recipe, names)
         cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
         labels = [_label(one, unit, seed) for unit in units for one in candidates for seed in one.seeds]
@@ -451,12 +442,16 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
 
 def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
     """Cells in one output are comparable: they have one recipe, one set of measures, the same sets and start."""
-    now: Json = {"manifest_sha256": file_sha256(folder / MANIFEST_FILE), "measures": measures, **recipe.describe()}
+    now: Json = {
+        "manifest_sha256": files.file_sha256(folder / MANIFEST_FILE),
+        "measures": measures,
+        **recipe.describe(),
+    }
     contents = {"start": model_source(recipe.start), "teacher": recipe.teacher}
-    now |= {f"{name}_sha256": content_sha256(path) for name, path in contents.items()}
+    now |= {f"{name}_sha256": files.content_sha256(path) for name, path in contents.items()}
     if (file := output / _SETTINGS_FILE).is_file() and any((output / name).is_dir() for name in ("cells", "models")):
         with explained(f"{file} is damaged", "choose another --output", ValueError, TypeError):
-            then = dict(parse_json(file.read_text()))
+            then = dict(files.parse_json(file.read_text()))
         if lacking := [name for name in now if name not in then]:
             log.warning("%s is of an earlier version: its %s cannot be checked", file, " and ".join(lacking))
         if changed := [name for name in now if name not in lacking and then[name] != now[name]]:
@@ -464,9 +459,9 @@ def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[
                 f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose another "
                 "--output"
             )
-    elif not file.is_file() and any(not is_incidental(path) for path in output.iterdir()):
+    elif not file.is_file() and any(not files.is_incidental(path) for path in output.iterdir()):
         raise InputError(f"{output} is not empty and holds no evaluation of regimes; choose another --output")
-    write_text(file, json.dumps(now, indent=2) + "\n")
+    files.write_text(file, json.dumps(now, indent=2) + "\n")
 
 
 def _evaluate(

@@ -12,6 +12,7 @@ import numpy as np
 from beir_cocodr.arrays import Array, Doubles, Floats, Ints
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.faiss import build as building
+from beir_cocodr.retrieval.faiss.build import Vectors
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import as_matrix, search_chunks
@@ -26,12 +27,7 @@ class Searcher(Protocol):
 
 
 def recall_against_exact(
-    index: Searcher,
-    queries: Array,
-    vectors: building.Vectors,
-    depths: Sequence[int] = _DEPTHS,
-    sample: int = 100,
-    seed: int = 0,
+    index: Searcher, queries: Array, vectors: Vectors, depths: Sequence[int] = _DEPTHS, sample: int = 100, seed: int = 0
 ) -> dict[str, float]:
     """The share of the exact top k that the index has in its own top k, over a sample of queries.
 
@@ -87,7 +83,7 @@ class FaissIndex:
     @classmethod
     def build(
         cls,
-        vectors: building.Vectors,
+        vectors: Vectors,
         options: FaissOptions | None = None,
         queries: Array | None = None,
         key: Mapping[str, Any] | None = None,
@@ -114,7 +110,7 @@ class FaissIndex:
         return built
 
     def search(
-        self, queries: Array, top_k: int, tie_ranks: Array | None = None, vectors: building.Vectors | None = None
+        self, queries: Array, top_k: int, tie_ranks: Array | None = None, vectors: Vectors | None = None
     ) -> tuple[Floats, Ints]:
         """The best documents of every query.
 

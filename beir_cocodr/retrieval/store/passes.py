@@ -69,12 +69,8 @@ def smooth(
     if SMOOTHED in record.identity or record.prior:
         raise InputError(f"{given.folder} is smoothed already, or folded; name a store as encode wrote it")
     parts = (model.head.dimension,) if isinstance(model, HybridEncoder) else ()
-    changed: Identity = {
-        SMOOTHED: record.key,
-        SMOOTHED_PARTS: 1 + len(parts),
-        "neighbours": options.neighbours,
-        "smooth_weight": repr(options.weight),
-    }
+    changed: Identity = {SMOOTHED: record.key, SMOOTHED_PARTS: 1 + len(parts)}
+    changed |= {"neighbours": options.neighbours, "smooth_weight": repr(options.weight)}
     wanted = replace(record, identity=record.identity | changed)
     space = _Directions(given, parts)
     nearest = _nearest(space, min(options.neighbours, max(1, len(given) - 1)), exact)
