@@ -36,11 +36,11 @@ HOSTS = ("torch", "transformers", "sentence_transformers", "sklearn", "scipy", "
 
 
 def write_files(folder: Path, count: int) -> None:
-    """Files of four documents each, one format after the other."""
+    """Files of two documents each, one format after the other."""
     documents = list(load_collection(SOURCE, labels="none").documents.values())
     size = len(documents) // count
     for number in range(count):
-        part, kind = documents[number * size : (number + 1) * size][:4], FORMATS[number % len(FORMATS)]
+        part, kind = documents[number * size : (number + 1) * size][:2], FORMATS[number % len(FORMATS)]
         path = folder / f"{number % 10}" / f"page-{number}.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
         if kind == "jsonl":
