@@ -46,6 +46,7 @@ NEEDS = {
     ("search", *DATA, "--model", "lucene-bm25", "wing"): "pyserini",
     ("encode", *DATA, "--model", "minilm", "--output", "store", "--ray"): "ray",
     ("validate", "--dataset", "page.pdf"): "files",
+    ("try", "notes", "--no-browser"): "serve",
 }
 
 

@@ -5,7 +5,7 @@ base's own card states (title, data sets, figures) is not true of the model that
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,13 @@ _CITED = {
 }
 
 
-def write_card(folder: Path, record: TrainingRecord, figures: Sequence[str] = ()) -> None:
+def write_card(folder: Path, record: TrainingRecord, figures: Mapping[str, Any] | None = None) -> None:
     """Write the card of the model in ``folder``.
 
     Args:
         folder: of the saved model.
         record: of its training, with those of its ancestors.
-        figures: lines about what was measured; without any the card states that nothing was.
+        figures: what was measured, as :func:`~beir_cocodr.training.outputs.figures_of` gives it.
     """
     lineage = record.lineage()
     root = _HUB_NAMES.get(str(lineage[0].base), str(lineage[0].base))
@@ -73,7 +73,7 @@ def write_card(folder: Path, record: TrainingRecord, figures: Sequence[str] = ()
         similarity=settings.get("similarity_fn_name") or "cosine",
         separator=_read(folder / "text_format.json", {}).get("title_separator"),
         seen=[(part, [found.stage for found in lineage if part in found.seen]) for part in parts.values()],
-        figures=figures,
+        **(figures or {}),
         papers=[PAPERS[key] for key in papers(lineage)],
         main=_MAIN,
         shown=_shown,

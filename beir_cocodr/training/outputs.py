@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -254,49 +254,15 @@ class TargetEvaluator:
         return {"model": label, "dataset": target, **results.models[label].measures}
 
 
-def figures_of(found: AdaptationRecord, label: str) -> list[str]:
-    """What an adaptation measured of a trained encoder, as lines of its card: each use against that of the base."""
-    results, comparison = found.results, found.comparison
-    rows = []
-    if results is not None:
-        measure = results.measures[0]
-        tests = {(test.a, test.b): test for test in results.comparisons if test.measure == measure}
-        head = f"| use | {measure} | 95% | difference to the base | 95% | p (Holm) | verdict |"
-        for use in filter(lambda use: label + use in results.models, modes_of(label)):
-            own, test = results.models[label + use], tests[BASE + use, label + use]
-            p = "not measured" if test.t_p_holm is None else f"{test.t_p_holm:.3g}"
-            cells = [f"{own.measures[measure]:.4f}", _ends(own.intervals[measure]), f"{test.difference:+.4f}"]
-            rows.append([_use(use), *cells, _ends(test.interval), p, test.verdict])
-        how = f"{results.queries:,} queries with labels (split {results.split})"
-        documents, corpus = results.documents, results.corpus_sha256
-    else:
-        assert comparison is not None
-        pairs = label_pairs(comparison, found.candidates)
-        head = "| use | nDCG@10 | difference to the base, by the rule | 90% | P(better) | verdict |"
-        for use in filter(lambda use: (BASE + use, label + use) in pairs, modes_of(label)):
-            pair = pairs[BASE + use, label + use]
-            cells = ["not measured" if one is None else f"{one:+.3f}" for one in (pair.estimate, pair.probability)]
-            rows.append([_use(use), "not measured", cells[0], _ends(pair.interval), cells[1].lstrip("+"), pair.verdict])
-        how = f"estimates without labels over {comparison.queries:,} queries"
-        documents, corpus = comparison.documents, comparison.corpus_sha256
-    name = found.corpus if not Path(found.corpus).exists() else Path(found.corpus).name
-    table = [head, "|---" * (head.count("|") - 1) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-    here = found.recommendation.model.split(",")[0] == label
-    chosen = f"`{found.recommendation.model}`" + (", which is this model." if here else ", which is another model.")
-    return [
-        f"On `{name}`, {documents:,} documents (sha256 `{str(corpus)[:16]}`), by {how}, against the base used alike:",
-        "\n".join(table),
-        f"Recommended there: {chosen}",
-        *found.recommendation.trust,
-    ]
-
-
-def _use(use: str) -> str:
-    return use.removeprefix(", ") or "alone"
-
-
-def _ends(interval: tuple[float, float] | None) -> str:
-    return "not measured" if interval is None else "{:.4f} to {:.4f}".format(*interval)
+def figures_of(found: AdaptationRecord, label: str) -> Json:
+    """What an adaptation measured of a trained encoder, for its card: each use against that of the base."""
+    pairs: Mapping[tuple[str, str], object] = {}
+    if (results := found.results) is not None:
+        pairs = {(test.a, test.b): test for test in results.comparisons if test.measure == results.measures[0]}
+    elif found.comparison is not None:
+        pairs = label_pairs(found.comparison, found.candidates)
+    uses = {use: pairs[BASE + use, label + use] for use in modes_of(label) if (BASE + use, label + use) in pairs}
+    return {"adapted": found, "label": label, "uses": uses}
 
 
 def finish_rounds(

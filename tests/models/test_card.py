@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
 from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
 
-from beir_cocodr import COCODR, MRL, load_encoder
+from beir_cocodr import COCODR, MRL, FuseOptions, HybridEncoder, fuse, load_encoder
 from beir_cocodr.models.card import _CITED, PAPERS, papers, write_card
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import CollectionProvenance
@@ -46,12 +45,6 @@ def test_the_card_has_what_training_recorded_and_nothing_of_the_base(trained):
     assert "Not measured" in card.text.split("## Figures")[1]
 
 
-def test_what_was_measured_stands_in_place_of_not_measured(trained, tmp_path):
-    write_card(tmp_path, record(), ["nDCG@10 0.5"])
-    figures = (tmp_path / "README.md").read_text().split("## Figures")[1].split("## ")[0]
-    assert figures.split() == ["nDCG@10", "0.5"]
-
-
 def test_a_base_in_a_folder_is_no_name_on_the_hub(tmp_path):
     for base, hub in ((str(tmp_path), None), ("minilm", "sentence-transformers/all-MiniLM-L6-v2")):
         write_card(tmp_path, record(base=base))
@@ -85,12 +78,20 @@ def test_the_model_is_loaded_as_the_card_shows(tiny_bert, trained, tmp_path, kin
     assert "tensor" in capsys.readouterr().out
 
 
-def test_the_card_of_a_base_is_not_that_of_an_mrl_made_of_it(tiny_bert, tmp_path):
+@pytest.mark.parametrize("kind", ["MRL", "hybrid"])
+def test_the_card_of_a_base_is_not_that_of_what_is_made_of_it(tiny_bert, beir_folder, tmp_path, kind):
     COCODR(str(tiny_bert)).save_pretrained(str(tmp_path / "base"), create_model_card=False)
     (tmp_path / "base" / "README.md").write_text(THEIRS)
-    MRL(str(tmp_path / "base"), k=4).save_pretrained(str(tmp_path / "mrl"))
-    assert "Their great model" not in (tmp_path / "mrl" / "README.md").read_text()
-    shutil.rmtree(tmp_path / "mrl")
+    base, made = str(tmp_path / "base"), tmp_path / "made"
+    if kind == "MRL":
+        MRL(base, k=4).save_pretrained(str(made))
+    else:
+        fuse(str(beir_folder), base, made, FuseOptions(sample=8, probes=2))
+        head = HybridEncoder(str(made)).head
+        text = (made / "README.md").read_text()
+        assert {"fuse", "load_encoder", "Robertson"} <= set(re.findall(r"\w+", text))
+        HybridEncoder(base, head=head).save_pretrained(str(made))
+    assert "Their great model" not in (made / "README.md").read_text()
 
 
 def test_every_method_is_cited():
