@@ -121,7 +121,9 @@ def test_where_it_cannot_be_told_the_page_shows_how_to_label(name, request, made
     if found.find("h2", id="verdict-word") != ["Cannot tell"]:
         assert verdicts == []
         return
-    assert all(words[1] == "compare" for words in verdicts)
+    assert verdicts[0][1] == "serve"
+    assert verdicts[0].count("--model") == 2
+    assert all(words[1] == "compare" for words in verdicts[1:])
     assert "--judgements" in verdicts[-1]
     assert "judgement" in found.section("verdict")
     if name == "without_labels":

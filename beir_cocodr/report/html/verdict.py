@@ -103,15 +103,17 @@ def way_to_labels(found: Found, headline: Headline) -> Advice | None:
     if headline.verdict != CANNOT_TELL or judged is None or pair is None or _is_run(found, pair[1]):
         return None
     results = found.evaluation.results.models if found.evaluation is not None else {}
-    models = (results[label].model if label in results else label for label in pair)
+    models = [results[label].model if label in results else label for label in pair]
     compare = ["beir-cocodr", "compare", *models, "--dataset", judged.dataset]
+    serve = ["beir-cocodr", "serve", "--dataset", judged.dataset, *(word for m in models for word in ("--model", m))]
     table, folder = found.folder / LABELS_FILE, found.folder.resolve()
-    commands, text = [], f"Fill the column “judgement” of {table}: 0 is not relevant, 1 or higher is."
+    how = "fill the column “judgement” of {}: 0 is not relevant, 1 or higher is."
+    commands, text = [serve], f"Judge on a page, by the first command. Or {how.format(table)}"
     if not table.is_file():
         asked = folder.with_name(f"{folder.name}-asked")
         table = asked / LABELS_FILE
         commands.append([*compare, "--no-labels", "--output", str(asked)])
-        text = f"The first command writes {table}; fill its column “judgement”: 0 is not relevant, 1 or higher is."
+        text = f"Judge on a page, by the first command. Or let the second write a table, and {how.format(table)}"
     commands.append([*compare, "--judgements", str(table), "--output", str(folder.with_name(f"{folder.name}-judged"))])
     return Advice("How to come to a verdict", text, [shlex.join(command) for command in commands])
 
