@@ -265,9 +265,11 @@ def _show_page(
     from beir_cocodr.serve.session import Session
 
     secret = secrets.token_urlsafe(24) if is_loopback(host) else _password(host)
-    name = re.sub(r"[^\w.-]+", "-", Path(dataset.partition("?")[0]).resolve().name)
+    place = Path(dataset.partition("?")[0]).resolve()
+    runs = ".runs" if place in (Path.cwd(), *Path.cwd().parents) else "runs"  # what has a dot is not read as a file
+    name = re.sub(r"[^\w.-]+", "-", place.name)
     listening = listen(host, port)
-    session = Session(dataset, models, output or Path("runs") / f"judged-{name}", settings)
+    session = Session(dataset, models, output or Path(runs, f"judged-{name}"), settings)
     session.start()
     shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
     link = f"http://{shown}:{port}/" + (f"#{secret}" if is_loopback(host) else "")

@@ -105,17 +105,18 @@ class JudgementLog:
     Attributes:
         grades: query id to document id to grade.
         pairs: all that were ever judged.
+        lock: for threads that look at these.
     """
 
     def __init__(self, folder: Path) -> None:
         self.file, self._qrels = folder / LOG_FILE, folder / QRELS_FILE
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._forget()
         self.refresh()
 
     def refresh(self) -> None:
         """Read what was appended, and bring the qrels to it."""
-        with self._lock:
+        with self.lock:
             size = self.file.stat().st_size if self.file.is_file() else 0
             if size < self._read:
                 self._forget()
@@ -141,7 +142,7 @@ class JudgementLog:
             grade: None takes back.
             drawn: further fields of :class:`LoggedJudgement`.
         """
-        with self._lock:
+        with self.lock:
             self.refresh()
             if self.grades.get(asked.id, {}).get(document) != grade:
                 log_judgement(self.file, document, grade, asked.text, query_id=asked.query_id, **drawn)
@@ -149,7 +150,7 @@ class JudgementLog:
 
     def undo(self, version: int) -> None:
         """Take the last judgement back, if it is the last in that version; what it replaced counts again."""
-        with self._lock:
+        with self.lock:
             self.refresh()
             if version == self.version and self._undo:
                 _, last, before = self._undo[-1]

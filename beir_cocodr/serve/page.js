@@ -163,7 +163,7 @@ async function searchWith(name, mine) {
 
 function card(hit, most) {
   const title = make("button", { type: "button", class: "title", on: { click: () => readFull(hit.id) } }, hit.title || hit.id);
-  const place = [hit.place !== hit.title ? hit.place : null, hit.section].filter(Boolean).join(" › ");
+  const place = [hit.place, hit.section].filter((part) => part && part !== hit.title).join(" › ");
   const item = make("li", { class: "hit", "data-id": hit.id },
     make("div", { class: "head" }, make("span", { class: "rank" }, String(hit.rank)), title),
     place ? make("p", { class: "place", title: hit.id }, place) : null,
@@ -261,8 +261,8 @@ async function nextPair() {
   $("pair-text").focus();
 }
 
-$("pair-grades").append(...GRADES.map(([name], grade) => make("button",
-  { type: "button", class: `grade g${grade}`, on: { click: () => judgePair(grade) } }, name, " ", make("kbd", {}, String(grade)))));
+$("pair-grades").append(...GRADES.map(([name, text], grade) => make("button",
+  { type: "button", class: `grade g${grade}`, title: name, on: { click: () => judgePair(grade) } }, text, " ", make("kbd", {}, String(grade)))));
 
 async function judgePair(grade) {
   const judged = pair;
@@ -362,14 +362,13 @@ async function report() {
 
 function move(down, right) {
   const now = document.activeElement.closest(".hit");
-  const columns = [...$("columns").children].filter((one) => one.querySelector(".hit") && getComputedStyle(one).display !== "none" || (right && one.querySelector(".hit")));
+  const columns = [...$("columns").children].filter((one) => one.querySelector(".hit"));
   if (!columns.length) return;
-  const at = now ? columns.indexOf(now.closest(".column")) : -1;
-  const target = columns[Math.max(0, Math.min(columns.length - 1, at + right))] || columns[0];
-  const hits = [...target.querySelectorAll(".hit")];
-  const row = now ? [...now.parentElement.children].indexOf(now) + down : 0;
+  const near = (list, at) => list[Math.max(0, Math.min(list.length - 1, at))];
+  const target = near(columns, columns.indexOf(now ? now.closest(".column") : column(shown)) + right);
   open(target.dataset.model);
-  hits[Math.max(0, Math.min(hits.length - 1, row))].querySelector(".title").focus();
+  const row = now ? [...now.parentElement.children].indexOf(now) + down : 0;
+  near([...target.querySelectorAll(".hit")], row).querySelector(".title").focus();
 }
 
 function key(event) {

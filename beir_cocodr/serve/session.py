@@ -12,23 +12,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from beir_cocodr.data.analyzers import Snippet, mark_words
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.file_folder import ABOVE
 from beir_cocodr.data.judgements import AnnotationCandidate, Asked, JudgementLog, load_judgements, typed_id
 from beir_cocodr.errors import InputError, check_names, first_line
-from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.few_labels import FEWEST
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.recommendation import LABELS_FILE, annotation_candidates
-from beir_cocodr.evaluation.records import ComparisonRecord
-from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, described
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.searcher import Searcher
+
+if TYPE_CHECKING:
+    from beir_cocodr.evaluation.label_free.evidence import Gatherer
+    from beir_cocodr.evaluation.records import ComparisonRecord
 
 log = logging.getLogger(__name__)
 
@@ -104,16 +105,21 @@ class Session:
         check_names("model", models)
         for name in models:
             ModelSpec.parse(name).check()
-        self.dataset, self.folder, self.options, self.samples = dataset, output_folder(folder), options, samples
+        self.dataset, self.folder, self.options, self.samples = dataset, folder, options, samples
         place = Path(dataset.partition("?")[0])
+        below = folder.resolve().parts[len(place.resolve().parts) :] if place.is_dir() else ()
+        if place.resolve() in folder.resolve().parents and not any(part.startswith(".") for part in below):
+            raise InputError(
+                f"{folder} lies in {place}, and would be read as one of its files; choose another --output"
+            )
         record = SessionRecord(str(place.resolve()) if place.exists() else dataset)
         if (folder / SESSION_FILE).is_file() and (former := SessionRecord.read(folder / SESSION_FILE)) != record:
             raise InputError(f"{folder} holds judgements of {former.dataset}; choose another --output")
         self.columns = {name: Column(name, _about(name)) for name in models}
         self._searcher = Searcher(dataset, BM25, options)
-        record.write(folder / SESSION_FILE)
+        record.write(output_folder(folder) / SESSION_FILE)
         self.judged = JudgementLog(folder)
-        self.verdict: Json | None = None
+        self.verdict: dict[str, Any] | None = None
         self.remark, self.working = "", False
         self._searching, self._comparing = threading.Lock(), threading.Lock()
         self._changed, self._stopping = threading.Event(), threading.Event()
@@ -139,16 +145,19 @@ class Session:
 
     def state(self, query: str = "") -> Json:
         """How far models and verdict are, and the grades of a typed query."""
-        self.judged.refresh()
-        grades = self.judged.grades
-        return {
-            "version": self.judged.version,
+        with self.judged.lock:
+            self.judged.refresh()
+            grades = self.judged.grades
+            found: Json = {
+                "version": self.judged.version,
+                "judged": {"queries": len(grades), "documents": sum(map(len, grades.values()))},
+                "can_undo": self.judged.can_undo,
+                "grades": dict(grades.get(typed_id(query), {})),
+            }
+        return found | {
             "dataset": self.dataset,
             "documents": len(self._searcher.documents),
             "models": [column.describe() for column in self.columns.values()],
-            "judged": {"queries": len(grades), "documents": sum(map(len, grades.values()))},
-            "can_undo": self.judged.can_undo,
-            "grades": grades.get(typed_id(query), {}),
             "verdict": self.verdict,
             "working": self.working,
             "remark": self.remark,
@@ -165,10 +174,10 @@ class Session:
             return {"model": column.describe(), "hits": None}
         with self._searching:
             hits = column.searcher.search(query)
-        results = {typed_id(query): [(hit.id, hit.score) for hit in hits]}
-        self._found.setdefault(query, {})[model] = results
-        while len(self._found) > _REMEMBERED:
-            del self._found[next(iter(self._found))]
+            results = {typed_id(query): [(hit.id, hit.score) for hit in hits]}
+            self._found[query] = self._found.pop(query, {}) | {model: results}
+            while len(self._found) > _REMEMBERED:
+                del self._found[next(iter(self._found))]
         shown = [
             {
                 **{
@@ -218,20 +227,22 @@ class Session:
         self._changed.set()
 
     def wanted(self, query: str = "") -> list[Json]:
-        """The pairs most worth judging: where two models place a document most differently for queries that were typed,
-        this one first; then pairs that were drawn from the collection's own queries.
+        """The pairs most worth judging: documents of typed queries, this one first, that the two models place most
+        differently which are to be told apart; then pairs that were drawn from the collection's own queries.
         """
         self.judged.refresh()
-        grades, pairs = self.judged.grades, list[tuple[Asked, str]]()
-        for text in [query, *reversed(self._found)]:
-            found = list(self._found.get(text, {}).values())
-            if len(found) > 1:
-                first, *_, last = found
-                proposed = annotation_candidates(first, last, grades, _PROPOSED)
-                pairs += ((Asked(text), pair.document_id) for pair in proposed)
-        for (id, document), pair in self._drawn.items():
-            if document not in grades.get(id, {}):
-                pairs.append((Asked(pair.query, id), document))
+        pairs, verdict = list[tuple[Asked, str]](), self.verdict or {"best": None, "open": []}
+        with self._searching, self.judged.lock:
+            grades = self.judged.grades
+            for text in [query, *reversed(self._found)]:
+                found = self._found.get(text, {})
+                ranked = [found[name] for name in (verdict["best"], *verdict["open"], *self.columns) if name in found]
+                if len(found) > 1:
+                    proposed = annotation_candidates(ranked[0], ranked[1], grades, _PROPOSED)
+                    pairs += ((Asked(text), pair.document_id) for pair in proposed)
+            for (id, document), pair in self._drawn.items():
+                if document not in grades.get(id, {}):
+                    pairs.append((Asked(pair.query, id), document))
         return [
             {"query": asked.text, "query_id": asked.query_id, "document": self.document(document, asked.text)}
             for asked, document in list(dict.fromkeys(pairs))[:_PROPOSED]
@@ -250,11 +261,11 @@ class Session:
 
     def describe(self) -> str:
         """What is judged, and where it stands."""
-        self.judged.refresh()
-        count, queries = sum(map(len, self.judged.grades.values())), len(self.judged.grades)
-        if not count:
+        judged: Any = self.state()["judged"]
+        if not judged["documents"]:
             return f"Nothing was judged; {self.folder} waits for it."
-        return f"{count} judgements of {queries} queries are in {self.judged.file}, and as qrels beside it."
+        counts = f"{judged['documents']} judgements of {judged['queries']} queries"
+        return f"{counts} are in {self.judged.file}, and as qrels beside it."
 
     def compared(self) -> list[str]:
         """What ``compare`` takes after the dataset to find the same verdict: the models, and options that are set."""
@@ -315,6 +326,9 @@ class Session:
 
     def _prepare_verdict(self, place: Path) -> None:
         """The searches that do not depend on judgements, with encoders of their own, as pages search meanwhile."""
+        from beir_cocodr.evaluation.label_free.evidence import Gatherer  # scipy takes seconds, and answers do not wait
+        from beir_cocodr.evaluation.runs import identical_ids
+
         ready = [column.name for column in self.columns.values() if column.searcher is not None]
         if self._gatherer is None and len(ready) > 1:
             documents, drop = load_collection(self.dataset, labels="none").documents, identical_ids(self.dataset)
@@ -324,6 +338,8 @@ class Session:
             )
 
     def _compare(self, output: Path | None = None) -> None:
+        from beir_cocodr.evaluation.compare import compare_models
+
         if (gatherer := self._gatherer) is None:
             raise InputError("a verdict needs two models that are ready")
         with self._comparing:
@@ -344,7 +360,7 @@ class Session:
                 gatherer=gatherer,
             )
             drawn = [pair for pair in record.labels_wanted.pairs if pair.query_probability is not None]
-            self._drawn |= {(pair.query_id, pair.document_id): pair for pair in drawn}
+            self._drawn = self._drawn | {(pair.query_id, pair.document_id): pair for pair in drawn}
             self.verdict = {"version": version, **_figures(record)}
 
 

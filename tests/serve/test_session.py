@@ -151,6 +151,9 @@ def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
     session = Session(str(beir_folder), ["bm25", "no/such-model"], tmp_path / "out", samples=4)
     with pytest.raises(InputError, match=r"holds judgements of .*tiny.* --output"):
         Session(str(files), ["bm25"], tmp_path / "out")
+    with pytest.raises(InputError, match=r"inside.* lies in .* --output"):
+        Session(str(files), ["bm25"], files / "runs" / "inside")
+    assert not (files / "runs").exists()
     with pytest.raises(InputError, match="named twice"):
         Session(str(files), ["bm25", "bm25"], tmp_path / "other")
     with pytest.raises(InputError, match=r"hybrid:bm25.* needs a dense"):
