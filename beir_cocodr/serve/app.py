@@ -5,8 +5,6 @@ that has shown the token once gets a cookie; whatever comes from another site, b
 without the cookie is turned away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import secrets

@@ -1,7 +1,5 @@
 """The log of judgements: what was answered stands in it, once, whoever writes and however a process ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

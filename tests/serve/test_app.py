@@ -1,7 +1,5 @@
 """Who may ask for what: requests of other sites, of other names, without a token; what is wrong with the others."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

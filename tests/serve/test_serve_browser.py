@@ -1,7 +1,5 @@
 """The page in a real browser, answered by the command itself: search, judge, kill, restart, verdict, report."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """A session on a page: what models find side by side, pairs to judge, and the verdict, which is that of ``compare``."""
 
-from __future__ import annotations
-
 import json
 import time
 
