@@ -28,6 +28,9 @@ def collection_name(dataset: str) -> str:
     return path.name or dataset if is_path else dataset
 
 
+#: The rule of verdicts on collections that are unlike those of the calibration: their estimates are not counted.
+UNLIKE = "unlike"
+
 #: What terms of the page mean, by a pattern.
 _TERMS = {
     r"nDCG(@(\d+))?": "how near the top of the first {} the relevant documents stand; 1 is best",

@@ -109,6 +109,7 @@ def test_what_was_recommended_is_what_to_use(name, request, made):
         told = json.loads((folder / "adapt.json").read_text())
         wanted = told["path"]
         assert found.find("h2", id="use-what") == [f"Use {told['recommendation']['model']}"]
+        assert any(" ".join(reason.split()) in found.section("use") for reason in told["recommendation"]["reasons"])
     [words] = commands(found, "use")
     assert words[words.index("--model") + 1] == wanted
 

@@ -28,6 +28,7 @@ from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.report.html.outputs import CurvePoint, LabelledEvaluation, Trained
 from beir_cocodr.report.text import (
+    UNLIKE,
     capitalized,
     describe_likeness,
     describe_pseudo_queries,
@@ -285,7 +286,8 @@ def query_table(
 def _expected(pair: PairVerdict) -> Cell:
     if pair.estimate is None:
         return Cell("–")
-    return _difference_cell(pair.estimate, span(pair.interval, none=""), _mark(pair.verdict))
+    below = "not counted" if pair.rule == UNLIKE else span(pair.interval, none="")
+    return _difference_cell(pair.estimate, below, _mark(pair.verdict))
 
 
 def _estimate(estimate: Estimate | None) -> Cell:

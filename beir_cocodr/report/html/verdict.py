@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, TRAINING
 from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, PairedTest, PairVerdict, Recommendation
 from beir_cocodr.report.html.outputs import Found, LabelledEvaluation
-from beir_cocodr.report.text import capitalized, collection_name, p_value, signed, span
+from beir_cocodr.report.text import UNLIKE, capitalized, collection_name, p_value, signed, span
 
 CANNOT_TELL, NO_DIFFERENCE, NOT_JUDGED = "cannot tell", "no difference", "not judged"
-
-#: The rule of verdicts on collections that the calibration says nothing about.
-UNLIKE = "unlike"
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def recommended_use(found: Found, names: Mapping[str, str]) -> Advice | None:
     evaluation, adaptation = found.evaluation, found.adaptation
     if adaptation is not None:
         label, model = adaptation.recommendation.model, adaptation.path
-        why = next((r for r in adaptation.recommendation.reasons if r.startswith(("Use ", "Nothing "))), "")
+        why = next((r for r in adaptation.recommendation.reasons if r.startswith(("Use ", "Nothing ", "Of what "))), "")
     elif found.comparison is not None:
         label, why = found.comparison.best.model, _with_names(found.comparison.best.reason, names)
         model = label
