@@ -79,7 +79,9 @@ _HOMES = {
 #: What this package itself uses of its plugins, by name; they stand outside this folder in the source tree.
 PLUGINS = {
     "irds": "beir_cocodr.plugins.irds:register",
+    "irds commands": "beir_cocodr.plugins.irds:run",
     "lucene": "beir_cocodr.plugins.lucene:LuceneBM25",
+    "pyserini commands": "beir_cocodr.plugins.pyserini:run",
     "ray encode": "beir_cocodr.plugins.ray:encode",
     "ray search": "beir_cocodr.plugins.ray:search",
 }

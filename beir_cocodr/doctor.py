@@ -144,6 +144,8 @@ EXTRAS = {
     "faiss-cpu": "search --index flat, hnsw, ivfpq, sq8: compressed and approximate search",
     "faiss-gpu": "the same on NVIDIA cards, in place of faiss-cpu",
     "pyserini": "Pyserini's searchers over our models, Lucene's BM25, with a Java 21 of its own",
+    "mteb": "our models and collections in MTEB",
+    "pyterrier": "our retrievers, rerankers and stores as transformers of PyTerrier",
     "ray": "encoding and searching on a Ray cluster",
     "report": "pictures of qpp, shift, representation and resample",
     "files": "PDF and Word files in a folder of files",

@@ -1,9 +1,13 @@
 """Collections of this package as datasets of ir_datasets: BEIR folders, and resampled ones, added to its registry,
 again and again without harm. Reading ids of ir_datasets is :mod:`beir_cocodr.data.irds`.
+
+Ids that are kept stand in a file in ir_datasets' home. ir_datasets looks for no plugins when it is imported, so that
+:func:`register` reads them: a script calls it first, and ``beir-cocodr irds`` runs ir_datasets' commands after it.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +21,8 @@ from ir_datasets.util import MetadataComponent, MetadataProvider
 from beir_cocodr.data.irds import is_registered, suggestion
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
-from beir_cocodr.records import Json
+from beir_cocodr.io import locked
+from beir_cocodr.records import Json, Record
 from beir_cocodr.resampling import manifest as manifests
 
 from .irds_handlers import FolderDocs, FolderQrels, FolderQueries
@@ -83,30 +88,73 @@ def _metadata(dataset: Any) -> Json:
     return found
 
 
-def register_folder(path: str | Path, identifier: str) -> list[str]:
+@dataclass(frozen=True)
+class KeptIds(Record):
+    """The ids that :func:`register` makes loadable in every process: id to BEIR folder, and folder of an output of
+    ``resample`` to the id of its documents, None for the manifest's.
+    """
+
+    folders: dict[str, str] = field(default_factory=dict)
+    resampled: dict[str, str | None] = field(default_factory=dict)
+
+
+def kept_file() -> Path:
+    """Where :class:`KeptIds` stand, in the home of ir_datasets."""
+    return Path(ir_datasets.util.home_path()) / "beir_cocodr.json"
+
+
+def _kept() -> KeptIds:
+    return KeptIds.read(kept_file()) if kept_file().exists() else KeptIds()
+
+
+@contextmanager
+def _changing_kept() -> Iterator[KeptIds]:
+    """The kept ids, to be changed and written again while no other process does."""
+    with locked(kept_file().parent):
+        kept = _kept()
+        yield kept
+        kept.write(kept_file())
+
+
+def forget(name: str) -> None:
+    """Keep an id, or the folder of a resampled output, no longer; ``InputError`` where it is not kept."""
+    with _changing_kept() as kept:
+        folder = str(Path(name).resolve())
+        if name not in kept.folders and folder not in kept.resampled:
+            raise InputError(f"{name!r} is not kept; there are {', '.join([*kept.folders, *kept.resampled]) or 'none'}")
+        kept.folders.pop(name, None)
+        kept.resampled.pop(folder, None)
+
+
+def register_folder(path: str | Path, identifier: str, keep: bool = False) -> list[str]:
     """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that; again does no harm.
 
     The id itself has the documents, and all queries if there are any; ``IDENTIFIER/SPLIT`` has the judgements of a
     split and the queries that it judges. Nothing is read before it is used. The folder holds ``corpus.jsonl``,
     ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``; an InputError where a part is missing, or the id
-    taken or none.
+    taken or none. With ``keep``, :func:`register` makes it loadable in every process, until :func:`forget`.
     """
     folder = Path(path).resolve()
     source = FileSource.of_folder(str(path), folder, "test")
     if not source.corpus.is_file():
         raise InputError(f"{source.corpus}: no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz")
     queries, splits = source.queries_file, source.splits()
-    if splits and queries is None:
+    if any(replace(source, wanted_split=split).queries_file is None for split in splits):
         raise InputError(f"{folder / 'queries.jsonl'}: no such file, but there are judgements; put it there")
     docs = FolderDocs(folder)
     documentation = {"pretty_name": identifier, "desc": f"<p>The BEIR folder {folder.name}.</p>"}
     all_queries = [FolderQueries(Path(queries))] if queries else []
     entries = {identifier: Entry([docs, *all_queries], documentation)}
     for split in splits:
-        qrels = FolderQrels(Path(str(replace(source, wanted_split=split).judgements_file)))
-        judged = FolderQueries(Path(str(queries)), qrels.judged)
+        part = replace(source, wanted_split=split)
+        qrels = FolderQrels(Path(str(part.judgements_file)))
+        judged = FolderQueries(Path(str(part.queries_file)), qrels.judged)
         entries[f"{identifier}/{split}"] = Entry([docs, judged, qrels], documentation)
-    return register_entries(entries, str(folder))
+    identifiers = register_entries(entries, str(folder))
+    if keep:
+        with _changing_kept() as kept:
+            kept.folders[identifier] = str(folder)
+    return identifiers
 
 
 log = logging.getLogger(__name__)
@@ -129,7 +177,7 @@ _CITATION = {
 }
 
 
-def register_resampled(output: str | Path, base_id: str | None = None) -> list[str]:
+def register_resampled(output: str | Path, base_id: str | None = None, keep: bool = False) -> list[str]:
     """Make an output of ``resample`` loadable as datasets of ir_datasets.
 
     Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``,
@@ -170,20 +218,59 @@ def register_resampled(output: str | Path, base_id: str | None = None) -> list[s
             # Both regimes of a bucket train on the same queries.
             both = replace(sides["train"], documentation=_documentation(manifest, base, found, _BOTH))
             entries[f"{identifier.rpartition('/')[0]}/train"] = both
-    return register_entries(entries, str(output))
+    identifiers = register_entries(entries, str(output))
+    if keep:
+        with _changing_kept() as kept:
+            kept.resampled[str(output)] = base_id
+    return identifiers
 
 
 def register() -> list[str]:
-    """Make the collections that were resampled on this machine, and are still there, loadable; of equal ids the newest.
-    Ids are those of `register_resampled`. Calling it again does no harm, and adds what has come since.
+    """Make what is kept, and the collections that were resampled on this machine, loadable where they are still there;
+    of equal ids what is kept, then the newest. Calling it again does no harm, and adds what has come since.
     """
-    identifiers = []
-    for output in manifests.remembered_outputs():
+    kept, identifiers = _kept(), []
+    for name, folder in kept.folders.items():
         try:
-            identifiers += register_resampled(output)
+            identifiers += register_folder(folder, name)
+        except InputError as error:
+            log.warning("the kept id %s is not registered (%s); beir-cocodr irds forget %s", name, error, name)
+    for output in [*kept.resampled, *map(str, manifests.remembered_outputs())]:
+        try:
+            identifiers += register_resampled(output, kept.resampled.get(output))
         except InputError as error:
             log.info("%s is not registered: %s", output, error)
-    return identifiers
+    return list(dict.fromkeys(identifiers))
+
+
+def run(arguments: Sequence[str]) -> None:
+    """A command of ir_datasets with the ids of this machine, such as ``["export", ID, "docs"]``; or one of ours:
+    ``register FOLDER ID``, ``register OUTPUT [ID]`` of an output of ``resample``, which are kept, and ``forget ID``.
+
+    Raises:
+        InputError: no such command, or what it names is not there.
+    """
+    name, *rest = arguments or [""]
+    is_resampled = bool(rest) and (Path(rest[0]) / manifests.MANIFEST_FILE).is_file()
+    if name == "register" and len(rest) in ((1, 2) if is_resampled else (2,)):
+        folder, identifier = rest[0], rest[1] if len(rest) > 1 else None
+        made = (
+            register_folder(folder, identifier, keep=True)
+            if identifier and not is_resampled
+            else register_resampled(folder, identifier, keep=True)
+        )
+        print(*made, sep="\n")
+    elif name == "forget" and len(rest) == 1:
+        forget(rest[0])
+    elif name in ir_datasets.commands.COMMANDS:
+        register()
+        # These name a dataset first, and the host ends in a KeyError where it does not know it.
+        if name in ("export", "lookup") and rest and not rest[0].startswith("-") and not is_registered(rest[0]):
+            raise InputError(f"ir_datasets does not know the id {rest[0]!r}{suggestion(rest[0])}")
+        ir_datasets.main([name, *rest])
+    else:
+        known = ", ".join(ir_datasets.commands.COMMANDS)
+        raise InputError(f"irds takes register FOLDER ID, register OUTPUT [ID], forget ID, and ir_datasets' {known}")
 
 
 def _docs(output: Path, source: manifests.SourceRecord, part: manifests.SplitRecord, base_id: str | None) -> Any:

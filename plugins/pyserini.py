@@ -1,7 +1,7 @@
-"""Pyserini: indexes and encoded queries in its formats, its query encoder, its Lucene.
+"""Pyserini: indexes and encoded queries in its formats, its query encoder, its Lucene, its command lines.
 
 Writing needs neither Pyserini nor Java. Searching needs both, and Java comes from
-:func:`~beir_cocodr.plugins.pyserini_java.start_java`::
+:func:`~beir_cocodr.plugins.lucene.start_java`::
 
     from .pyserini import CocoDRQueryEncoder, start_java, write_index
 
@@ -12,10 +12,18 @@ Writing needs neither Pyserini nor Java. Searching needs both, and Java comes fr
     hits = FaissSearcher("INDEX", CocoDRQueryEncoder("MODEL")).search("a query", k=10)
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import logging
+import runpy
+import shutil
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import file_digest
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -24,17 +32,20 @@ import torch.nn.functional as F
 
 from beir_cocodr.arrays import Floats, non_finite_rows
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.errors import InputError, explained
-from beir_cocodr.io import draft_folder
+from beir_cocodr.errors import InputError, explained, first_line
+from beir_cocodr.evaluation.store_run import query_encoder
+from beir_cocodr.io import cache_folder, draft_folder, parse_json, text_sha256, write_text
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.faiss.build import import_faiss
+from beir_cocodr.retrieval.store.record import STORE_FILE
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-from .pyserini_java import start_java
+from .lucene import import_pyserini, start_java
 
-if TYPE_CHECKING:
-    from .pyserini_encoder import CocoDRQueryEncoder
+log = logging.getLogger(__name__)
 
 #: Ids and their (n, w) float32 vectors.
 Piece = tuple[list[str], Floats]
@@ -76,18 +87,63 @@ def query_vectors(model: COCODR, texts: list[str], batch_size: int) -> Floats:
     return np.asarray(normal)
 
 
-__all__ = ["CocoDRQueryEncoder", "encode_index", "start_java", "write_encoded_queries", "write_index"]
+__all__ = [
+    "CocoDRQueryEncoder",
+    "encode_index",
+    "register_prebuilt_index",
+    "run",
+    "start_java",
+    "write_encoded_queries",
+    "write_index",
+    "write_prebuilt_index",
+]
 
 _ROWS = 16_384
 
 
-def __getattr__(name: str) -> Any:
-    # Its base class is Pyserini's, which is not there where indexes are only written.
-    if name == "CocoDRQueryEncoder":
-        from .pyserini_encoder import CocoDRQueryEncoder
+class CocoDRQueryEncoder:
+    """Any encoder of this package, MRL among them, for Pyserini's ``FaissSearcher``.
 
-        return CocoDRQueryEncoder
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    Vectors are unit vectors where the model compares by cosine, and what the model gives elsewhere; an index by
+    :func:`~beir_cocodr.plugins.pyserini.write_index` answers with the model's own scores.
+
+    Args:
+        model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``.
+        batch_size: queries encoded at a time.
+        encoder: how the model is loaded where it is loaded here.
+
+    Raises:
+        InputError: the model cannot be found, or compares neither by cosine nor by dot product.
+    """
+
+    def __init__(
+        self, model: COCODR | str | Path, batch_size: int = 64, encoder: EncoderOptions = EncoderOptions()
+    ) -> None:
+        self.model = model if isinstance(model, COCODR) else load_encoder(model, encoder)
+        self.batch_size = batch_size
+
+    @classmethod
+    def from_store(
+        cls,
+        store: EmbeddingStore | str | Path,
+        model: str | None = None,
+        device: str | None = None,
+        batch_size: int = 64,
+    ) -> Self:
+        """The encoder that made a complete store, with the store's own lengths and prompts; an InputError where it
+        cannot be found or is another. ``model`` is where it is now, by default where it was then.
+        """
+        opened = store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
+        return cls(query_encoder(opened, model, device), batch_size)
+
+    def encode(self, query: str) -> Floats:
+        """A text to its (w,) vector."""
+        vector: Floats = self.encode_batch([query])[0]
+        return vector
+
+    def encode_batch(self, queries: Sequence[str]) -> Floats:
+        """(Q,) texts to (Q, w); ``batch_search`` calls it."""
+        return query_vectors(self.model, list(queries), self.batch_size)
 
 
 def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
@@ -164,3 +220,134 @@ def _as_encoded(store: EmbeddingStore, vectors: torch.Tensor) -> Floats:
     wide = vectors.double().numpy() + store.folding.document_mean
     wide[:, 0] -= wide[:, 1:] @ store.folding.query_mean
     return np.asarray(wide, np.float32)
+
+
+#: Before the name of an encoder of this package, or the folder of a store that it made, in ``--encoder``.
+ENCODER = "beir-cocodr:"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run a module of Pyserini as ``python -m pyserini.MODULE`` does, with a Java that is started before.
+
+    - ``--encoder beir-cocodr:MODEL`` is any encoder of this package, with its own lengths and prompts.
+    - ``--index STORE`` is a store, of which an index is made in the cache; it brings its encoder where neither
+      ``--encoder`` nor ``--encoded-queries`` is given.
+    - ``--index NAME.json`` is what :func:`write_prebuilt_index` wrote.
+
+    Raises:
+        InputError: no such module, Pyserini or Java is missing, a store or an encoder cannot be read, or what the
+            module itself stops at.
+    """
+    module, words = arguments[0], [part for word in arguments[1:] for part in _parted(word)]
+    encoders = import_pyserini("pyserini.encode").query_encoder_class_map
+    if not _is_module(f"pyserini.{module}"):
+        raise InputError(f"Pyserini has no module {module!r} to run; there are such as search.faiss and search.lucene")
+    # The first keyword that stands in the name of an encoder decides on its class: ours, before those in its path.
+    others = [(keyword, kind) for keyword, kind in encoders.items() if keyword != ENCODER]
+    encoders.clear()
+    encoders.update([(ENCODER, _encoder), *others])
+    at = words.index("--index") + 1 if "--index" in words[:-1] else 0
+    index = Path(words[at]) if at else Path()
+    if at and (index / STORE_FILE).is_file():
+        if not {"--encoder", "--encoded-queries"} & {*words}:
+            words += ["--encoder", f"{ENCODER}{index}"]
+        words[at] = str(_index_of(index))
+    elif at and index.suffix == ".json" and index.is_file():
+        words[at] = register_prebuilt_index(index)
+    before, sys.argv = sys.argv, [module, *words]
+    try:
+        runpy.run_module(f"pyserini.{module}", run_name="__main__", alter_sys=True)
+    except (ValueError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"pyserini {module}: {first_line(error)}; pyserini {module} --help has its options") from error
+    finally:
+        sys.argv = before
+
+
+def _parted(word: str) -> list[str]:
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name in ("--index", "--encoder", "--encoded-queries") else [word]
+
+
+def _is_module(name: str) -> bool:
+    try:
+        spec = find_spec(name)
+        return spec is not None and (not spec.submodule_search_locations or find_spec(f"{name}.__main__") is not None)
+    except (ImportError, ValueError):
+        return False
+
+
+def _encoder(encoder_dir: str, device: str | None = None, **others: Any) -> Any:
+    """What Pyserini makes a query encoder by; the options of its own kinds of encoders count for none of ours."""
+    name = encoder_dir[len(ENCODER) :]
+    if (Path(name) / STORE_FILE).is_file():
+        return CocoDRQueryEncoder.from_store(name, device=device)
+    return CocoDRQueryEncoder(name, encoder=EncoderOptions(device=device))
+
+
+def _index_of(store: Path) -> Path:
+    """The index of a store, in the cache: made the first time."""
+    opened = EmbeddingStore.open(store)
+    folder = cache_folder("pyserini") / text_sha256(opened.record.key)[:32]
+    if not folder.exists():
+        log.info("the index of %s is made in %s, which may be deleted at any time", store, folder)
+        write_index(opened, folder)
+    return folder
+
+
+def write_prebuilt_index(store: str | Path, folder: str | Path, name: str, url: str | None = None) -> Path:
+    """Pack a store as an index that Pyserini downloads, unpacks and verifies by its name, as its own prebuilt ones.
+
+    Args:
+        store: complete.
+        folder: to be made; holds ``faiss.NAME.tar.gz``, to be put anywhere, and ``NAME.json``, its row in Pyserini's
+            table of indexes.
+        name: of the index.
+        url: where the archive is going to be; by default where it is.
+
+    Returns:
+        the JSON file, for :func:`register_prebuilt_index` and ``beir-cocodr pyserini search.faiss --index``.
+
+    Raises:
+        InputError: as :func:`~beir_cocodr.plugins.pyserini.write_index`, or a name that no file can have.
+    """
+    if not name or Path(name).name != name:
+        raise InputError(f"an index cannot be named {name!r}: leave out slashes")
+    opened, folder = EmbeddingStore.open(store), Path(folder)
+    archive = f"faiss.{name}.tar.gz"
+    with appearing(folder) as draft:
+        inner = write_index(opened, draft / f"faiss.{name}")
+        with tarfile.open(draft / archive, "w:gz") as packed:
+            packed.add(inner, inner.name)
+        shutil.rmtree(inner)
+        with (draft / archive).open("rb") as file:
+            row = {
+                "description": f"{len(opened)} documents by {opened.record.model.name or 'an encoder of beir-cocodr'}",
+                "filename": archive,
+                "urls": [url or (folder.resolve() / archive).as_uri()],
+                "md5": file_digest(file, "md5").hexdigest(),
+                "size compressed (bytes)": (draft / archive).stat().st_size,
+                **{"documents": len(opened), "downloaded": False, "texts": None},
+            }
+        write_text(draft / f"{name}.json", json.dumps({name: row}, indent=2) + "\n")
+    return folder / f"{name}.json"
+
+
+def register_prebuilt_index(file: str | Path) -> str:
+    """Put an index of :func:`write_prebuilt_index` into Pyserini's table; gives its name, for
+    ``FaissSearcher.from_prebuilt_index``. Calling it again does no harm.
+
+    Raises:
+        InputError: no such file, or the name of another index.
+    """
+    try:
+        [(name, row)] = parse_json(Path(file).read_text(encoding="utf-8")).items()
+        assert {"urls", "md5", "filename"} <= row.keys()
+    except (OSError, ValueError, AttributeError, AssertionError) as error:
+        raise InputError(f"{file} is no prebuilt index ({first_line(error)}); write it again") from error
+    table = import_pyserini("pyserini.prebuilt_index_info").FAISS_INDEX_INFO
+    if table.get(name, row) != row:
+        raise InputError(f"{file}: Pyserini has an index {name} already; write it under another name")
+    table[name] = row
+    return str(name)

@@ -18,6 +18,8 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 from conftest import exit_code, process, write_beir
 
+from beir_cocodr import evaluate
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 README = (EXAMPLES / "README.md").read_text()
 SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py"))
@@ -36,11 +38,11 @@ def _script(arguments: list[str], out: Path, err: Path, environment: dict[str, s
     runpy.run_path(arguments[0], run_name="__main__")
 
 
-def run(*arguments: object) -> str:
+def run(*arguments: object, **environment: str) -> str:
     """What a script prints, run in a process of its own that is forked with everything imported."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
-        assert exit_code(_script, [*map(str, arguments)], out, err) == 0, err.read_text()[-3000:]
+        assert exit_code(_script, [*map(str, arguments)], out, err, environment) == 0, err.read_text()[-3000:]
         return out.read_text()
 
 
@@ -170,6 +172,52 @@ def test_custom_retriever(beir_folder, tmp_path):
     assert found["ngrams"]["retrieval"]["model"] == "tf-idf of character n-grams"
     assert found["ngrams"]["measures"]["nDCG@10"] > 0.3
     assert (tmp_path / "ngrams.run").read_text() != (tmp_path / "bm25.run").read_text()
+
+
+def test_mteb_evaluation(beir_folder, tiny_cosine, tmp_path):
+    pytest.importorskip("mteb", reason="mteb is not installed: pip install 'beir-cocodr[mteb]'")
+    models = ["--model", "bm25", "--model", tiny_cosine]
+    out = run(EXAMPLES / "mteb_evaluation.py", "--dataset", beir_folder, *models, "--cache", tmp_path / "mteb")
+    names = {"bm25": "bm25", "cosine": str(tiny_cosine)}
+    ours = evaluate(str(beir_folder), names, tmp_path / "ours").models
+    printed = [line.split("|")[2].strip() for line in out.splitlines()[2:]]
+    assert printed == [f"{ours[name].measures['nDCG@10']:.4f}" for name in names]
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("prebuilt", [False, True])
+def test_pyserini_search(prebuilt, beir_folder, tiny_cosine, tmp_path):
+    pytest.importorskip("pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
+    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--output", tmp_path / "o"]
+    arguments += ["--prebuilt"] * prebuilt
+    out = run(EXAMPLES / "pyserini_search.py", *arguments, PYSERINI_CACHE=str(tmp_path / "cache"))
+    ours = evaluate(str(beir_folder), [str(tiny_cosine)], tmp_path / "ours").models[str(tiny_cosine)].measures
+    assert f"nDCG@10 {ours['nDCG@10']:.4f}" in out
+
+
+def test_irds_collection(beir_folder, tmp_path):
+    words = ["--folder", beir_folder, "--id", "example/tiny", "--forget"]
+    out = run(EXAMPLES / "irds_collection.py", *words, IR_DATASETS_HOME=str(tmp_path))
+    assert "example/tiny/test 48 docs 16 queries 32 qrels" in out.splitlines()
+    assert json.loads((tmp_path / "beir_cocodr.json").read_text())["folders"] == {}
+
+
+def test_gpl_tevatron_data(beir_folder, tiny_cosine, tmp_path):
+    arguments = ["--corpus", beir_folder, "--model", tiny_cosine, "--output", tmp_path, "--negatives", 3]
+    out = run(EXAMPLES / "gpl_tevatron_data.py", *arguments, "--max-steps", 1, "--batch-size", 2)
+    assert "qgen-queries.jsonl" in out
+    record = json.loads((tmp_path / "model" / "training.json").read_text())
+    assert record["options"]["hard_negatives"] == str(tmp_path / "gpl" / "hard-negatives.jsonl")
+
+
+def test_pyterrier_pipeline(beir_folder, tiny_cosine, tmp_path):
+    pytest.importorskip("pyterrier", reason="pyterrier is not installed: pip install 'beir-cocodr[pyterrier]'")
+    out = run(EXAMPLES / "pyterrier_pipeline.py", "--dataset", beir_folder, "--model", tiny_cosine)
+    ours = evaluate(str(beir_folder), ["bm25", str(tiny_cosine)], tmp_path / "ours").models
+    [header, *_] = table = [line.split() for line in out.splitlines()]
+    [bm25] = [row for row in table if row[0] == "BM25"]
+    assert float(bm25[header.index("ndcg_cut_10")]) == pytest.approx(ours["bm25"].measures["nDCG@10"], abs=1e-6)
+    assert len(table) == 6
 
 
 BEIR_SCRIPT = """

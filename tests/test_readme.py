@@ -63,6 +63,8 @@ def corpora(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("where", ALONE)
 def test_snippet_runs_as_printed(where, fast_minilm, corpora, tmp_path, monkeypatch, capsys):
+    for host in re.findall(r"^import (mteb|pyterrier)\b", ALONE[where], flags=re.MULTILINE):
+        pytest.importorskip(host, reason=f"{host} is not installed: pip install 'beir-cocodr[{host}]'")
     monkeypatch.chdir(tmp_path)
     for folder in corpora.iterdir():
         Path(folder.name).symlink_to(folder)
@@ -156,7 +158,7 @@ def test_the_commands_for_scale_run_as_printed(encoded, fast_minilm, monkeypatch
 def test_pyserini_searches_the_store_as_printed(encoded, fast_minilm, monkeypatch, capsys):
     if find_spec("pyserini") is None:  # importing it would start a Java of its own choice
         pytest.skip("pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
-    from beir_cocodr.plugins.pyserini_java import find_java
+    from beir_cocodr.plugins.lucene import find_java
 
     from beir_cocodr.errors import InputError
 

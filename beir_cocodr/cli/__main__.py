@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Context, Option
+from typer import Argument, Context, Option
 
+from beir_cocodr import load_plugin
 from beir_cocodr.cli import guide, options
 from beir_cocodr.cli.analysis import qpp, representation, shift, source_clusters
 from beir_cocodr.cli.evaluation import compare, report
 from beir_cocodr.cli.resampling import overlap, resample
 from beir_cocodr.cli.search import encode, search, serve, try_folder
-from beir_cocodr.cli.training import adapt, distill, finetune, fuse, generate_queries, pretrain
+from beir_cocodr.cli.training import adapt, distill, export, finetune, fuse, generate_queries, pretrain
 from beir_cocodr.disk import describe_full_disk, no_room
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import ALIASES, BM25, FUSIONS, SearchOptions
@@ -209,9 +210,35 @@ def quickstart(
     print_adaptation(run(output, fast, seed, resume), as_json)
 
 
+#: Everything behind the first word is the other tool's.
+_PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@app.command(context_settings=_PASSED_ON)
+def irds(
+    arguments: Annotated[
+        list[str],
+        Argument(help="register FOLDER ID, register OUTPUT [ID], forget ID, or list, export ID docs and so on."),
+    ],
+) -> None:
+    """Run a command of ir_datasets with the ids of this machine: those kept by register, and resampled ones."""
+    load_plugin("irds commands")(arguments)
+
+
+@app.command(context_settings=_PASSED_ON)
+def pyserini(
+    arguments: Annotated[
+        list[str],
+        Argument(help="A module and its options, such as search.faiss --index STORE --topics T --output RUN."),
+    ],
+) -> None:
+    """Run a module of Pyserini with a Java that fits, stores as indexes, and --encoder beir-cocodr:MODEL."""
+    load_plugin("pyserini commands")(arguments)
+
+
 _COMMANDS = (
     *(quickstart, validate, doctor, search, serve, encode, evaluate, compare, report),
-    *(adapt, pretrain, finetune, distill, fuse, generate_queries),
+    *(adapt, pretrain, finetune, distill, fuse, generate_queries, export),
     *(qpp, shift, representation, source_clusters, overlap),
 )
 

@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "finetune": ("{model} is fine-tuned on {dataset}", _TRAINED),
         "distill": ("{model} has learnt from {teacher}", _TRAINED),
         "fuse": ("{model} is fused with BM25 of {dataset}", f"{_SEARCH} --model {{output}}"),
+        "export": ("The labelled queries of {dataset} are written", "finetune --dataset {dataset} --help"),
         "generate-queries": ("{dataset} has queries now", "finetune --dataset {output} --model minilm --output tuned"),
     },
     "Look into data and models": {
@@ -55,6 +56,10 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "resample restrain": ("The collections are made", _JUDGE),
         "resample resttest": ("The buckets are made", _JUDGE),
         "resample evaluate": ("The architectures are judged", "resample evaluate --help"),
+    },
+    "Run other tools": {
+        "irds": ("The command of ir_datasets is complete", "irds list"),
+        "pyserini": ("The module of Pyserini has ended", "pyserini --help"),
     },
 }
 

@@ -51,7 +51,10 @@ def pretrain(
 
 
 @options.takes("encoder", "device")
-@options.trains("finetune", *("weighting", "clusters", "loss", "negatives", "episodes", "stages", "stage2_negatives"))
+@options.trains(
+    "finetune",
+    *("weighting", "clusters", "loss", "negatives", "hard_negatives", "episodes", "stages", "stage2_negatives"),
+)
 def finetune(
     *,
     dataset: options.Dataset,
@@ -206,3 +209,20 @@ def _part(shard: str) -> tuple[int, int]:
     if not (slash and number.isdecimal() and parts.isdecimal()):
         raise InputError(f"--shard {shard}: give i/n, such as 1/4")
     return int(number), int(parts)
+
+
+@options.takes("search", "analyzer", "bm25_weight", "title_separator", "device")
+def export(
+    dataset: options.Dataset,
+    output: options.Output,
+    form: Annotated[str, Option(help="gpl, tevatron or sentence-transformers.")] = "gpl",
+    model: Annotated[list[str], Option(help="Finds the hard negatives; repeat for several.")] = ["bm25"],  # noqa: B006
+    split: options.Split = "train",
+    negatives: Annotated[int, Option(help="Of each query.", min=1)] = 30,
+    *,
+    search: SearchOptions,
+) -> None:
+    """Write labelled queries with hard negatives as GPL, Tevatron or sentence-transformers read them."""
+    from beir_cocodr.training.pairs import export as run
+
+    print_json(run(dataset, output, form, model, split, negatives, search).to_json())

@@ -30,7 +30,7 @@ class IrdsSource:
 
     def __init__(self, name: str, dataset_id: str, split: str) -> None:
         self.name, self.dataset_id, self.wanted_split = name, dataset_id, split
-        if dataset_id.startswith(OWN_IDS):
+        if dataset_id.startswith(OWN_IDS) or not is_registered(dataset_id):
             load_plugin("irds")()
         nested = f"{dataset_id}/{split}"
         if is_registered(nested) and _host().load(nested).has_qrels():

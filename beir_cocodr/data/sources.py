@@ -62,6 +62,9 @@ class Source(Protocol):
 class FileSource:
     """A `Source` over files.
 
+    Generated queries as BEIR and GPL name them, ``qgen-queries.jsonl`` and ``qgen-qrels/train.tsv``, are the split
+    ``qgen-train``, and ``train`` as well where there is no ``queries.jsonl``.
+
     Attributes:
         name: as the user gave it.
         corpus: the corpus file; where it does not exist, `missing` reports it.
@@ -90,11 +93,21 @@ class FileSource:
 
     @property
     def queries_file(self) -> str | None:
-        return self._existing("queries.jsonl")
+        return self._existing(f"{self._names[0]}queries.jsonl")
 
     @property
     def judgements_file(self) -> str | None:
-        return self._existing(f"qrels/{self.wanted_split}.tsv")
+        prefix, split = self._names
+        return self._existing(f"{prefix}qrels/{split}.tsv")
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """What stands before the names of the split's files, with a hyphen behind it, and the split's name there."""
+        prefix, hyphen, split = self.wanted_split.partition("-")
+        if hyphen and self._existing(f"{prefix}-qrels/{split}.tsv"):
+            return f"{prefix}-", split
+        alone = self._existing("queries.jsonl") is None and self._existing(f"qgen-qrels/{self.wanted_split}.tsv")
+        return ("qgen-" if alone else "", self.wanted_split)
 
     def key(self) -> tuple[str, ...] | None:
         return file_state(self.corpus)
@@ -129,8 +142,10 @@ class FileSource:
         """The splits of the folder, sorted."""
         if self.folder is None:
             return []
-        paths = [*self.folder.glob("qrels/*.tsv"), *self.folder.glob("qrels/*.tsv.gz")]
-        return sorted({path.name.removesuffix(".gz").removesuffix(".tsv") for path in paths})
+        paths = [*self.folder.glob("*qrels/*.tsv"), *self.folder.glob("*qrels/*.tsv.gz")]
+        prefixes = [path.parent.name.removesuffix("qrels") for path in paths]
+        names = [path.name.removesuffix(".gz").removesuffix(".tsv") for path in paths]
+        return sorted({prefix + name for prefix, name in zip(prefixes, names, strict=True)})
 
     def documents(self, report: Report) -> Iterator[Document]:
         return read_documents(self.corpus, report) if self.corpus.is_file() else iter(())

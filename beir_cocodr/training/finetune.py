@@ -40,7 +40,7 @@ from beir_cocodr.training.outputs import (
     started,
     training_plan,
 )
-from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
+from beir_cocodr.training.pairs import BatchKeys, TrainingPairs, read_hard_negatives
 from beir_cocodr.training.trainer import Stage, run_stage
 
 #: Subfolders of the rounds.
@@ -275,7 +275,10 @@ def _pool(
         return mined.pools()
     if not options.negatives:
         return None
-    pool = on_main(lambda: bm25_negatives(collection, model.text_format, options.negative_depth))
+    if options.hard_negatives is not None:
+        pool = read_hard_negatives(options.hard_negatives, collection)
+    else:
+        pool = on_main(lambda: bm25_negatives(collection, model.text_format, options.negative_depth))
     for query, rows in mined.pools().items() if mined is not None else ():
         pool[query] = np.union1d(pool.get(query, rows), rows)
     return pool

@@ -1,17 +1,32 @@
-"""Labelled queries as training examples."""
+"""Labelled queries as training examples: here, and in the forms of GPL, Tevatron and sentence-transformers, written and
+read back.
+"""
 
 import logging
-from collections.abc import Callable, Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
 
-from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.beir_folder import link_corpus, write_beir_folder
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.defects import StrictReport, ignore
+from beir_cocodr.data.readers import json_records
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_count
+from beir_cocodr.io import cache_folder, draft_folder, files_below, write_jsonl
+from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.records import Json, Record
+from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.training.negatives import check_negatives, relevant_rows
 from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.trainer import EpochClock, drawn_dataset
 
@@ -118,3 +133,239 @@ class BatchKeys:
         rows = np.union1d(pairs.rows(pair), pairs.relevant[query]).astype(np.int64)
         texts = [pairs.text_format.document(document) for document in pairs.collection.documents.take(rows)]
         return {str(i): text for i, text in enumerate([pairs.collection.queries[query], *texts])}
+
+
+#: Retriever to query id to the corpus rows of its negatives, best first.
+Found = Mapping[str, Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class ExchangeRecord(Record):
+    """What :func:`export` wrote: queries with a relevant document, and how many of them have too few negatives."""
+
+    dataset: str
+    split: str
+    form: str
+    retrievers: list[str]
+    queries: int
+    without_negatives: int
+    files: list[str]
+
+
+def export(
+    dataset: str,
+    output: Path,
+    form: str = "gpl",
+    models: Sequence[str] = ("bm25",),
+    split: str = "train",
+    negatives: int = 30,
+    search: SearchOptions = SearchOptions(),
+) -> ExchangeRecord:
+    """Write the labelled queries of a collection, with hard negatives, as another tool reads them.
+
+    Args:
+        dataset: such as a folder of generated queries; or a file in Tevatron's form, which has its negatives already.
+        output: the folder to be made.
+        form: of :data:`FORMS`.
+        models: each finds negatives; known positives are left out.
+        split: of the judgements.
+        negatives: of each query and model; in columns and for Tevatron in all, from the models in turn.
+        search: how models search.
+
+    Raises:
+        InputError: no such form, a collection or model that cannot be read, or something is in ``output``.
+    """
+    if form not in FORMS:
+        raise InputError(f"unknown form {form!r}; there are {', '.join(FORMS)}")
+    check_count("negatives", negatives)
+    check_device(search.encoder.device, models)
+    with draft_folder(output) as folder, ExitStack() as stack:
+        if is_tevatron(dataset):
+            collection, found = stack.enter_context(reading_tevatron(Path(dataset)))
+        else:
+            collection = load_collection(dataset, split)
+            check_negatives("negatives", negatives, collection)
+            found = retrieved_negatives(collection, models, negatives, search)
+        few = FORMS[form](collection, found, folder, negatives)
+        files = sorted(path.relative_to(folder).as_posix() for path in files_below(folder))
+        queries = len(relevant_rows(collection))
+        record = ExchangeRecord(dataset, str(collection.split), form, list(found), queries, few, files)
+        record.write(folder / "export.json")
+    return record
+
+
+def retrieved_negatives(collection: Collection, models: Sequence[str], depth: int, search: SearchOptions) -> Found:
+    """The best ``depth`` documents of each query by each model, without those that are relevant to it."""
+    positives = relevant_rows(collection)
+    most, queries = max(map(len, positives.values())), {query: collection.queries[query] for query in positives}
+    with tempfile.TemporaryDirectory() as folder:
+        retrievers = Retrievers(collection.documents, Path(folder), search)
+        rankings = {model: retrievers.get(model).search(queries, depth + most) for model in models}
+    return {
+        model: {
+            query: rows[(rows >= 0) & ~np.isin(rows, positives[query])][:depth]
+            for query, rows in zip(ranking.queries, ranking.rows, strict=True)
+        }
+        for model, ranking in rankings.items()
+    }
+
+
+def in_turn(lists: Sequence[np.ndarray], most: int | None = None) -> list[int]:
+    """The numbers of several lists, the first of each, then the second, without repeats."""
+    places = range(max(map(len, lists), default=0))
+    return list(dict.fromkeys(int(rows[place]) for place in places for rows in lists if place < len(rows)))[:most]
+
+
+def write_gpl(collection: Collection, found: Found, folder: Path, negatives: int) -> int:
+    """What GPL's trainer takes: the corpus, ``qgen-queries.jsonl``, ``qgen-qrels/train.tsv``, ``hard-negatives.jsonl``;
+    gives the queries without a negative.
+    """
+    link_corpus(collection, folder)
+    ids, positives = collection.documents.ids, relevant_rows(collection)
+    queries = ({"_id": query, "text": collection.queries[query], "metadata": {}} for query in positives)
+    write_jsonl(folder / "qgen-queries.jsonl", queries)
+    lines = (f"{q}\t{id}\t{collection.qrels[q][id]}\n" for q, rows in positives.items() for id in ids(rows))
+    (folder / "qgen-qrels").mkdir()
+    with (folder / "qgen-qrels" / "train.tsv").open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(chain(["query-id\tcorpus-id\tscore\n"], lines))
+    records = (
+        {"qid": query, "pos": ids(rows), "neg": {model: ids(by[query]) for model, by in found.items()}}
+        for query, rows in positives.items()
+    )
+    write_jsonl(folder / "hard-negatives.jsonl", records)
+    return sum(not any(len(by[query]) for by in found.values()) for query in positives)
+
+
+def write_tevatron(collection: Collection, found: Found, folder: Path, negatives: int) -> int:
+    """``train.jsonl`` with the texts of both sides, and ``corpus.jsonl`` and ``queries.jsonl`` for Tevatron's encoder;
+    gives the queries without a negative.
+    """
+
+    def passages(rows: Sequence[int]) -> list[Json]:
+        return [{"docid": d.pop("_id"), **d} for d in collection.documents.take(rows)]
+
+    chosen = {q: in_turn([by[q] for by in found.values()], negatives) for q in relevant_rows(collection)}
+    records = (
+        {
+            **{"query_id": query, "query": collection.queries[query]},
+            **{"positive_passages": passages(rows.tolist()), "negative_passages": passages(chosen[query])},
+        }
+        for query, rows in relevant_rows(collection).items()
+    )
+    write_jsonl(folder / "train.jsonl", records)
+    write_jsonl(folder / "queries.jsonl", ({"query_id": id, "query": text} for id, text in collection.queries.items()))
+    write_jsonl(folder / "corpus.jsonl", ({"docid": id, **texts} for id, texts in collection.documents.items()))
+    return sum(not rows for rows in chosen.values())
+
+
+def write_columns(collection: Collection, found: Found, folder: Path, negatives: int) -> int:
+    """``train.parquet`` with the columns query, positive and negative_1 to negative_n, which the losses of
+    sentence-transformers take; gives the queries with fewer negatives, which are left out.
+    """
+    names, few, rows = ["query", "positive", *(f"negative_{n + 1}" for n in range(negatives))], 0, []
+    for query, positives in relevant_rows(collection).items():
+        chosen = in_turn([by[query] for by in found.values()], negatives)
+        few += len(chosen) < negatives
+        if len(chosen) == negatives:
+            documents = collection.documents.take([*positives.tolist(), *chosen])
+            texts = [TextFormat().document(document) for document in documents]
+            hard = texts[len(positives) :]
+            rows += [[collection.queries[query], positive, *hard] for positive in texts[: len(positives)]]
+    if not rows:
+        raise InputError(f"no query of {collection.name} has {negatives} negatives: ask for fewer")
+    Dataset.from_dict(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))).to_parquet(
+        str(folder / "train.parquet")
+    )
+    if few:
+        log.warning("%d queries have fewer than %d negatives and are left out", few, negatives)
+    return few
+
+
+#: Form to what writes it.
+FORMS: dict[str, Callable[[Collection, Found, Path, int], int]] = {
+    "gpl": write_gpl,
+    "tevatron": write_tevatron,
+    "sentence-transformers": write_columns,
+}
+
+
+def is_tevatron(dataset: str) -> bool:
+    """Whether this is a file in Tevatron's form; its first line shows it."""
+    path = Path(dataset)
+    if not path.name.endswith((".jsonl", ".jsonl.gz")) or not path.is_file():
+        return False
+    _, first = next(json_records(path, ignore), (0, None))
+    return first is not None and "positive_passages" in first
+
+
+@contextmanager
+def reading_tevatron(path: Path) -> Iterator[tuple[Collection, Found]]:
+    """The passages, queries and positives of a file in Tevatron's form as a collection, and its negatives.
+
+    Raises:
+        InputError: broken JSON, a missing field, a query twice, or two texts of one passage; names the line.
+    """
+    queries: dict[str, str] = {}
+    sides: dict[str, list[list[str]]] = {}
+    # In the cache, so that what is made of it is linked to nothing that goes away.
+    with tempfile.TemporaryDirectory(dir=cache_folder("exchange")) as name:
+        corpus, folder = Path(name) / "corpus.jsonl", Path(name) / "beir"
+        write_jsonl(corpus, _passages(path, queries, sides))
+        grades = {query: dict.fromkeys(positives, 1) for query, (positives, _) in sides.items()}
+        write_beir_folder(folder, corpus, queries, {"train": grades}, Path(name))
+        collection = load_collection(folder, "train")
+        yield collection, {"tevatron": {query: collection.documents.rows(ids) for query, (_, ids) in sides.items()}}
+
+
+def _passages(path: Path, queries: dict[str, str], sides: dict[str, list[list[str]]]) -> Iterator[dict[str, str]]:
+    """Each passage once, as a document; fills the texts of the queries, and ids of their positives and negatives."""
+    seen: dict[str, int] = {}
+    for line, record in _records(path):
+        with _naming(path, line, "Tevatron's form, which has query_id, query, positive_passages, negative_passages"):
+            query, both = record["query_id"], [record["positive_passages"], record["negative_passages"]]
+            if query in queries:
+                raise InputError(f"{path}:{line}: query {query!r} a second time; put its passages into one line")
+            queries[query], sides[query] = record["query"], [[passage["docid"] for passage in side] for side in both]
+            texts = [(p["docid"], p.get("title") or "", p["text"]) for p in chain(*both)]
+        for id, title, text in texts:
+            if id not in seen:
+                seen[id] = hash((title, text))
+                yield {"_id": id, "title": title, "text": text}
+            elif seen[id] != hash((title, text)):
+                raise InputError(f"{path}:{line}: passage {id!r} has another text than before; give it another id")
+
+
+def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, np.ndarray]:
+    """Query id to corpus rows of its negatives, of a ``hard-negatives.jsonl`` as GPL has it: of its retrievers in turn,
+    without known positives. Queries that the split does not judge, and unknown documents, are left out and counted.
+
+    Raises:
+        InputError: broken JSON, a missing field, or no negative of any query; names the line.
+    """
+    positives, counts, pools = relevant_rows(collection), Counter[str](), dict[str, np.ndarray]()
+    for line, record in _records(Path(path)):
+        with _naming(Path(path), line, "GPL's form, which has qid, pos and neg"):
+            query, lists = record["qid"], [collection.documents.rows(ids) for ids in record["neg"].values()]
+        rows = np.array(in_turn(lists), np.int64)
+        counts += Counter({"of other queries": query not in positives, "with unknown documents": int((rows < 0).any())})
+        rows = rows[(rows >= 0) & ~np.isin(rows, positives.get(query, []))]
+        if query in positives and len(rows):
+            pools[query] = rows
+    if not pools:
+        raise InputError(f"{path} has no negative of a query of {collection.name}, split {collection.split}")
+    for kind, count in counts.items():
+        log.warning("%s: %d lines %s", path, count, kind)
+    return pools
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbered lines of JSON, of which a broken one is an InputError."""
+    return ((line, record or {}) for line, record in json_records(path, StrictReport(str(path))))
+
+
+@contextmanager
+def _naming(path: Path, line: int, form: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}:{line}: not in {form} ({type(error).__name__}: {error})") from error

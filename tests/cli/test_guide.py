@@ -101,7 +101,7 @@ def test_what_stands_after_two_dashes_is_text(capsys, beir_folder):
 def test_a_single_collection_is_called_dataset_everywhere(name):
     flags = {flag for parameter in leaves()[name].params for flag in parameter.opts}
     assert "--corpus" not in flags
-    assert flags & {"--dataset", "--source", "--train"} or name in ("quickstart", "doctor", "try")
+    assert flags & {"--dataset", "--source", "--train"} or name in ("quickstart", "doctor", "try", "irds", "pyserini")
 
 
 def test_the_version_comes_from_one_place(capsys):

