@@ -156,6 +156,12 @@ def test_custom_loss(power, beir_folder, tiny_bert, tmp_path):
     assert (record["options"]["weighting"], record["steps"]) == ("power", 2)
 
 
+@pytest.mark.parametrize("loss", ["coco", "idro", "lambdarank"])
+def test_sentence_transformers_losses(loss, beir_folder, tiny_cosine, tmp_path):
+    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--output", tmp_path, "--loss", loss, *TRAINING]
+    assert run(EXAMPLES / "sentence_transformers_losses.py", *arguments).splitlines()[-1] == "(1, 32)"
+
+
 def test_custom_teacher(beir_folder, tiny_bert, tiny_cosine, tmp_path):
     arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--teacher", tiny_cosine]
     out = run(EXAMPLES / "custom_teacher.py", *arguments, "--output", tmp_path / "o", *TRAINING)

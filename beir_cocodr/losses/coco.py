@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
+from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
 
 _ALL = slice(None)
@@ -79,9 +80,12 @@ class COCOLoss(CachedLossMixin, nn.Module):
         contrastive_weight: weight of the contrastive loss (paper: 1); 0 leaves it out, so that one column is enough
             (Condenser, or masked language modelling with a head without layers).
 
-    Requirements:
-        Two columns of texts, row i of both from document i. Further columns are hard negatives: candidates of every
-        row, and nobody's target. Labels are ignored.
+    Inputs:
+        Columns anchor and positive, row i of both from document i. Further columns (negative_1, ...) are hard
+        negatives: candidates of every row, and nobody's target. A label is ignored.
+
+    Relations:
+        The host's ``MatryoshkaLoss`` may wrap it, but not over a training head.
 
     References:
         COCO-DR, section 4.1, Eq. 1 and 2; gradient caching: Gao et al., 2021.
@@ -109,7 +113,10 @@ class COCOLoss(CachedLossMixin, nn.Module):
         self.model, self.mlm_weight, self.contrastive_weight = model, mlm_weight, contrastive_weight
         self.normalize = model.similarity_fn_name == "cosine"
         self.scale = (20.0 if self.normalize else 1.0) if scale is None else scale
-        self.cached, self.mini_batch_size = mini_batch_size is not None, mini_batch_size or 0
+        # The host's MatryoshkaLoss reads the second, and wraps a loss that caches otherwise than one that does not.
+        self.cached = self.uses_gradient_cache = mini_batch_size is not None
+        self.mini_batch_size, self._width = mini_batch_size or 0, model.get_embedding_dimension()
+        self.uses_gradient_cache = self.cached  # by which the host's MatryoshkaLoss chooses what it wraps
         self._labelled: list[bool] = []
         self._masked_tokens = 0
 
@@ -130,6 +137,11 @@ class COCOLoss(CachedLossMixin, nn.Module):
         columns = list(zip((torch.cat(column) for column in reps), self._labelled, strict=True))
         parts = []
         if any(self._labelled):
+            if any(labelled and column.shape[1] != self._width + 1 for column, labelled in columns):
+                raise InputError(
+                    "the training head's loss stands behind the embedding, where MatryoshkaLoss cuts it off: wrap "
+                    "COCOLoss over a model without a training head"
+                )
             summed = torch.stack([column[:, -1].sum() for column, labelled in columns if labelled]).sum()
             # Data-parallel training divides by the number of ranks, the count is of all of them.
             parts.append(self.mlm_weight * world_size() * summed / max(1, self._masked_tokens))

@@ -83,9 +83,9 @@ class CoTMAELoss(nn.Module):
         mini_batch_size: passages in memory at a time, by accumulation; None takes all at once.
         mlm_weight: weight of the encoder's loss (paper: 1).
 
-    Requirements:
-        Two columns: passages with ``mlm_labels``, and their contexts; with ``mlm_labels`` these are labels of the
-        decoder, else it predicts each next token. Labels are ignored.
+    Inputs:
+        Two columns, made by the data collator: passages with ``mlm_labels``, and their contexts; with ``mlm_labels``
+        these are labels of the decoder, else it predicts each next token. A label is ignored.
 
     References:
         Query-as-context pre-training, section 2.2; CoT-MAE (Wu et al., 2022), Eq. 7.

@@ -55,9 +55,13 @@ class ClusterLoss(nn.Module):
         gradient_layers: last layers whose gradients are compared; default 3 of 12, else 2.
         sketch_size, seed: of the sketch.
 
-    Requirements:
-        Columns query, positive and, unless ``in_batch``, negatives; labels. Each forward in training is followed by one
+    Inputs:
+        Columns query, positive, negative_1, ..., negative_n (with ``in_batch`` n may be 0), and label, the number of
+        the query's cluster, or with ``clusters`` that of the example. Each forward in training is followed by one
         backward before the next.
+
+    Raises:
+        InputError: no labels, or labels that number no cluster; no negative.
 
     References:
         COCO-DR, section 4.2 and appendix E.
@@ -115,11 +119,11 @@ class ClusterLoss(nn.Module):
     def update(self, losses: Tensor, counts: Tensor, gram: Tensor) -> None:
         """Move the weights after the backward; ``gram`` holds ∇ℓ_i·∇ℓ_j, (K, K), 0 where one is absent."""
 
-    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         training = torch.is_grad_enabled()
         if training:
             self.finish_step()
-        members = labels if self.clusters is None else self.clusters[labels]
+        members = self._members(labels)
         counts = sum_over_ranks(torch.bincount(members, minlength=self.n_clusters))
         present = counts.nonzero().squeeze(1)  # (P,) the clusters of the batch; the others cost nothing
         step = None
@@ -155,6 +159,18 @@ class ClusterLoss(nn.Module):
                 step.watch_backward(loss, factors)
             self._pending = step
         return loss
+
+    def _members(self, labels: Tensor | None) -> Tensor:
+        """The (B,) clusters of the examples."""
+        name, column = type(self).__name__, "the dataset needs a column label with a whole number for each query"
+        if labels is None or labels.ndim != 1 or labels.is_floating_point():
+            raise InputError(f"{name} gets no labels that it could weigh clusters by; {column}, its cluster")
+        most = self.n_clusters if self.clusters is None else len(self.clusters)
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < most:
+            raise InputError(
+                f"{name} has labels {int(labels.min())} to {int(labels.max())}, not 0 to {most - 1}; {column}"
+            )
+        return labels if self.clusters is None else self.clusters[labels]
 
     def finish_step(self) -> None:
         """Move the weights by the last backward; to be called on every process, once more does nothing."""
@@ -195,6 +211,9 @@ def group_dro_weights(weights: Tensor, losses: Tensor, eta: float = 0.01) -> Ten
 class GroupDROLoss(ClusterLoss):
     """Group DRO: the loss is Σ_k q_k ℓ_k, with q moved by this step's losses first, by the step size ``eta``; the other
     arguments are those of :class:`ClusterLoss`.
+
+    Inputs:
+        Columns and label as for :class:`ClusterLoss`.
 
     References:
         Sagawa et al., Distributionally robust neural networks for group shifts, 2020.
@@ -237,6 +256,9 @@ class CVaRLoss(ClusterLoss):
     """Greedy DRO: the loss is Σ_k h_k Σ_{i in k} ℓ_i / B, with h from moving averages of past steps, 1 at first.
 
     ``cvar_alpha`` is the share that counts fully, ``eps`` the weight of the rest; others as for :class:`ClusterLoss`.
+
+    Inputs:
+        Columns and label as for :class:`ClusterLoss`.
 
     References:
         Oren et al., Distributionally robust language modeling, 2019; Zhou et al., Distributionally robust multilingual
@@ -339,6 +361,9 @@ class IDROLoss(ClusterLoss):
         beta, tau: of the paper's; τ is K/ρ by default, 1,000 with the published settings.
         absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own.
         renormalize_present: divide the factors of a batch's clusters by their sum; None is the mode's own.
+
+    Inputs:
+        Columns and label as for :class:`ClusterLoss`.
 
     Raises:
         InputError: an unknown mode, or settings that "published" does not have.

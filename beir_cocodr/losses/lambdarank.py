@@ -72,9 +72,9 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         reduction: see :func:`lambda_rank_distillation_loss`.
         mini_batch_size: texts embedded at a time by gradient caching; None embeds all at once.
 
-    Requirements:
-        Columns query, document_1, ..., document_n; labels (B, n) with the teacher's raw scores. A label of −inf marks a
-        place without a document, where a query has fewer than n. For MRL, ``args.router_mapping`` has to map the
+    Inputs:
+        Columns query, document_1, ..., document_n, and label, a list of the teacher's n raw scores, −inf for a place
+        without a document, where a query has fewer than n. For MRL, ``args.router_mapping`` has to map the
         columns to "query" and "document".
 
     Raises:

@@ -28,9 +28,9 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
             ELECTRA and kin; not DistilBERT or MPNet).
         mini_batch_size: examples in memory at a time, by recomputing activations in the backward pass; None keeps all.
 
-    Requirements:
-        Two columns: damaged texts, and the texts. The loss is the mean over the tokens of the batch, over several ranks
-        that of all ranks. Labels are ignored.
+    Inputs:
+        Columns damaged_sentence and original_sentence. The loss is the mean over the tokens of the batch, over several
+        ranks that of all ranks. A label is ignored.
 
     Raises:
         InputError: transformers has no decoder for the encoder's architecture.

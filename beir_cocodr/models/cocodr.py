@@ -112,12 +112,12 @@ class COCODR(SentenceTransformer):
         prompts = dict(kwargs.pop("prompts", None) or {})
         prompts |= {k: v for k, v in (("query", query_prompt), ("document", document_prompt)) if v is not None}
         if name is not None and local_folder(name) != Path(name):
-            kwargs = _reachable(name, kwargs)
+            kwargs = reachable(name, kwargs)
         hub = {k: kwargs[k] for k in PLACES if k in kwargs}
         # The host's private name for classes that the caller hands over, see MRL.
         known, trusted = tuple(self._module_classes), bool(kwargs.get("trust_remote_code"))
         with nullcontext() if name is None else loading(name, trusted=trusted, known=known):
-            if name is not None and kwargs.get("modules") is None and not _find(name, "modules.json", hub):
+            if name is not None and kwargs.get("modules") is None and not find_file(name, "modules.json", hub):
                 super().__init__(**_bare_encoder(name, kwargs), prompts=prompts)
             else:
                 super().__init__(name, prompts=prompts, **kwargs)
@@ -266,7 +266,7 @@ class TwoSidedEncoder(COCODR):
             raise InputError(f"{what} would corrupt the vectors of {self.kind}: their parts are of one score")
 
 
-def _reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Ask the hub once, so that offline its cache serves or nothing does: hosts repeat requests for a minute."""
     try:
         HfApi(token=kwargs.get("token")).model_info(name, revision=kwargs.get("revision"), timeout=10)
@@ -279,13 +279,14 @@ def _reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def _find(name: str, file: str, hub: dict[str, Any]) -> str | None:
+def find_file(name: str, file: str, hub: dict[str, Any]) -> str | None:
+    """The path of a file of a model, from the hub if need be; None where the model has no such file."""
     with explained(f"model {name!r} cannot be read", "download it again, or name another", OSError, ValueError):
         return load_file_path(name, file, **hub)
 
 
 def _saved_separator(name: str | None, hub: dict[str, Any]) -> str:
-    path = None if name is None else _find(name, _FORMAT_FILE, hub)
+    path = None if name is None else find_file(name, _FORMAT_FILE, hub)
     return " " if path is None else str(json.loads(Path(path).read_text(encoding="utf-8"))[_FORMAT_KEY])
 
 

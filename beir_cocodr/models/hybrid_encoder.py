@@ -157,6 +157,8 @@ class HybridHead(SavedModule):
     ) -> dict[str, Any]:
         """Set ``sentence_embedding``: (B, d + r + hashed) float32; ``parts``: [e_q, y_q, w], see :meth:`join`."""
         task = _checked_task(task or features.get("task"))
+        if "terms" not in features:
+            raise InputError("a hybrid encoder reads the terms of texts, too: load it with beir_cocodr.load_encoder")
         dense = features["sentence_embedding"].float()
         with torch.autocast(dense.device.type, enabled=False):
             dense = F.normalize(dense, dim=-1) if self.normalize else dense

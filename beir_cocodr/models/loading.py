@@ -14,9 +14,9 @@ import torch
 from beir_cocodr.data.text import read_literally
 from beir_cocodr.errors import InputError, check_name
 from beir_cocodr.io import json_sha256
-from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.cocodr import COCODR, find_file, reachable
 from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS, HybridEncoder
-from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading, local_folder
+from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
 from beir_cocodr.models.spec import ALIASES, EncoderOptions, check_device
 
@@ -55,11 +55,11 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
     """
     check_device(options.device)
     source, given = model_source(str(name)), options.overrides()
-    folder = local_folder(source)
-    modules = None if folder is None else folder / "modules.json"
-    named = modules.read_bytes() if modules is not None and modules.is_file() else b""
+    place = {} if Path(source).is_dir() else reachable(source, {})
+    modules = find_file(source, "modules.json", place)
+    named = Path(modules).read_bytes() if modules is not None else b""
     kind = next((kind for head, kind in _KINDS.items() if head.encode() in named), COCODR)
-    model = kind(source, **given)
+    model = kind(source, **given, **place)
     if model.similarity_fn_name not in ("cosine", "dot"):
         raise InputError(
             f"model {str(name)!r} compares by {model.similarity_fn_name}; training and search need cosine "

@@ -9,8 +9,10 @@ import torch
 from conftest import sentences
 from hypothesis import given
 from hypothesis import strategies as st
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
 
 from beir_cocodr.data.text import IGNORED, WholeWordMasker
+from beir_cocodr.errors import InputError
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import build_head
@@ -169,3 +171,40 @@ def test_takes_at_least_two_columns(tiny_bert):
         COCOLoss(model)([model.preprocess(["wing"])])
     with pytest.raises(ValueError, match="mlm_labels"):
         COCOLoss(model, contrastive_weight=0.0)([model.preprocess(["wing"])])
+
+
+@pytest.mark.parametrize("cached", [None, 3])
+@pytest.mark.parametrize("folder", ["tiny_bert", "tiny_cosine"])
+def test_in_the_hosts_matryoshka_loss_it_is_summed_over_leading_numbers(request, folder, cached):
+    model = COCODR(str(request.getfixturevalue(folder)))
+    model.eval()
+    features, inner = columns(model, False, number=3), COCOLoss(model, mini_batch_size=cached)
+    model.zero_grad()
+    outer = MatryoshkaLoss(model, inner, [32, 8], [1.0, 0.5])
+    value = outer(copy.deepcopy(features), None)
+    value.backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    expected = 0.0
+    first, second, negatives = (model(copy.deepcopy(column))["sentence_embedding"] for column in features)
+    for size, weight in ((32, 1.0), (8, 0.5)):
+        cut = [torch.nn.functional.normalize(part[:, :size], dim=-1) for part in (first, second, negatives)]
+        spans = torch.stack(cut[:2], dim=1).flatten(0, 1)
+        expected = expected + weight * coco_contrastive_loss(spans, inner.scale, negatives=cut[2])
+    expected.backward()
+    assert value.item() == pytest.approx(expected.item(), abs=1e-5)
+    assert found
+    assert (
+        max(float((found[name] - p.grad).abs().max()) for name, p in model.named_parameters() if name in found) < 1e-5
+    )
+
+
+def test_over_a_training_head_matryoshka_would_cut_its_loss_off(tiny_mlm):
+    model = COCODR(str(tiny_mlm))
+    head, _ = build_head(model, str(tiny_mlm))
+    model.append(head)
+    model.transformers_model.config.output_hidden_states = True
+    for size in (None, 3):
+        outer = MatryoshkaLoss(model, COCOLoss(model, mini_batch_size=size), [32, 8])
+        with pytest.raises(InputError, match="training head"):
+            outer(columns(model, True), None)

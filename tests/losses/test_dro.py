@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sentence_transformers import util
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
+from beir_cocodr import losses
 from beir_cocodr.errors import InputError
 from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, cvar_weights, group_dro_weights
 from beir_cocodr.models.cocodr import COCODR
@@ -201,6 +202,28 @@ def test_a_triplet_needs_a_negative():
     with pytest.raises(InputError, match="no hard negative"):
         ClusterLoss(Given(), K)(columns[:2], members)
     assert ClusterLoss(Given(), K, in_batch=True)(columns[:2], members).isfinite()
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (None, "column label"),
+        (torch.tensor([0.5, 1.0, 2.0]), "column label"),
+        (torch.tensor([[0, 1], [1, 2], [2, 0]]), "column label"),
+        (torch.tensor([0, 1, K]), f"labels 0 to {K}, not 0 to {K - 1}"),
+        (torch.tensor([-1, 1, 2]), "labels -1 to 2"),
+    ],
+)
+def test_labels_have_to_number_clusters(labels, message):
+    columns, *_ = step(0, [0, 1, 2])
+    for kind in (ClusterLoss, GroupDROLoss, CVaRLoss):
+        with pytest.raises(InputError, match=message):
+            kind(Given(), K)(columns, labels)
+
+
+def test_every_loss_lists_its_columns():
+    for name in filter(lambda name: name.endswith("Loss"), dir(losses)):
+        assert "olumns" in getattr(losses, name).__doc__.partition("    Inputs:\n")[2], name
 
 
 @pytest.mark.parametrize("negatives", [0, 1, 2])
