@@ -24,7 +24,7 @@ from beir_cocodr.cli.search import encode, search, serve, try_folder
 from beir_cocodr.cli.training import adapt, distill, export, finetune, fuse, generate_queries, pretrain
 from beir_cocodr.disk import describe_full_disk, no_room
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import ALIASES, BM25, FUSIONS, SearchOptions
+from beir_cocodr.models.spec import ALIASES, BM25, FORMS, SearchOptions
 from beir_cocodr.progress import LineHandler
 from beir_cocodr.report.terminal import print_json, print_record, print_tables
 
@@ -143,10 +143,7 @@ def evaluate(
     dataset: options.Dataset,
     model: Annotated[
         list[str],
-        Option(
-            help=f"{', '.join([*ALIASES, BM25, f'lucene-{BM25}', *(f'{kind}:M' for kind in FUSIONS)])}, a "
-            "folder or a hub name; repeat."
-        ),
+        Option(help=f"{', '.join([*ALIASES, BM25, f'lucene-{BM25}', *FORMS])}, a folder or a hub name; repeat."),
     ],
     output: options.Output,
     measures: options.Measures = "nDCG@10 R@100",

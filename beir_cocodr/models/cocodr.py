@@ -126,7 +126,7 @@ class COCODR(SentenceTransformer):
             if name is not None:
                 check_loaded(self, self.tokenizer, name)
                 self._check_encodes(name)
-        self._set_lengths(query_length, document_length)
+        set_lengths(self[0], query_length, document_length)
 
     def _check_encodes(self, name: str) -> None:
         """Encode a text: settings of the right types may not fit each other, or the weights."""
@@ -140,15 +140,6 @@ class COCODR(SentenceTransformer):
         """The host's features; special tokens in a text are text, and far too long texts are cut before tokenising."""
         texts = [self._literally(text) if isinstance(text, str) else text for text in self.readable(inputs)]
         return super().preprocess(texts, prompt=prompt, **kwargs)
-
-    def _set_lengths(self, query_length: int | None, document_length: int | None) -> None:
-        first = self[0]
-        for attribute, length in (("query_length", query_length), ("document_length", document_length)):
-            if length is not None:
-                limit = positions(first) or getattr(first.config, "max_position_embeddings", None)
-                if length < 3 or (limit is not None and length > limit):
-                    raise InputError(f"{attribute} {length} is outside 3..{limit}, what this encoder can read")
-                setattr(first, attribute, length)
 
     @property
     def text_format(self) -> TextFormat:
@@ -264,6 +255,16 @@ class TwoSidedEncoder(COCODR):
     def _check_whole(self, **asked: bool) -> None:
         for what in (what for what, is_asked in asked.items() if is_asked):
             raise InputError(f"{what} would corrupt the vectors of {self.kind}: their parts are of one score")
+
+
+def set_lengths(transformer: Any, query_length: int | None, document_length: int | None) -> None:
+    """Cut queries and documents to other lengths; an InputError where a transformer cannot read as many tokens."""
+    for attribute, length in (("query_length", query_length), ("document_length", document_length)):
+        if length is not None:
+            limit = positions(transformer) or getattr(transformer.config, "max_position_embeddings", None)
+            if length < 3 or (limit is not None and length > limit):
+                raise InputError(f"{attribute} {length} is outside 3..{limit}, what this encoder can read")
+            setattr(transformer, attribute, length)
 
 
 def reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -205,6 +205,36 @@ def ways_to_use(encoder: str) -> list[str]:
     return [BM25, *(prefix + encoder for prefix in prefixes)]
 
 
+@dataclass(frozen=True)
+class Hosted:
+    """A kind of model that sentence-transformers has a class for.
+
+    Args:
+        build: a ``module:object``, called with the model's name, the corpus, :class:`SearchOptions`, and a retriever
+            that finds what is scored, or None for all documents.
+        help: what it is.
+        first: name of that retriever; empty for all documents, and None where the model's name ends in it.
+    """
+
+    build: str
+    help: str
+    first: str | None = ""
+
+    @property
+    def form(self) -> str:
+        return "CROSS-ENCODER@M" if self.first is None else "M"
+
+
+#: What may stand before the name of a model that is no encoder of one vector a text.
+HOSTED = {
+    "rerank": Hosted("beir_cocodr.retrieval.hosted:Reranking", "a cross-encoder over the 100 best of M", None),
+    "splade": Hosted("beir_cocodr.retrieval.hosted:Sparse", "a learned sparse encoder"),
+    "colbert": Hosted("beir_cocodr.retrieval.hosted:LateInteraction", "MaxSim over the 1,000 best of BM25", BM25),
+}
+
+#: The forms of names with another in them.
+FORMS = [f"{kind}:M" for kind in FUSIONS] + [f"{kind}:{hosted.form}" for kind, hosted in HOSTED.items()]
+
 #: Retrievers of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
 #: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Retriever`. Add a row for your own.
 RETRIEVERS: dict[str, str] = {}
@@ -212,13 +242,16 @@ RETRIEVERS: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`), or M, what an encoder is loaded
-    from: an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. ``lucene-`` before two: Lucene's.
+    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`), ``rerank:CROSS-ENCODER@M`` and the
+    like (:data:`HOSTED`), or M, what an encoder is loaded from: an alias, a folder or a hub name; or a name of
+    :data:`RETRIEVERS`. ``lucene-`` before the first two: Lucene's.
 
     Args:
         name: as it was given.
-        kind: "bm25", a name of :data:`FUSIONS` or of :data:`RETRIEVERS`, or "dense".
-        encoder: M; the name itself where there is no encoder.
+        kind: "bm25", a name of :data:`FUSIONS`, :data:`HOSTED` or :data:`RETRIEVERS`, or "dense".
+        encoder: M; the name itself where there is no encoder, and of a reranked model that model's.
+        first: name of the model whose best documents are scored, if any.
+        host: what sentence-transformers loads, of :data:`HOSTED`.
         lucene: whether BM25 is Lucene's.
         settings: of a fusion.
     """
@@ -228,6 +261,8 @@ class ModelSpec:
     encoder: str
     lucene: bool = False
     settings: FusionSettings = FusionSettings()
+    first: str = ""
+    host: str = ""
 
     @classmethod
     def parse(cls, name: str) -> ModelSpec:
@@ -241,17 +276,31 @@ class ModelSpec:
         if kind in FUSIONS:
             settings = FusionSettings.parse(name, text, FUSIONS[kind]) if at else FusionSettings()
             return cls(name, kind, encoder, bare != name, settings)
+        if before in HOSTED and bare == name:
+            if (first := HOSTED[before].first) is not None:
+                return cls(name, before, encoder, first=first, host=encoder)
+            host, _, first = encoder.partition("@")
+            return cls(name, before, cls.parse(first).encoder if first else "", first=first, host=host)
         return cls(name, name if name in RETRIEVERS else "dense", name)
 
     @property
     def prefix(self) -> str:
-        """What stands before the encoder, such as ``lucene-hybrid:``; of BM25, ``lucene-`` or nothing."""
+        """What stands before the encoder, such as ``lucene-hybrid:``; of BM25, ``lucene-`` or nothing. Of a
+        cross-encoder's path, the last part.
+        """
+        if self.first and self.host != self.encoder:
+            last = self.host.rstrip("/").rpartition("/")[2]
+            return f"{self.kind}:{last}@{ModelSpec.parse(self.first).prefix}"
         return self.name.removesuffix(self.encoder)
 
     def check(self) -> None:
         """Check that a fusion has an encoder, and a BM25 that it can use; else an InputError."""
         if self.kind in FUSIONS and self.encoder.removeprefix(_LUCENE) in ("", BM25):
             raise InputError(f"{self.name!r} needs a dense encoder, as in {self.kind}:minilm")
+        if self.first:
+            ModelSpec.parse(self.first).check()
+        if self.kind in HOSTED and not (self.host and self.encoder):
+            raise InputError(f"{self.name!r} names too little; the form is {self.kind}:{HOSTED[self.kind].form}")
         if self.lucene and self.kind in FUSIONS and not FUSIONS[self.kind].lucene:
             raise InputError(f"{self.name!r}: {self.kind} needs our own BM25; name {self.kind}:{self.encoder}")
 
@@ -259,7 +308,8 @@ class ModelSpec:
 def suggestion(name: str) -> str:
     """The end of a message about a model that cannot be found: the name that is nearest to it, if one is near."""
     encoder = name.partition(":")[2]
-    known = [*ALIASES, BM25, _LUCENE + BM25, *RETRIEVERS, *(f"{kind}:{encoder}" for kind in FUSIONS if encoder)]
+    kinds = [f"{kind}:{encoder}" for kind in (*FUSIONS, *HOSTED) if encoder]
+    known = [*ALIASES, BM25, _LUCENE + BM25, *RETRIEVERS, *kinds]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     return f"; did you mean {close[0]}?" if close and close[0] != name else ""
 
@@ -325,10 +375,12 @@ class SearchOptions(Options):
         (), "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.", flag="--store"
     )
     verify: bool = option(True, "Compare each file of a store with its checksum when it is first read.")
+    bf16: bool = option(False, f"Run {', '.join(HOSTED)} in bfloat16 (autocast), faster where the device has it.")
 
     def describe(self) -> Json:
         """What results depend on: all but device, batch size, progress and where embeddings come from."""
-        return {"encoder": self.encoder.describe(), "analyzer": self.analyzer, "bm25_weight": self.bm25_weight}
+        described = {"encoder": self.encoder.describe(), "analyzer": self.analyzer, "bm25_weight": self.bm25_weight}
+        return described | ({"bf16": True} if self.bf16 else {})
 
 
 #: How BM25's part of a hybrid encoder is made dense.

@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 _SIMILARITIES: dict[str, Similarity] = {"cos_sim": "cosine", "dot": "dot"}
 
 
+_What = Literal["queries", "documents"]
+
+
 class ExactSearch:
     """Exact dense search: takes the place of BEIR's ``DenseRetrievalExactSearch`` in ``EvaluateRetrieval``.
 
@@ -157,9 +160,7 @@ class ExactSearch:
             chunks = (self.vectors(chunk, "documents") for chunk in source.chunks(self.corpus_chunk_size))
             return source, _rank(source, list(texts), vectors, chunks, top_k, similarity, excluded)
         if similarity != (own := self.similarity(None)):
-            raise InputError(
-                f"score_function is {score_function!r}, a store is searched by {own}: leave one of them out"
-            )
+            raise InputError(f"score_function is {score_function!r}, a store is searched by {own}: leave one out")
         # Imported here because a search of embeddings that are there needs no encoder library.
         from beir_cocodr.retrieval.store.search import search_stored
 
@@ -180,39 +181,32 @@ class ExactSearch:
     ) -> None:
         """Encode to files that :meth:`search_from_files` reads: what BEIR's ``encode_and_retrieve`` calls.
 
-        The files have the names that BEIR gives them, and are no pickles: they hold arrays of numpy, and what they
-        depend on. Files of the same encoder and texts are kept, and an encoding that was interrupted goes on.
+        The files have BEIR's names, and are no pickles: they hold arrays of numpy, and what these depend on. Files of
+        the same encoder and texts are kept, so that an encoding that was interrupted goes on.
 
         Args:
-            corpus, queries: as for :meth:`search`.
-            encode_output_path: folder of the files.
             overwrite: write over files that hold something else.
-            query_filename, corpus_filename: names; * stands for the number of ``corpus_chunk_size`` documents.
-            **kwargs: ignored with a warning.
+            query_filename, corpus_filename: names; * is the number of a file, each of ``corpus_chunk_size`` documents.
 
         Raises:
             InputError: a file holds something else, or it cannot be known because the model is no encoder of this
-                package; or no documents, no queries, or embeddings that do not fit their texts.
+                package; else as for :meth:`search`.
         """
         _warn_ignored({name: value for name, value in kwargs.items() if name != "score_function"})
         source, texts, size = _source(corpus), query_texts(queries), self.corpus_chunk_size
         _check_search(len(texts), len(source), top_k=1)
-        count = -(-len(source) // size)
-        if count > 1 and "*" not in corpus_filename:
-            raise InputError(
-                f"corpus_filename {corpus_filename!r} is one file, the corpus needs {count}: put a * in it"
-            )
+        if (count := -(-len(source) // size)) > 1 and "*" not in corpus_filename:
+            raise InputError(f"corpus_filename {corpus_filename!r} is one file, of {count} that it takes: put a * in")
         folder, encoder = Path(encode_output_path), self._encoder()
-        self._write(
-            folder / query_filename, encoder, list(texts), list(texts.values()), "queries", (0, count), overwrite
-        )
-        chunks: Iterable[Sequence[Any]] = source.chunks(size)
+        chunks: Iterator[Sequence[Any]] = source.chunks(size)
+        asked = _Embeddings(folder / query_filename, list(texts), "", encoder, 0, count)
+        self._write(asked, list(texts.values()), "queries", overwrite)
         for number, chunk in enumerate(chunks):
-            path, ids = (
-                folder / corpus_filename.replace("*", str(number)),
-                range(number * size, number * size + len(chunk)),
+            file, ids = (
+                corpus_filename.replace("*", str(number)),
+                source.ids(range(len(source))[number * size :][:size]),
             )
-            self._write(path, encoder, source.ids(ids), chunk, "documents", (number, count), overwrite)
+            self._write(_Embeddings(folder / file, ids, "", encoder, number, count), chunk, "documents", overwrite)
 
     def search_from_files(
         self,
@@ -224,13 +218,8 @@ class ExactSearch:
         ignore_identical_ids: bool | None = None,
         **kwargs: Any,
     ) -> dict[str, dict[str, float]]:
-        """Search the files of :meth:`encode`, of one encoding and in any order; all else is as for :meth:`search`.
-
-        Args:
-            query_embeddings_file, corpus_embeddings_files: the files.
-            top_k, ignore_identical_ids: as for :meth:`search`.
-            score_function: None is the model's own, and "dot" where it declares none, as in BEIR.
-            **kwargs: ignored with a warning.
+        """Search the files of :meth:`encode`, in any order; all else is as for :meth:`search`, but where the model
+        declares no similarity, the score function is "dot", as in BEIR.
 
         Raises:
             InputError: a file is missing, damaged or of another encoding, or a pickle, which can run code.
@@ -242,13 +231,9 @@ class ExactSearch:
         parts = sorted((_Embeddings.read(Path(file)) for file in corpus_embeddings_files), key=lambda part: part.number)
         for part in parts:
             if (part.encoder, part.parts) != (queries.encoder, queries.parts):
-                raise InputError(
-                    f"{part.path} is of another encoding than {queries.path}; move it away, or encode again"
-                )
+                raise InputError(f"{part.path} is of another encoding than {queries.path}: move it, or encode again")
         if [part.number for part in parts] != list(range(queries.parts)):
-            raise InputError(
-                f"{queries.path} was encoded with {queries.parts} files of documents, here are {len(parts)}"
-            )
+            raise InputError(f"{queries.path} is of {queries.parts} files of documents, here are {len(parts)}")
         source = _PlainCorpus({id: {} for part in parts for id in part.ids})
         _check_search(len(queries.ids), len(source), top_k)
         excluded = self._excluded(source, queries.ids, ignore_identical_ids)
@@ -256,16 +241,8 @@ class ExactSearch:
         vectors = vectors.to(getattr(self.model, "device", "cpu"))
         return self._named(source, _rank(source, queries.ids, vectors, chunks, top_k, similarity, excluded))
 
-    def _write(
-        self,
-        path: Path,
-        encoder: str,
-        ids: list[str],
-        texts: Sequence[Any],
-        what: Literal["queries", "documents"],
-        place: tuple[int, int],
-        overwrite: bool,
-    ) -> None:
+    def _write(self, part: _Embeddings, texts: Sequence[Any], what: _What, overwrite: bool) -> None:
+        path, ids, _, encoder, *place = part
         key = json_sha256([encoder, what, ids, texts, place])
         if path.exists() and not overwrite:
             if not encoder or _Embeddings.read(path).key != key:
@@ -308,7 +285,7 @@ class ExactSearch:
         similarity: Similarity = asked
         return similarity
 
-    def vectors(self, texts: Sequence[Any], what: Literal["queries", "documents"]) -> Tensor:
+    def vectors(self, texts: Sequence[Any], what: _What) -> Tensor:
         """What the model returns (tensor, array, or list of either) as (n, d)."""
         encode = self.model.encode_queries if what == "queries" else self.model.encode_corpus
         options = {"show_progress_bar": self.show_progress_bar, "convert_to_tensor": self.convert_to_tensor}
@@ -324,10 +301,7 @@ class ExactSearch:
 
 
 class _Embeddings(NamedTuple):
-    """A file that `ExactSearch.encode` wrote, without its vectors: the ids, and hashes of what was encoded by what.
-
-    ``number`` is that of the file among ``parts`` of one corpus.
-    """
+    """A file that `ExactSearch.encode` wrote, one of ``parts`` of a corpus, and hashes of what was encoded by what."""
 
     path: Path
     ids: list[str]

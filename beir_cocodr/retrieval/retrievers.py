@@ -13,7 +13,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256, text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
-from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, ModelSpec, SearchOptions
+from beir_cocodr.models.spec import FUSIONS, HOSTED, RETRIEVERS, ModelSpec, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Lexical, Retriever
 
@@ -51,6 +51,8 @@ class Retrievers:
         if spec.kind in RETRIEVERS:
             own: Retriever = self._once(name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options))
             return own
+        if spec.kind in HOSTED:
+            return self._once(name, lambda: self._hosted(spec))
         lexical: Lexical = self._lucene if spec.lucene else self._bm25
         if spec.kind == BM25_NAME:
             return lexical
@@ -66,9 +68,14 @@ class Retrievers:
 
     def encode_queries(self, name: str, texts: list[str]) -> None:
         """Encode queries at once that the model of a name will search for, alone and in its fusions."""
-        spec = ModelSpec.parse(name)
+        spec = ModelSpec.parse(ModelSpec.parse(name).first or name)
         if spec.kind == "dense" or spec.kind in FUSIONS:
             self._dense(spec.encoder).encode_queries(texts)
+
+    def _hosted(self, spec: ModelSpec) -> Retriever:
+        first = self.get(spec.first) if spec.first else None
+        made: Retriever = load_object(HOSTED[spec.kind].build)(spec.host, self.documents, self.options, first)
+        return made
 
     def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Retriever:
         """Of a hybrid encoder there is no fusion; its feedback needs no BM25, and takes one that is named."""

@@ -71,20 +71,26 @@ def saved(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine):
     return {"me/mrl": folder / "mrl", "me/hybrid": folder / "hybrid", "me/plain": tiny_cosine, "me/bare": tiny_bert}
 
 
+@pytest.fixture(scope="module")
+def server():
+    """One for all tests, as the hosts keep its address."""
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
 @pytest.fixture
-def hub(saved, tmp_path, monkeypatch):
+def hub(server, saved, tmp_path, monkeypatch):
     """The hub is here, and nothing is in its cache."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Here", (Hub,), {"repositories": saved}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(Hub, "repositories", saved, raising=False)
     address = f"http://127.0.0.1:{server.server_address[1]}"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.mark.parametrize(("name", "kind"), [("me/mrl", MRL), ("me/hybrid", HybridEncoder), ("me/plain", COCODR)])
@@ -93,7 +99,7 @@ def test_a_model_on_the_hub_is_what_its_files_say(name, kind, hub, saved, monkey
     assert type(model) is kind
     for one, other in ((model.encode_query, local.encode_query), (model.encode_document, local.encode_document)):
         np.testing.assert_array_equal(one(TEXTS), other(TEXTS))
-    hub.RequestHandlerClass.repositories = {}
+    monkeypatch.setattr(Hub, "repositories", {})
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # from now on there is its cache
     assert type(load_encoder(name)) is kind
 

@@ -93,9 +93,9 @@ def test_a_model_that_cannot_be_told_apart_is_encoded_anew_or_not_at_all(collect
 def test_files_that_are_not_ours_or_do_not_fit(search, collection, tmp_path):
     search.encode(collection.documents, collection.queries, tmp_path)
     queries, found = tmp_path / "queries.pkl", files(tmp_path)
-    with pytest.raises(InputError, match="3 files of documents, here are 2"):
+    with pytest.raises(InputError, match="of 3 files of documents, here are 2"):
         search.search_from_files(queries, found[:2], 5)
-    with pytest.raises(InputError, match="3 files of documents, here are 0"):
+    with pytest.raises(InputError, match="of 3 files of documents, here are 0"):
         search.search_from_files(queries, [], 5)
     bad = tmp_path / "beirs.pkl"
     bad.write_bytes(pickle.dumps((np.zeros((1, 4)), ["a"])))
