@@ -131,6 +131,7 @@ def validate(
     "search",
     "analyzer",
     "bm25_weight",
+    "bf16",
     "query_length",
     "document_length",
     "title_separator",

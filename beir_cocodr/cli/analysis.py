@@ -64,7 +64,8 @@ def deliver(
 
 
 @options.takes(
-    "search", *("analyzer", "bm25_weight", "query_length", "document_length", "title_separator", "batch_size", "device")
+    "search",
+    *("analyzer", "bm25_weight", "bf16", "query_length", "document_length", "title_separator", "batch_size", "device"),
 )
 def qpp(
     context: Context,

@@ -16,7 +16,8 @@ from beir_cocodr.report.terminal import print_json, print_record
 
 
 @options.takes(
-    "search", *("analyzer", "bm25_weight", "query_length", "document_length", "title_separator", "batch_size", "device")
+    "search",
+    *("analyzer", "bm25_weight", "bf16", "query_length", "document_length", "title_separator", "batch_size", "device"),
 )
 def compare(
     context: Context,

@@ -110,6 +110,7 @@ def encode(
         "verify",
         "analyzer",
         "bm25_weight",
+        "bf16",
         "query_length",
         "document_length",
         "title_separator",
@@ -168,7 +169,7 @@ def search(
         )
     chosen, usual = settings.describe(), SearchOptions().describe()
     own = settings.encoder.describe()
-    if named := [*own, *(name for name in usual if name != "encoder" and chosen[name] != usual[name])]:
+    if named := [*own, *(name for name in chosen if name != "encoder" and chosen[name] != usual.get(name))]:
         flags = ", ".join(described(SearchOptions, name, "flag") or f"--{name.replace('_', '-')}" for name in named)
         raise InputError(f"a run of a store is searched as the store was encoded; leave out {flags}")
     from beir_cocodr.evaluation.store_run import search as run
@@ -209,7 +210,7 @@ _Port = Annotated[int, Option(help="Port to answer at; 0 takes a free one.", min
 _Browser = Annotated[bool, Option("--browser/--no-browser", help="Open the page in the browser of this machine.")]
 
 
-@options.takes("settings", "analyzer", "bm25_weight", "device")
+@options.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
 def serve(
     context: Context,
     dataset: options.Dataset,
@@ -225,7 +226,7 @@ def serve(
     _show_page(context, dataset, model, output, host, port, browser, settings)
 
 
-@options.takes("settings", "analyzer", "bm25_weight", "device")
+@options.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
 def try_folder(
     context: Context,
     dataset: Annotated[str, Argument(metavar="FOLDER", help="Folder of files, or any dataset.", show_default=False)],

@@ -270,10 +270,11 @@ class Session:
     def compared(self) -> list[str]:
         """What ``compare`` takes after the dataset to find the same verdict: the models, and options that are set."""
         settings, usual = self.options.describe(), SearchOptions().describe()
-        changed = [name for name in settings if settings[name] != usual[name]]
+        changed = [name for name in settings if settings[name] != usual.get(name)]
         flags = [(described(SearchOptions, name, "flag") or "--" + name.replace("_", "-")) for name in changed]
-        given = [word for flag, name in zip(flags, changed, strict=True) for word in (flag, str(settings[name]))]
-        return [*self.columns, *given, "--judgements", str(self.judged.file)]
+        given = [(flag, settings[name]) for flag, name in zip(flags, changed, strict=True)]
+        words = [word for flag, value in given for word in ((flag,) if value is True else (flag, str(value)))]
+        return [*self.columns, *words, "--judgements", str(self.judged.file)]
 
     def _work(self) -> None:
         """Make models ready, then find the verdict whenever something was judged."""

@@ -15,9 +15,8 @@ from conftest import write_beir
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.resampling.regimes import Recipe, architectures
-from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, K1, B, find_architectures
+from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, K1, B, find_architectures, load_retriever
 from beir_cocodr.resampling.regimes.host_training import masked_language_model
-from beir_cocodr.resampling.regimes.retrievers import load_retriever
 from beir_cocodr.retrieval.bm25 import BM25
 
 TOP = 15
@@ -119,10 +118,10 @@ def test_late_interaction(models, folder, recipe, texts, tmp_path):
 
 
 def test_late_interaction_in_pieces(models, folder, recipe, tmp_path, monkeypatch):
-    from beir_cocodr.resampling.regimes import retrievers
+    from beir_cocodr.retrieval import hosted
 
     whole = ranked(models["late-interaction"], folder, recipe, tmp_path)
-    monkeypatch.setattr(retrievers, "_LATE_CHUNK", 7)
+    monkeypatch.setattr(hosted, "_CHUNK", 7)
     pieces = ranked(models["late-interaction"], folder, recipe, tmp_path)
     assert {q: [d for d, _ in found] for q, found in pieces.items()} == {
         q: [d for d, _ in found] for q, found in whole.items()

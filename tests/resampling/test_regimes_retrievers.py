@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from beir_cocodr import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.retrievers import load_retriever
+from beir_cocodr.resampling.regimes.architectures import load_retriever
 
 
 @pytest.mark.parametrize("kind", ["splade", "late-interaction", "cross-encoder"])

@@ -182,8 +182,8 @@ def test_wherever_a_model_is_named(beir_folder, tiny_cross, tiny_mlm, tiny_colbe
     assert all(0 < found["measures"]["nDCG@10"] <= 1 for found in results["models"].values())
     assert status("report", output) == 0
     assert "colbert:" in (output / "report.html").read_text()
-    assert status("compare", *common, *named[:4], "--output", tmp_path / "c", "--samples", 1) == 0
-    assert len(json.loads((tmp_path / "c" / "comparison.json").read_text())["pairs"]) == 1
+    assert status("compare", *common, *models, "--output", tmp_path / "c", "--no-labels", "--samples", 10) == 0
+    assert len(json.loads((tmp_path / "c" / "comparison.json").read_text())["pairs"]) == 3
     capsys.readouterr()
     assert status("search", *common, "--model", models[2], "--json", "wing flow") == 0
     assert json.loads(capsys.readouterr().out)

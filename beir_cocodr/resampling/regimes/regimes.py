@@ -34,11 +34,11 @@ from beir_cocodr.resampling.regimes.architectures import (
     Candidate,
     find_architectures,
     given,
+    load_retriever,
     model_folder,
     trained,
 )
 from beir_cocodr.resampling.regimes.host_training import REGIMES, TrainingUnit, training_units
-from beir_cocodr.resampling.regimes.retrievers import load_retriever
 
 log = logging.getLogger(__name__)
 
