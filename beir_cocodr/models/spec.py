@@ -242,8 +242,8 @@ RETRIEVERS: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`), ``rerank:CROSS-ENCODER@M`` and the
-    like (:data:`HOSTED`), or M, what an encoder is loaded from: an alias, a folder or a hub name; or a name of
+    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`), ``rerank:CROSS-ENCODER@M`` and
+    the like (:data:`HOSTED`), or M, what an encoder is loaded from: an alias, a folder or a hub name; or a name of
     :data:`RETRIEVERS`. ``lucene-`` before the first two: Lucene's.
 
     Args:

@@ -22,6 +22,7 @@ from beir_cocodr.models.cocodr import set_lengths
 from beir_cocodr.models.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
 from beir_cocodr.models.loading import load_cross_encoder
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking, Retriever
 from beir_cocodr.retrieval.topk import NonFiniteScores, merge_keys, ranks_of, scores_of, to_keys
@@ -87,8 +88,9 @@ class HostRetriever:
 
     def encode(self, encode: Any, texts: Sequence[object], **settings: Any) -> Any:
         """What one of the model's methods makes of texts or pairs of them."""
+        shown = {"batch_size": self.options.batch_size, "show_progress_bar": self.options.progress and in_place()}
         with self.precision():
-            return encode(texts, batch_size=self.options.batch_size, show_progress_bar=False, **settings)
+            return encode(texts, **shown | settings)
 
     def described(self, **own: object) -> Json:
         first = {} if self.first is None else {"first_stage": self.first.describe(), "reranked": self.depth}
@@ -148,7 +150,11 @@ class Reranking(HostRetriever):
         for (query, text), row in zip(queries.items(), found.rows, strict=True):
             rows = row[row >= 0]
             pairs = [(self.read(text), document) for document in self.texts(self.documents.take(rows))]
-            raw = self.encode(self.model.predict, pairs, activation_fn=torch.nn.Identity()) if pairs else []
+            raw = (
+                self.encode(self.model.predict, pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+                if pairs
+                else []
+            )
             scores = np.asarray(raw, np.float32)
             self.check_finite(scores[None], rows, [query])
             scored.append((rows, scores))
