@@ -87,6 +87,9 @@ class Scenario:
 _GENERATE = "generate-queries --dataset in/beir --per-passage 1 --shard-documents 8 --output"
 _SHORT = f"--max-steps 1 {TRAIN} --output out"
 
+#: Commands that answer a page until they are interrupted; tests/serve breaks and kills them.
+PAGES = {"try", "serve"}
+
 SCENARIOS: dict[str, Scenario] = {
     "validate": Scenario("validate --dataset in/beir", 8, True),
     "validate-file": Scenario("validate --dataset in/flat/corpus.tsv", 3, True),

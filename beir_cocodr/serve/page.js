@@ -239,9 +239,9 @@ async function undo() {
   });
 }
 
-async function nextPair() {
+async function nextPair(opens = true) {
   const wanted = await attempt(() => get("api/wanted", { query }));
-  if (wanted === null) return;
+  if (wanted === null || !(opens || $("pair").open)) return;
   const key = (one) => JSON.stringify([one.query_id, one.query, one.document.id]);
   pair = wanted.find((one) => !skipped.has(key(one))) || null;
   if (pair === null) {
@@ -268,14 +268,14 @@ async function judgePair(grade) {
   const judged = pair;
   if (judged === null) return;
   pair = null;  // a doubled click judges nothing twice
-  if (await judge(judged.document.id, grade, judged)) await nextPair();
+  if (await judge(judged.document.id, grade, judged)) await nextPair(false);
   else pair = judged;
 }
 
 function skip() {
   if (pair === null) return;
   skipped.add(pair.key);
-  nextPair();
+  nextPair(false);
 }
 
 async function readFull(id) {
@@ -387,7 +387,7 @@ function key(event) {
   } else if ($("keys").open) return;
   else if (grade !== undefined && hit) judge(hit.dataset.id, grade);
   else {
-    const acts = { "/": () => $("query").select(), j: () => move(1, 0), k: () => move(-1, 0), h: () => move(0, -1), l: () => move(0, 1), u: undo, n: nextPair, "?": () => $("keys").showModal() };
+    const acts = { "/": () => $("query").select(), j: () => move(1, 0), k: () => move(-1, 0), h: () => move(0, -1), l: () => move(0, 1), u: undo, n: () => nextPair(), "?": () => $("keys").showModal() };
     if (!(event.key in acts)) return;
     acts[event.key]();
   }
@@ -429,7 +429,7 @@ addEventListener("popstate", again);
 addEventListener("keydown", key);
 $("search").addEventListener("submit", (event) => { event.preventDefault(); search($("query").value); });
 $("login").addEventListener("submit", (event) => { event.preventDefault(); login($("secret").value); });
-$("next").addEventListener("click", nextPair);
+$("next").addEventListener("click", () => nextPair());
 $("undo").addEventListener("click", undo);
 $("skip").addEventListener("click", skip);
 $("report").addEventListener("click", report);
