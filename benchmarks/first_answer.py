@@ -131,7 +131,7 @@ def main() -> None:
                 commands[name].append(command(Path(place) / f"typed-{number}", *typed)[0])
         found = {
             "date": datetime.date.today().isoformat(),
-            "machine": machine(),
+            "machine": machine() | {"load_average": os.getloadavg()},
             "versions": versions(),
             "files": arguments.files,
             "model": arguments.model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +122,24 @@ def fingerprint(model: Any) -> dict[str, str]:
         )
     return {
         "weights": weights_sha256(model),
-        "tokenizer": json_sha256(_tokenizer(model.tokenizer)),
+        "tokenizer": _tokenizer_sha256(model.tokenizer),
         "architecture": json_sha256([_module(module) for _, module in model.named_children()]),
     }
 
 
-def _tokenizer(tokenizer: Any) -> Any:
+def _tokenizer_sha256(tokenizer: Any) -> str:
     rules = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(rules, "to_str"):
-        content = json.loads(rules.to_str())
-        # The host sets these two anew for every batch.
-        return {name: part for name, part in content.items() if name not in ("truncation", "padding")}
+        return _rules_sha256(rules.to_str())
     vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else []
-    return [type(tokenizer).__name__, vocabulary]
+    return json_sha256([type(tokenizer).__name__, vocabulary])
+
+
+@lru_cache(maxsize=4)
+def _rules_sha256(rules: str) -> str:
+    """A search asks several times as it starts, and a vocabulary of 30,000 words takes a third of a second to read."""
+    # The host sets these two anew for every batch.
+    return json_sha256({k: part for k, part in json.loads(rules).items() if k not in ("truncation", "padding")})
 
 
 def _module(module: Any) -> list[Any]:
