@@ -3,8 +3,8 @@ that the table prints beside ours.
 
     python examples/evaluate_all_tasks.py --model OpenMatch/cocodr-base-msmarco --model bm25 --data datasets/
 
-The work is done by benchmarks/beir_table1.py, whose options these are: single tasks, a folder of BEIR folders,
-downloading what is missing, going on after an interruption.
+The work is done by benchmarks/reproduce, whose options these are: single tasks (--rows), a folder of BEIR folders,
+downloading what is missing. Run again, it goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from beir_table1 import main
+from reproduce.runner import main
 
 if __name__ == "__main__":
-    main()
+    main(["coco-dr-table1", *sys.argv[1:]])

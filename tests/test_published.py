@@ -1,19 +1,12 @@
-"""Published numbers agree with themselves, and stand beside ours over the same tasks."""
+"""Published numbers agree with themselves."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-from conftest import write_beir
-
-from beir_cocodr.evaluation.evaluate import evaluate
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 PUBLISHED = {file.stem: json.loads(file.read_text()) for file in (BENCHMARKS / "published").glob("*.json")}
@@ -21,18 +14,6 @@ COCODR = PUBLISHED["cocodr"]
 TASKS = COCODR["table1"]["avg_datasets"]
 #: The paper's own averages are off the mean of its printed cells by up to 0.0009.
 SLACK = 0.001
-
-
-@pytest.fixture(scope="module")
-def table1() -> ModuleType:
-    sys.path.insert(0, str(BENCHMARKS))  # for its neighbour, machine.py
-    try:
-        spec = importlib.util.spec_from_file_location("beir_table1", BENCHMARKS / "beir_table1.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
-    return module
 
 
 def test_there_are_four_papers_and_18_tasks():
@@ -120,133 +101,3 @@ def test_changes_of_extrapolation_follow_from_its_scores():
 
     walk(PUBLISHED["extrapolation"])
     assert checked > 40
-
-
-@pytest.fixture
-def data(tmp_path, monkeypatch) -> Path:
-    """Two tasks and one forum of cqadupstack as BEIR folders; nothing in the cache of ir_datasets."""
-    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "irds"))
-    for name in ("arguana", "nfcorpus", "cqadupstack/android"):
-        write_beir(tmp_path / "data" / name, seed=len(name))
-    return tmp_path / "data"
-
-
-def run(table1, data: Path, tmp_path: Path, *arguments: str) -> dict:
-    output = tmp_path / "out"
-    table1.main(["--data", str(data), "--output", str(output), *arguments])
-    return json.loads((output / "beir_table1.json").read_text())
-
-
-def test_tasks_run_with_the_papers_lengths_and_averages_are_over_the_same_tasks(
-    table1, data, tmp_path, tiny_bert, capsys
-):
-    models = [str(tiny_bert), "bm25"]
-    report = run(table1, data, tmp_path, "--model", models[0], "--model", models[1])
-    assert list(report["tasks"]) == ["nfcorpus", "arguana"]
-    assert len(report["not_run"]) == 16
-    for task, lengths in (("nfcorpus", (64, 128)), ("arguana", (128, 128))):
-        results = json.loads((tmp_path / "out" / task / "results.json").read_text())
-        found = results["models"][models[0]]["retrieval"]["text_format"]
-        assert (found["query_length"], found["document_length"]) == lengths
-        assert results["identical_ids"] == ("drop" if task == "arguana" else "keep")
-    average = report["averages"]["Avg"]
-    assert (average["tasks"], average["of"]) == (2, 18)
-    for model in models:
-        scores = [report["tasks"][task]["ours"][model] for task in report["tasks"]]
-        assert average["ours"][model] == pytest.approx(np.mean(scores))
-    assert average["published"]["coco-dr-base"] == pytest.approx((0.355 + 0.493) / 2)
-    assert average["published"]["cpt-xl"] == pytest.approx((0.407 + 0.435) / 2)
-    out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if line.startswith("|")]
-    assert len({row.count("|") for row in rows}) == 1
-    assert rows[0].count("|") == 1 + 1 + 2 + 13
-    assert any(row.startswith("| Avg (2 of 18 tasks) |") and "| 0.424 |" in row for row in rows)
-    assert "not run: scifact: scifact is not to be had" in out
-    assert "arguana: 48 documents and 16 queries, published 8,674 and 1,406: another version" in out
-
-
-def test_the_score_is_that_of_evaluate(table1, data, tmp_path):
-    report = run(table1, data, tmp_path, "--model", "bm25", "--tasks", "nfcorpus")
-    judged = evaluate(str(data / "nfcorpus"), ["bm25"], tmp_path / "again", "nDCG@10")
-    ours = report["tasks"]["nfcorpus"]["ours"]["bm25"]
-    assert ours == judged.models["bm25"].measures["nDCG@10"]
-
-
-def test_cqadupstack_is_the_mean_of_its_12_forums_or_nothing(table1, data, tmp_path):
-    with pytest.raises(SystemExit) as status:
-        run(table1, data, tmp_path, "--model", "bm25", "--tasks", "cqadupstack")
-    assert status.value.code == 2
-    report = json.loads((tmp_path / "out" / "beir_table1.json").read_text())
-    assert "cqadupstack/english is not to be had" in report["not_run"]["cqadupstack"]
-    assert report["averages"]["Avg"] is None
-    for i, forum in enumerate(table1.FORUMS[1:], 1):
-        write_beir(data / "cqadupstack" / forum, documents=24, queries=4 + i % 3, seed=i)
-    report = run(table1, data, tmp_path, "--model", "bm25", "--tasks", "cqadupstack")
-    scores = [
-        json.loads((tmp_path / "out" / "cqadupstack" / forum / "results.json").read_text()) for forum in table1.FORUMS
-    ]
-    assert len(scores) == 12
-    mean = np.mean([found["models"]["bm25"]["measures"]["nDCG@10"] for found in scores])
-    assert report["tasks"]["cqadupstack"]["ours"]["bm25"] == pytest.approx(mean)
-    assert report["averages"]["Avg"]["published"]["gpl"] == 0.357
-    assert report["averages"]["Avg"]["published"]["cpt-l"] is None  # that cell is empty
-    assert report["averages"]["Avg CPT Sub"] is None
-
-
-def test_a_broken_task_stops_no_other_and_is_listed(table1, data, tmp_path):
-    (data / "arguana" / "corpus.jsonl").write_text('{"_id": "1", \n')
-    report = run(table1, data, tmp_path, "--model", "bm25")
-    assert list(report["tasks"]) == ["nfcorpus"]
-    assert "corpus.jsonl:1" in report["not_run"]["arguana"]
-
-
-def test_resume_keeps_what_was_judged_with_the_same_models(table1, data, tmp_path):
-    first = run(table1, data, tmp_path, "--model", "bm25", "--tasks", "nfcorpus")
-    file = tmp_path / "out" / "nfcorpus" / "results.json"
-    changed = json.loads(file.read_text())
-    changed["models"]["bm25"]["measures"]["nDCG@10"] = 0.123
-    file.write_text(json.dumps(changed))
-    kept = run(table1, data, tmp_path, "--model", "bm25", "--tasks", "nfcorpus", "--resume")
-    assert kept["tasks"]["nfcorpus"]["ours"]["bm25"] == 0.123
-    again = run(table1, data, tmp_path, "--model", "bm25", "--tasks", "nfcorpus")
-    assert again["tasks"] == first["tasks"]
-
-
-def test_the_cache_of_ir_datasets_is_looked_at_and_never_filled(table1, data, tmp_path):
-    shutil.rmtree(data / "nfcorpus")
-    home = tmp_path / "irds" / "beir"
-    assert not table1.is_cached("nfcorpus")
-    assert not home.exists()
-    (home / "webis-touche2020").mkdir(parents=True)
-    (home / "webis-touche2020" / "source.zip").touch()
-    assert not table1.is_cached("webis-touche2020/v2")
-    assert table1.find("nfcorpus", data, download=True) == "irds:beir/nfcorpus"
-    for part in ("docs.pklz4", "queries.json", "test.qrels"):
-        (home / "nfcorpus").mkdir(exist_ok=True)
-        assert not table1.is_cached("nfcorpus")
-        (home / "nfcorpus" / part).touch()
-    assert table1.find("nfcorpus", data, download=False) == "irds:beir/nfcorpus"
-    (home / "cqadupstack").mkdir()
-    (home / "cqadupstack" / "source.zip").touch()
-    assert table1.is_cached("cqadupstack/tex")
-
-
-def test_every_task_has_a_name_in_ir_datasets_or_is_licensed(table1):
-    from beir_cocodr.data.irds import is_registered
-
-    names = [f"cqadupstack/{forum}" for forum in table1.FORUMS] + TASKS
-    unknown = [name for name in names if not is_registered(f"beir/{table1.IRDS_NAMES.get(name, name)}")]
-    assert unknown == ["bioasq", "signal1m", "trec-news", "robust04", "cqadupstack"]
-
-
-def test_bad_options_are_status_2(table1, data, tmp_path, capsys):
-    for arguments in (
-        ["--model", "bm25", "--model", "bm25"],
-        ["--model", "bm25", "--tasks", "nowhere"],
-        ["--model", "bm25", "--data", str(tmp_path / "nowhere")],
-        [],
-    ):
-        with pytest.raises(SystemExit) as status:
-            run(table1, data, tmp_path, *arguments)
-        assert status.value.code == 2
-    assert not (tmp_path / "out").exists()

@@ -1,0 +1,1 @@
+"""Specifications of the papers' tables and the one runner of all: ``python benchmarks/reproduce --help``."""

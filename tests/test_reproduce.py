@@ -1,0 +1,318 @@
+"""Every published figure has a command or a reason; a table is killed and goes on; pages have planned commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import write_beir
+from reproduce import pages, runner
+from reproduce.commands import shown, unavailable
+from reproduce.costs import Cost, cost, options_of, throughputs
+from reproduce.scales import PaperScale, is_cached, resolve
+from reproduce.shared import BY_HAND, FORUMS, IRDS, TASKS
+from reproduce.specification import Cell, Step, figures, leaves, read
+
+from beir_cocodr.evaluation.evaluate import evaluate
+
+ROOT = Path(__file__).parents[1]
+TABLES = {name: table for name, (_, table) in runner.TABLES.items()}
+
+
+def shop(paper: str, tmp_path: Path, scale=None) -> runner.Workshop:
+    return runner.Workshop(runner.PAPERS[paper], scale or PaperScale(), tmp_path)
+
+
+def test_the_tables_are_those_of_the_papers():
+    numbers = {
+        paper: {table.name.removeprefix(f"{paper}-") for table in found.tables}
+        for paper, found in runner.PAPERS.items()
+    }
+    assert numbers == {
+        "coco-dr": {*(f"table{n}" for n in (1, 2, 3, 6, 7)), *(f"figure{n}" for n in (4, 5, 6))},
+        "mrl": {f"table{n}" for n in range(2, 7)},
+        "query-as-context": {f"table{n}" for n in range(1, 5)},
+        "extrapolation": {f"table{n}" for n in range(3, 10)},
+    }
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_published_figure_has_a_command_or_a_reason(name, tmp_path):
+    paper, table = runner.TABLES[name]
+    place = shop(paper.name, tmp_path)
+    for top in table.of:
+        printed = {f"{top}|{path}": value for path, value in leaves(figures(table.file, top))}
+        assert printed
+        assert set(printed) <= {cell.published for cell in table.cells.values()}
+    found = runner.plan(place, table)
+    explained = {cell for where in found["reasons"].values() for cell in where}
+    planned = {step["step"] for step in found["steps"]}
+    for (row, column), cell in table.cells.items():
+        if f"{row}, {column}" not in explained:
+            assert cell.steps()
+            assert {place.same(step) for step in cell.steps()} <= planned
+    for step in found["steps"]:
+        assert step["commands"]
+        assert not any("{" in line for line in step["commands"])
+    text = runner.describe_plan(place, table)
+    assert f"{len(table.cells)} cells" in text
+    assert all(line in text for step in found["steps"] for line in step["commands"])
+    assert "hours on 8 GPUs" in text
+    assert "none was measured" in text or throughputs()["gpu"]["measured"]
+
+
+@pytest.mark.parametrize("paper", runner.PAPERS)
+def test_commands_are_ones_that_the_command_line_takes(paper, tmp_path):
+    """But for what is said to be lacking, which other versions may have."""
+    place = shop(paper, tmp_path)
+    lacking = {reason for name in place.steps for words in place.words(name) if (reason := unavailable(words))}
+    known = ("models of the kind", "restrain takes one --test")
+    assert [reason for reason in lacking if not reason.startswith(known)] == []
+
+
+def test_a_command_that_is_not_there_is_named():
+    assert "no command" in unavailable(["embroider", "--dataset", "x"])
+    assert "--colour" in unavailable(["evaluate", "--colour", "red"])
+    assert "takes one --output" in unavailable(["evaluate", "--output", "a", "--output", "b"])
+    assert unavailable(["evaluate", "--model", "a", "--model", "b"]) == ""
+
+
+def test_figures_are_read_by_path(tmp_path):
+    content = {
+        "rows": [{"model": "a", "x": 1}, {"model": "b", "x": 2}, {"model": "b", "x": 3}],
+        "of": {"only": {"y": 4}},
+    }
+    (tmp_path / "f.json").write_text(json.dumps(content))
+    assert read(tmp_path, "f.json:rows[model=b]|x") == 2
+    assert read(tmp_path, "f.json:rows[model=b]#1|x") == 3
+    assert read(tmp_path, "f.json:of|*|y") == 4
+    with pytest.raises(LookupError):
+        read(tmp_path, "f.json:rows[model=c]|x")
+
+
+def test_presets_give_the_steps_that_costs_count():
+    words = ["finetune", "--preset", "cocodr-base", "--weighting", "idro"]
+    assert (options_of(words, 8).batch_size, options_of(words, 8).max_steps) == (512, 45_000)
+    command = "finetune --preset cocodr-base --dataset {data:msmarco-train} --model m --output {out}"
+    found = cost(Step((command,)), 8, {})
+    assert found.steps == 4 * 45_000
+    # 512 triplets of 3 texts of 89.6 tokens, 45,000 steps in each of four rounds, at 6 FLOPs a weight and token, or 8
+    # with gradient caching, and no more than a tenth beside for mining and BM25.
+    sustained = throughputs()["gpu"]["sustained_tflops"] * 1e12 * 8 * 3600
+    training = 110e6 * 512 * 3 * 128 * 0.7 * 180_000 / sustained
+    assert 6 * training < found.hours < 8 * training * 1.1 + 3
+    assert (Cost(1, 2, 3, 4) + Cost(1, 1, 1, 1)) == Cost(2, 2, 4, 5)
+
+
+def test_placeholders_are_filled(tmp_path):
+    scale = PaperScale(tmp_path)
+    (tmp_path / "scifact").mkdir()
+    text = "--dataset {data:scifact} --dataset {data:nq} --model {model:condenser-base} --store {step:a/b} -o {out}"
+    found = resolve(text, scale, lambda name: Path("S") / name, Path("O"))
+    given = f"--dataset {tmp_path}/scifact --dataset irds:beir/nq --model Luyu/condenser --store S/a/b -o O"
+    assert found == given
+
+
+def here(tmp_path: Path, *arguments: str) -> list[str]:
+    table = ["extrapolation-table3", "--scale", "here", "--output", str(tmp_path / "out")]
+    return [sys.executable, str(ROOT / "benchmarks" / "reproduce"), *table, *arguments]
+
+
+def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
+    """In a process of its own until its first step is begun, then in this one."""
+    begun = tmp_path / "out" / "extrapolation" / "steps" / "overlap" / "trec-dl-2019.progress.json"
+    process = subprocess.Popen(here(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(1200):
+        if begun.is_file() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert json.loads(begun.read_text())["finished"] == 0
+
+    runner.main(here(tmp_path)[2:])
+    out = capsys.readouterr()
+    assert "Not comparable" in out.out
+    found = json.loads((tmp_path / "out" / "extrapolation-table3.json").read_text())
+    assert found["comparable"] is False
+    cells = [cell for row in found["cells"].values() for cell in row.values()]
+    assert len(cells) == 6
+    assert all(cell.keys() == {"ours"} or "cannot be run yet" in cell["why"] for cell in cells)
+    assert any(cell["ours"] is not None for cell in cells)
+    records = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
+    runner.main(here(tmp_path)[2:])
+    assert "overlap" not in capsys.readouterr().err
+    again = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
+    assert {path for path in again if again[path] != records[path]} == {tmp_path / "out" / "extrapolation-table3.json"}
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch) -> Path:
+    """Two tasks and one forum of cqadupstack as BEIR folders; nothing in the cache of ir_datasets."""
+    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "irds"))
+    for name in ("arguana", "nfcorpus", "cqadupstack/android"):
+        write_beir(tmp_path / "data" / name, seed=len(name))
+    return tmp_path / "data"
+
+
+def table1(data: Path, tmp_path: Path, *arguments: str) -> dict:
+    output = tmp_path / "out"
+    given = ["coco-dr-table1", "--inside", "--gpus", "1", "--data", str(data), "--output", str(output), *arguments]
+    runner.main(given)
+    return json.loads((output / "coco-dr-table1.json").read_text())
+
+
+def judged(tmp_path: Path, model: str, task: str) -> dict:
+    folder = tmp_path / "out" / "coco-dr" / "steps" / "judged" / model.replace("/", "--") / task / "judged"
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_further_models_stand_beside_what_is_published(data, tmp_path, tiny_bert, capsys):
+    models = [str(tiny_bert), "bm25"]
+    report = table1(data, tmp_path, "--model", models[0], "--model", models[1])
+    cells = report["cells"]
+    ran = [row for row in TASKS if cells[row]["bm25"]["ours"] is not None]
+    assert ran == ["nfcorpus", "arguana"]
+    for task, lengths in (("nfcorpus", (64, 128)), ("arguana", (128, 128))):
+        results = judged(tmp_path, models[0], task)
+        found = results["models"][models[0]]["retrieval"]["text_format"]
+        assert (found["query_length"], found["document_length"]) == lengths
+        assert results["identical_ids"] == ("drop" if task == "arguana" else "keep")
+        steps = tmp_path / "out" / "coco-dr" / "steps" / "judged"
+        assert not list(steps.rglob("store"))
+    assert report["averages"]["avg"] == "2 of 18"
+    for model in models:
+        scores = [cells[task][model]["ours"] for task in ran]
+        assert cells["avg"][model]["ours"] == pytest.approx(np.mean(scores))
+    assert cells["avg"]["coco-dr-base"]["published"] == pytest.approx((0.355 + 0.493) / 2)
+    assert cells["avg"]["cpt-xl"]["published"] == pytest.approx((0.407 + 0.435) / 2)
+    out = capsys.readouterr().out
+    rows = [line for line in out.splitlines() if line.startswith("|")]
+    assert len({row.count("|") for row in rows}) == 1
+    assert rows[0].count("|") == 1 + 1 + 1 + 13
+    assert "scifact is not to be had" in out
+    assert "arguana: 48 documents and 16 queries, published 8,674 and 1,406: another version" in out
+    ours = judged(tmp_path, "bm25", "nfcorpus")["models"]["bm25"]["measures"]["nDCG@10"]
+    alone = evaluate(str(data / "nfcorpus"), ["bm25"], tmp_path / "again", "nDCG@10")
+    assert cells["nfcorpus"]["bm25"]["ours"] == ours == alone.models["bm25"].measures["nDCG@10"]
+    assert cells["nfcorpus"]["bm25"]["gap"] == pytest.approx(ours - 0.325)
+
+
+def test_cqadupstack_is_the_mean_of_its_12_forums_or_nothing(data, tmp_path, capsys):
+    arguments = ("--model", "bm25", "--rows", "cqadupstack")
+    with pytest.raises(SystemExit) as status:
+        table1(data, tmp_path, *arguments)
+    assert status.value.code == 1
+    assert "cqadupstack/english is not to be had" in capsys.readouterr().out
+    for i, forum in enumerate(FORUMS[1:], 1):
+        write_beir(data / "cqadupstack" / forum, documents=24, queries=4 + i % 3, seed=i)
+    report = table1(data, tmp_path, *arguments)
+    scores = [judged(tmp_path, "bm25", f"cqadupstack/{forum}") for forum in FORUMS]
+    mean = np.mean([found["models"]["bm25"]["measures"]["nDCG@10"] for found in scores])
+    assert report["cells"]["cqadupstack"]["bm25"]["ours"] == pytest.approx(mean)
+    assert report["cells"]["avg"]["gpl"]["published"] == 0.357
+    assert report["cells"]["avg"]["cpt-l"]["published"] is None  # that cell is empty
+    assert "avg_cpt_sub" not in report["cells"]
+
+
+def test_a_broken_task_stops_no_other_and_is_listed(data, tmp_path, capsys):
+    (data / "arguana" / "corpus.jsonl").write_text('{"_id": "1", \n')
+    with pytest.raises(SystemExit):
+        table1(data, tmp_path, "--model", "bm25", "--rows", "arguana", "nfcorpus")
+    report = json.loads((tmp_path / "out" / "coco-dr-table1.json").read_text())
+    assert report["cells"]["nfcorpus"]["bm25"]["ours"] > 0
+    assert "corpus.jsonl:1" in report["cells"]["arguana"]["bm25"]["why"]
+
+
+def test_the_cache_of_ir_datasets_is_looked_at_and_never_filled(data, tmp_path):
+    home = tmp_path / "irds" / "beir"
+    assert not is_cached("beir/nq")
+    assert not home.exists()
+    assert "--download" in PaperScale().missing("nq")
+    assert PaperScale(download=True).missing("nq") == ""
+    assert "robust04 is not to be had" in PaperScale(download=True).missing("robust04")
+    (home / "webis-touche2020" / "v2").mkdir(parents=True)
+    (home / "webis-touche2020" / "v2" / "source.zip").touch()
+    assert is_cached("beir/webis-touche2020/v2")
+    for part in ("docs.pklz4", "queries.json", "test.qrels"):
+        (home / "nq").mkdir(exist_ok=True)
+        assert not is_cached("beir/nq")
+        (home / "nq" / part).touch()
+    assert is_cached("beir/nq")
+    (home / "cqadupstack").mkdir()
+    (home / "cqadupstack" / "source.zip").touch()
+    assert is_cached("beir/cqadupstack/tex")
+
+
+def test_every_collection_has_a_name_in_ir_datasets_or_is_made_by_hand():
+    from beir_cocodr.data.irds import is_registered
+
+    names = {data for paper in runner.PAPERS.values() for step in paper.steps.values() for data in step.needs("data")}
+    assert {name.split("/")[0] for name in names} >= {*TASKS, *BY_HAND}
+    for name in names:
+        if name.split("/")[0] not in BY_HAND:
+            assert is_registered(IRDS.get(name, f"beir/{name}")), name
+
+
+def test_a_mean_with_a_missing_part_says_which(tmp_path):
+    place = shop("coco-dr", tmp_path)
+    parts = (Cell(why="quoted"), Cell(why="other"))
+    assert place.figure(Cell(combine="mean", parts=parts)) == (None, "quoted")
+
+
+def test_bad_options_are_status_2(data, tmp_path):
+    for arguments in (
+        ["coco-dr-table1", "--model", "bm25", "--model", "bm25"],
+        ["coco-dr-table1", "--rows", "nowhere"],
+        ["coco-dr-table1", "--columns", "nowhere"],
+        ["coco-dr-table1", "--data", str(tmp_path / "nowhere")],
+        ["mrl-table2", "--model", "bm25"],
+        ["coco-dr-table8"],
+        [],
+    ):
+        with pytest.raises(SystemExit) as status:
+            runner.main([*arguments, "--output", str(tmp_path / "out")])
+        assert status.value.code == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("paper", runner.PAPERS)
+def test_pages_have_the_commands_of_the_plans(paper):
+    """`python benchmarks/reproduce/pages.py` writes them anew."""
+    page = (ROOT / "docs" / "reproduce" / f"{paper}.md").read_text()
+    assert page.split(pages.START)[1].split(pages.END)[0].strip() == pages.block(paper)
+    place = runner.Workshop(runner.PAPERS[paper], PaperScale(Path("DATA")), Path("runs/reproduce/paper") / paper)
+    planned = {shlex.join(shown(words, 8)) for name in place.steps for words in place.words(name)}
+    joined = page.split(pages.START)[1].replace("\\\n    ", "").splitlines()
+    commands = [line for line in joined if line.startswith(("torchrun", "beir-cocodr", "python"))]
+    assert len(commands) > 3
+    assert set(commands) <= planned
+
+
+def test_the_pages_of_the_papers_name_tables_that_there_are():
+    lines = re.findall(
+        r"^python benchmarks/reproduce (.*)$", "\n".join(map(Path.read_text, pages.DOCS.glob("*.md"))), re.M
+    )
+    assert len(lines) > len(runner.PAPERS)
+    for line in lines:
+        assert set(runner.options().parse_args(shlex.split(line)).table) <= {*runner.PAPERS, *runner.TABLES}
+    assert (pages.DOCS / "index.md").read_text().count("](") >= len(runner.PAPERS)
+
+
+def test_throughputs_are_stated_assumptions_or_stand_in_results():
+    found = json.loads((ROOT / "benchmarks" / "reproduce" / "throughputs.json").read_text())
+    for name, entry in found.items():
+        assert entry["measured"] or "assumption" in entry["why"], name
+    measured = json.loads((ROOT / "benchmarks" / "results" / found["cpu"]["from"]).read_text())
+    assert measured["date"].startswith(found["cpu"]["date"])
+    assert f"{measured['machine']['cores']} cores of {measured['machine']['cpu']}" == found["cpu"]["machine"]
