@@ -195,6 +195,7 @@ def register_resampled(output: str | Path, base_id: str | None = None, keep: boo
     """
     output = Path(output).resolve()
     manifest = manifests.read_manifest(output)
+    base_id = base_id or None
     base, method = base_id or manifest.base, manifest.method
     first = manifest.sets[0]
     train_docs = _docs(output, manifest.train, first.train, base_id)
@@ -246,20 +247,13 @@ def register() -> list[str]:
 def run(arguments: Sequence[str]) -> None:
     """A command of ir_datasets with the ids of this machine, such as ``["export", ID, "docs"]``; or one of ours:
     ``register FOLDER ID``, ``register OUTPUT [ID]`` of an output of ``resample``, which are kept, and ``forget ID``.
-
-    Raises:
-        InputError: no such command, or what it names is not there.
     """
     name, *rest = arguments or [""]
     is_resampled = bool(rest) and (Path(rest[0]) / manifests.MANIFEST_FILE).is_file()
     if name == "register" and len(rest) in ((1, 2) if is_resampled else (2,)):
-        folder, identifier = rest[0], rest[1] if len(rest) > 1 else None
-        made = (
-            register_folder(folder, identifier, keep=True)
-            if identifier and not is_resampled
-            else register_resampled(folder, identifier, keep=True)
-        )
-        print(*made, sep="\n")
+        folder, identifier = rest[0], rest[1] if len(rest) > 1 else ""
+        keep = register_resampled if is_resampled else register_folder
+        print(*keep(folder, identifier, keep=True), sep="\n")
     elif name == "forget" and len(rest) == 1:
         forget(rest[0])
     elif name in ir_datasets.commands.COMMANDS:

@@ -33,7 +33,7 @@ from beir_cocodr.evaluation.runs import file_names, identical_ids
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.card import PAPERS
 from beir_cocodr.models.loading import fingerprint, load_encoder
-from beir_cocodr.models.spec import BM25, RETRIEVERS, ModelSpec, SearchOptions, check_device
+from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions, check_device
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Retriever, blocks
@@ -42,6 +42,9 @@ from beir_cocodr.retrieval.retrievers import Retrievers
 __all__ = ["Encoder", "Search", "load", "register", "task"]
 
 _ORGANISATION = "beir-cocodr"
+
+#: Kind of a model to its type in MTEB; of all others "hybrid".
+_TYPES = {"dense": "dense", BM25: "sparse", "splade": "sparse", "colbert": "late-interaction"}
 
 # Scores held at once where given candidates are ranked.
 _SCORES = 1 << 24
@@ -66,14 +69,8 @@ _COCODR: dict[str, Any] = {
 
 
 class Search:
-    """A model that searches a task's corpus: BM25, a fusion, or anything else that has a name.
-
-    Args:
-        model: the name, see :class:`~beir_cocodr.models.spec.ModelSpec`.
-        options: how it searches; stores are of one corpus and have no place here.
-
-    Raises:
-        InputError: no such model, or options with stores.
+    """A model that searches a task's corpus: BM25, a fusion, or anything else that :class:`ModelSpec` names. An
+    InputError where there is none, or the options have stores, which are of one corpus.
     """
 
     def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
@@ -83,7 +80,7 @@ class Search:
         if options.stores:
             raise InputError("stores are of one corpus, and each task of MTEB has its own: leave them out")
         self.model, self.options = model, options
-        kind = "dense" if spec.kind == "dense" else "sparse" if spec.kind in (BM25, *RETRIEVERS) else "hybrid"
+        kind = _TYPES.get(spec.kind, "hybrid")
         revision = json_sha256([versions(), options.describe()])[:16]
         self.mteb_model_meta = _meta(model, options, revision=revision, model_type=[kind])
         self._documents: Documents | None = None
@@ -95,14 +92,7 @@ class Search:
             self._documents = Documents(dataset_documents(corpus).table, hashed.content_hash)
 
     def search(
-        self,
-        queries: Any,
-        *,
-        task_metadata: Any,
-        top_k: int,
-        encode_kwargs: Any,
-        top_ranked: dict[str, list[str]] | None = None,
-        **kwargs: Any,
+        self, queries: Any, *, task_metadata: Any, top_k: int, encode_kwargs: Any, top_ranked: Any = None, **kwargs: Any
     ) -> dict[str, dict[str, float]]:
         """Query id to {document id: score}, of ``top_k`` documents; of the given candidates where there are some."""
         # A private module of the host, which its own models use: it makes one text of a conversation or instruction.
@@ -118,8 +108,7 @@ class Search:
         options = replace(self.options, batch_size=batch_size, progress=encode_kwargs.get("show_progress_bar", False))
         retriever = self._retriever(documents, options)
         if top_ranked is None:
-            found = retriever.search(texts, top_k).results(documents)
-            return {query: dict(hits) for query, hits in found.items()}
+            return {query: dict(hits) for query, hits in retriever.search(texts, top_k).results(documents).items()}
         results = {}
         for ids, part in blocks(texts, max(1, _SCORES // len(documents))):
             ranking = retriever.search(dict(zip(ids, part, strict=True)), len(documents))
@@ -133,10 +122,8 @@ class Search:
 
 
 class Encoder(Search):
-    """An encoder: searches as `Search` does, and gives vectors to MTEB's other tasks.
-
-    An MRL and a hybrid encoder have vectors of queries and documents alone: tasks that compare texts of one kind, as
-    classification does, are an ``InputError``.
+    """An encoder: searches as `Search` does, and gives vectors to MTEB's other tasks. An MRL and a hybrid encoder have
+    none for tasks that compare texts of one kind, as classification does: an InputError.
     """
 
     def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
@@ -160,13 +147,9 @@ class Encoder(Search):
 
 
 def load(model: str, options: SearchOptions = SearchOptions()) -> Search:
-    """A model for ``mteb.evaluate``: an `Encoder` where the name is of one, else a `Search`.
-
-    Its revision is a hash of its weights, tokenizer, architecture and options, or of the versions of what BM25 and
-    fusions are computed by: MTEB's cache does not take one for another.
-
-    Raises:
-        InputError: no such model.
+    """A model for ``mteb.evaluate``: an `Encoder` where the name is of one, else a `Search`. Its revision is a hash of
+    weights, tokenizer, architecture and options, or of the versions of what BM25 and fusions are computed by: MTEB's
+    cache does not take one for another.
     """
     return (Encoder if ModelSpec.parse(model).kind == "dense" else Search)(model, options)
 
@@ -179,12 +162,8 @@ def mteb_name(model: str) -> str:
 
 
 def register(*models: str, options: SearchOptions = SearchOptions()) -> list[str]:
-    """Put COCO-DR's published models into MTEB's registry, and these, whose names there it gives.
-
-    ``mteb.get_model(NAME)`` then loads them. Calling it again does no harm, and takes what has changed since.
-
-    Raises:
-        InputError: a model that is not found, or two whose names in MTEB would be the same.
+    """Put COCO-DR's published models into MTEB's registry, and these, whose names there it gives. Calling it again does
+    no harm, and takes what has changed since. An InputError where a model is not found, or MTEB has its name already.
     """
     for name, (parameters, dimensions, trained_on) in _PUBLISHED.items():
         MODEL_REGISTRY[name] = _meta(
@@ -206,15 +185,8 @@ def register(*models: str, options: SearchOptions = SearchOptions()) -> list[str
 
 
 def task(dataset: str, split: str = "test", languages: tuple[str, ...] = ("eng-Latn",)) -> Any:
-    """A collection as a retrieval task of MTEB; ``mteb.get_task`` finds it by its name from then on.
-
-    Args:
-        dataset: what :func:`~beir_cocodr.data.collection.load_collection` reads; it needs labels.
-        split: of the judgements.
-        languages: of the texts, as MTEB names them.
-
-    Raises:
-        InputError: a collection that cannot be found or has no labels, or a name that MTEB has for another.
+    """A labelled collection as a retrieval task of MTEB, in these languages as MTEB names them; ``mteb.get_task`` finds
+    it by its name from then on. An InputError where it cannot be found or has no labels, or MTEB has its name already.
     """
     # A private name of the host, which `get_task` and what reads results look in; there is no other way to it.
     from mteb.get_tasks import _TASKS_REGISTRY

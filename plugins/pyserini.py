@@ -43,7 +43,7 @@ from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.store.record import STORE_FILE
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-from .lucene import import_pyserini, start_java
+from .lucene import import_pyserini
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +146,13 @@ class CocoDRQueryEncoder:
         return query_vectors(self.model, list(queries), self.batch_size)
 
 
+def start_java() -> None:
+    """Start Java with Lucene in it, once, and import what Pyserini's searchers need of it; to be called before
+    ``pyserini.search`` is imported. An InputError where there is no Java or no Pyserini.
+    """
+    import_pyserini("pyserini.encode")
+
+
 def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
     """Write the vectors of a store as an index for Pyserini's ``FaissSearcher``.
 
@@ -234,9 +241,7 @@ def run(arguments: Sequence[str]) -> None:
       ``--encoder`` nor ``--encoded-queries`` is given.
     - ``--index NAME.json`` is what :func:`write_prebuilt_index` wrote.
 
-    Raises:
-        InputError: no such module, Pyserini or Java is missing, a store or an encoder cannot be read, or what the
-            module itself stops at.
+    What cannot be found or read, and what the module itself stops at, is an InputError.
     """
     module, words = arguments[0], [part for word in arguments[1:] for part in _parted(word)]
     encoders = import_pyserini("pyserini.encode").query_encoder_class_map
@@ -297,20 +302,13 @@ def _index_of(store: Path) -> Path:
 
 
 def write_prebuilt_index(store: str | Path, folder: str | Path, name: str, url: str | None = None) -> Path:
-    """Pack a store as an index that Pyserini downloads, unpacks and verifies by its name, as its own prebuilt ones.
+    """Pack a complete store as an index that Pyserini downloads, unpacks and verifies by its name, as its own prebuilt
+    ones.
 
     Args:
-        store: complete.
         folder: to be made; holds ``faiss.NAME.tar.gz``, to be put anywhere, and ``NAME.json``, its row in Pyserini's
-            table of indexes.
-        name: of the index.
+            table, for :func:`register_prebuilt_index` and ``search.faiss --index``; gives this file.
         url: where the archive is going to be; by default where it is.
-
-    Returns:
-        the JSON file, for :func:`register_prebuilt_index` and ``beir-cocodr pyserini search.faiss --index``.
-
-    Raises:
-        InputError: as :func:`~beir_cocodr.plugins.pyserini.write_index`, or a name that no file can have.
     """
     if not name or Path(name).name != name:
         raise InputError(f"an index cannot be named {name!r}: leave out slashes")
@@ -335,11 +333,8 @@ def write_prebuilt_index(store: str | Path, folder: str | Path, name: str, url: 
 
 
 def register_prebuilt_index(file: str | Path) -> str:
-    """Put an index of :func:`write_prebuilt_index` into Pyserini's table; gives its name, for
-    ``FaissSearcher.from_prebuilt_index``. Calling it again does no harm.
-
-    Raises:
-        InputError: no such file, or the name of another index.
+    """Put an index of :func:`write_prebuilt_index` into Pyserini's table, once; gives its name, for
+    ``FaissSearcher.from_prebuilt_index``. An InputError where there is none, or another has its name.
     """
     try:
         [(name, row)] = parse_json(Path(file).read_text(encoding="utf-8")).items()

@@ -38,17 +38,8 @@ _Text = TypeVar("_Text", str, tuple[str, str])
 
 
 class Retriever(pt.Transformer):
-    """Searches a collection with any model name: queries to results.
-
-    Args:
-        dataset: what :func:`~beir_cocodr.data.collection.load_collection` reads; needs neither queries nor labels.
-        model: such as bm25, minilm, hybrid:minilm or the folder of a trained model.
-        num_results: documents for each query.
-        options: how it searches.
-        text: whether results have the columns title and text, which rerankers read.
-
-    Raises:
-        InputError: the collection or the model cannot be found or read.
+    """Searches a collection, which needs neither queries nor labels, with any model name: queries to results; with
+    ``text`` these have the columns title and text, which rerankers read.
     """
 
     def __init__(
@@ -83,16 +74,13 @@ class Retriever(pt.Transformer):
 
 
 class Reranker(pt.Transformer):
-    """Scores given documents anew by an encoder or a cross-encoder: results with text to results.
+    """Scores given documents anew: results with text, and perhaps title, to results.
 
     Args:
-        model: what the encoder is loaded by, a loaded one, or the name of a cross-encoder.
-        cross_encoder: whether it is one of these; it reads title and text with a space between.
-        options: how an encoder is loaded, and its device.
+        model: what an encoder is loaded by, a loaded one, or with ``cross_encoder`` the name of a cross-encoder, which
+            reads title and text with a space between.
+        options: how an encoder is loaded, and the device of either.
         batch_size: texts, or pairs of them, at a time.
-
-    Raises:
-        InputError: the model cannot be found or read.
     """
 
     def __init__(
@@ -130,16 +118,9 @@ class Reranker(pt.Transformer):
 
 
 class StoreReader(pt.Transformer):
-    """Reads a store that ``encode`` wrote: searches it for queries, exactly, or scores given documents by its vectors.
-
-    Args:
-        store: its folder; complete.
-        model: where its encoder is now; by default where it was when the store was made.
-        num_results: documents for each query.
-        device: of the encoder.
-
-    Raises:
-        InputError: no complete store, its encoder cannot be found or is another, or a document that is not in it.
+    """Reads a complete store of ``encode``: searches it for queries, exactly, or scores given documents by its vectors.
+    ``model`` is where its encoder is now, by default where it was then. An InputError where that is not found or is
+    another, or a document is not in the store.
     """
 
     def __init__(

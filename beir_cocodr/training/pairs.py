@@ -171,9 +171,6 @@ def export(
         split: of the judgements.
         negatives: of each query and model; in columns and for Tevatron in all, from the models in turn.
         search: how models search.
-
-    Raises:
-        InputError: no such form, a collection or model that cannot be read, or something is in ``output``.
     """
     if form not in FORMS:
         raise InputError(f"unknown form {form!r}; there are {', '.join(FORMS)}")
@@ -300,10 +297,8 @@ def is_tevatron(dataset: str) -> bool:
 
 @contextmanager
 def reading_tevatron(path: Path) -> Iterator[tuple[Collection, Found]]:
-    """The passages, queries and positives of a file in Tevatron's form as a collection, and its negatives.
-
-    Raises:
-        InputError: broken JSON, a missing field, a query twice, or two texts of one passage; names the line.
+    """The passages, queries and positives of a file in Tevatron's form, as a collection, and its negatives; InputErrors
+    name the line of broken JSON, a missing field, a query that is there twice, or two texts of one passage.
     """
     queries: dict[str, str] = {}
     sides: dict[str, list[list[str]]] = {}
@@ -337,10 +332,8 @@ def _passages(path: Path, queries: dict[str, str], sides: dict[str, list[list[st
 
 def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, np.ndarray]:
     """Query id to corpus rows of its negatives, of a ``hard-negatives.jsonl`` as GPL has it: of its retrievers in turn,
-    without known positives. Queries that the split does not judge, and unknown documents, are left out and counted.
-
-    Raises:
-        InputError: broken JSON, a missing field, or no negative of any query; names the line.
+    without known positives. Queries that the split does not judge, and unknown documents, are left out and counted; an
+    InputError where no query has a negative, or a line is broken.
     """
     positives, counts, pools = relevant_rows(collection), Counter[str](), dict[str, np.ndarray]()
     for line, record in _records(Path(path)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 
 import ir_datasets
 import pytest
@@ -37,7 +38,8 @@ def command(*words: object) -> int:
     return status.value.code or 0
 
 
-def _read_in_another_process(name: str, folder: str) -> None:
+def _read_in_another_process(name: str, folder: str, home: str) -> None:
+    os.environ["IR_DATASETS_HOME"] = home
     assert name not in ir_datasets.registry
     collection = load_collection(f"irds:{name}")  # ours asks the plugin where the host does not know an id
     assert collection.qrels == load_collection(folder).qrels
@@ -48,9 +50,9 @@ def test_a_kept_folder_is_known_in_every_process(beir_folder, name, home, capsys
     assert command("register", beir_folder, name) == 0
     assert capsys.readouterr().out.split() == [name, f"{name}/test", f"{name}/train"]
     assert json.loads((home / "beir_cocodr.json").read_text())["folders"] == {name: str(beir_folder)}
-    assert exit_code(_read_in_another_process, name, str(beir_folder)) == 0
+    assert exit_code(_read_in_another_process, name, str(beir_folder), str(home)) == 0
     assert command("forget", name) == 0
-    assert exit_code(_read_in_another_process, name, str(beir_folder)) == 1
+    assert exit_code(_read_in_another_process, name, str(beir_folder), str(home)) == 1
     assert command("forget", name) == 2
     assert f"'{name}' is not kept" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ import pytest
 mteb = pytest.importorskip("mteb", reason="mteb is not installed: pip install 'beir-cocodr[mteb]'")
 from beir_cocodr.plugins import mteb as plugin  # noqa: E402
 from datasets import Dataset  # noqa: E402
+from sentence_transformers import CrossEncoder  # noqa: E402
 
 from beir_cocodr import EncoderOptions, FuseOptions, SearchOptions, fuse  # noqa: E402
 from beir_cocodr.errors import InputError  # noqa: E402
@@ -23,8 +24,14 @@ def models(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine):
     folder = tmp_path_factory.mktemp("models")
     MRL(str(tiny_bert)).save_pretrained(str(folder / "mrl"))
     fuse(str(beir_folder), str(tiny_cosine), folder / "fused", FuseOptions(lexical="hash", bytes_per_document=144))
+    CrossEncoder(str(tiny_bert), num_labels=1).save_pretrained(str(folder / "cross"))
     names = {"cosine": tiny_cosine, "bare": tiny_bert, "mrl": folder / "mrl", "fused": folder / "fused"}
-    return {**{name: str(path) for name, path in names.items()}, "bm25": "bm25", "hybrid": f"hybrid:{tiny_cosine}"}
+    return {
+        **{name: str(path) for name, path in names.items()},
+        "bm25": "bm25",
+        "hybrid": f"hybrid:{tiny_cosine}",
+        "reranked": f"rerank:{folder / 'cross'}@bm25",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +45,7 @@ def scores(model, task, **given):
     return found.task_results[0].scores["test"][0]
 
 
-@pytest.mark.parametrize("name", ["cosine", "bare", "mrl", "fused", "bm25", "hybrid"])
+@pytest.mark.parametrize("name", ["cosine", "bare", "mrl", "fused", "bm25", "hybrid", "reranked"])
 def test_its_figures_are_ours(name, models, ours, beir_folder):
     found = scores(plugin.load(models[name]), plugin.task(str(beir_folder)))
     assert found["ndcg_at_10"] > 0.1
