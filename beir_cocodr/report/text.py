@@ -37,7 +37,7 @@ _TERMS = {
     r"(?:R|Recall|R_cap)(@(\d+))?": "share of the relevant documents that are among the first {}; 1 is best",
     r"(?:AP|MAP)(@(\d+))?": "precision at the rank of each relevant document among the first {}, on average; 1 is best",
     r"RR(@(\d+))?": "one over the rank of the first relevant document among the first {}; 1 is best",
-    r"(?:P|Success)(@(\d+))?": "relevant documents among the first {}; 1 is best",
+    r"P(@(\d+))?": "share of the first {} that are relevant; 1 is best",
     r"95% interval": "where the true difference lies, with 95% confidence: a bootstrap over queries",
     r"p after Holm": "chance of such a difference between equal models, by a two-tailed paired t-test, after Holm's "
     "correction for the number of tests",

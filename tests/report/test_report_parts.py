@@ -204,6 +204,7 @@ def test_measures_and_terms_have_meanings():
     assert "relevant documents" in meaning("R@100")
     assert "documents found" in meaning("AP")
     assert meaning("95% interval") != meaning("p after Holm") != ""
+    assert "share of the first 5 documents" in meaning("P@5")
     assert meaning("Source") == ""
 
 
