@@ -220,7 +220,7 @@ def contamination_statement(models: Sequence[str], collection: Collection) -> di
     collection with the hash of the evaluated one had all of it. One with another hash is looked at if it is still to be
     had locally with the hash on record: documents are compared by title and text, queries by text, as ids may be
     anything. Else what it shares is unknown, as the statement states. Being given is not being drawn: a training of few
-    steps may have read only a part. Of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
+    steps may have read only a part. Of ``hybrid:M``, ``rerank:C@M`` and their like, M's encoder counts.
     """
     evaluated = _Evaluated(collection)
     encoders = {model: ModelSpec.parse(model).encoder for model in models}

@@ -223,6 +223,23 @@ FOUND.append(retriever.evaluate_custom(qrels, results, retriever.k_values, metri
 """,
         OURS | {"model = DRES": "model = DRES(load_encoder(MODEL))"},
     ),
+    "sparse/evaluate_splade.py": (
+        LOAD
+        + """
+from beir.retrieval import models
+from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.search.sparse import SparseSearch
+sparse_model = SparseSearch(models.SPLADE(SPARSE, max_length=256), batch_size=48)
+retriever = EvaluateRetrieval(sparse_model)
+results = retriever.retrieve(corpus, queries)
+"""
+        + MEASURE
+        + SHOW,
+        {
+            "from beir.retrieval.search.sparse": "from beir_cocodr.plugins.beir import ModelSearch",
+            "sparse_model =": 'sparse_model = ModelSearch("splade:" + SPARSE)',
+        },
+    ),
     "reranking/evaluate_bm25_ce_reranking.py": (
         LOAD
         + """
@@ -354,6 +371,18 @@ def test_faiss_searches(kind, scene, there):
     again = run(script, scene, SETTINGS=settings)  # from the files that the first one saved
     assert again["results"] == found["results"]
     assert Path(scene["OUT"], "my-index.ext.faiss").is_file()
+
+
+def test_a_learned_sparse_encoder(scene, tiny_mlm):
+    found = run(changed("sparse/evaluate_splade.py"), scene, SPARSE=str(tiny_mlm))
+    from sentence_transformers import SparseEncoder
+
+    host, corpus = SparseEncoder(str(tiny_mlm)), found["corpus"]
+    documents = host.encode_document([f"{text['title']} {text['text']}".strip() for text in corpus.values()])
+    scores = host.similarity(host.encode_query([*found["queries"].values()]), documents)
+    for query, row in zip(found["queries"], scores.tolist(), strict=True):
+        expected = {id: score for id, score in zip(corpus, row, strict=True) if score > 0}
+        assert found["results"][query] == pytest.approx(expected, abs=1e-3)
 
 
 def test_reranking_by_a_cross_encoder(scene, tiny_cross, tmp_path):
