@@ -106,6 +106,8 @@ class Bar(tqdm):  # type: ignore[misc]
         if not self.in_place:
             usual |= {"delay": INTERVAL, "mininterval": INTERVAL, "maxinterval": INTERVAL, "miniters": 1}
             usual |= {"bar_format": "{step}{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}{unit}{postfix}{left}"}
+        if sys.stderr is None:  # nobody listens
+            settings["disable"] = True
         super().__init__(*args, **usual | settings)
 
     @property

@@ -47,6 +47,13 @@ def test_a_log_gets_whole_lines_and_none_of_what_is_over_soon(monkeypatch):
     assert "\r" not in log_file.getvalue()
 
 
+def test_without_stderr_there_is_no_line(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    with steps({"a": 1.0, "b": 1.0}):
+        step("b")
+        assert list(Bar(range(3), desc="Encoding", delay=0)) == [0, 1, 2]
+
+
 def test_a_terminal_has_one_line_and_it_goes(monkeypatch):
     stream = stderr(monkeypatch, terminal=True)
     with Bar(total=2, desc="Outer", delay=0) as outer:
