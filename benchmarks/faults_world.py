@@ -89,6 +89,8 @@ _SHORT = f"--max-steps 1 {TRAIN} --output out"
 
 #: Commands that answer a page until they are interrupted; tests/serve breaks and kills them.
 PAGES = {"try", "serve"}
+#: Commands that run a host's own, which refuse in the host's words.
+HOSTS = {"irds", "pyserini"}
 
 SCENARIOS: dict[str, Scenario] = {
     "validate": Scenario("validate --dataset in/beir", 8, True),
@@ -152,6 +154,7 @@ SCENARIOS: dict[str, Scenario] = {
     "regimes-again": Scenario(
         "resample evaluate --folder in/sets --architecture bm25 --no-picture --output in/regimes", 3
     ),
+    "export": Scenario("export --dataset in/beir --split test --negatives 3 --output out", 3, True),
     "overlap": Scenario("overlap --train in/source --test in/beir --no-picture --output out", 5, True),
     "overlap-encoder": Scenario(
         "overlap --train in/source --test in/beir --encoder in/model --no-picture --output out", 3

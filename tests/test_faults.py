@@ -8,7 +8,7 @@ import pytest
 from faults_inputs import judge
 from faults_parts import Done, break_part
 from faults_runner import Ended
-from faults_world import PAGES, SCENARIOS, write_collection
+from faults_world import HOSTS, PAGES, SCENARIOS, write_collection
 
 REFERENCE = {"results": {"out/x.run": "1"}, "stderr": ""}
 
@@ -64,4 +64,4 @@ def test_every_command_has_scenarios():
     found = typer.main.get_command(app)
     names = {name for name in found.commands if name != "resample"}
     names |= {f"resample {name}" for name in found.commands["resample"].commands}
-    assert {scenario.command for scenario in SCENARIOS.values()} == names - PAGES
+    assert {scenario.command for scenario in SCENARIOS.values()} == names - PAGES - HOSTS
