@@ -23,14 +23,14 @@ from machine import machine
 
 from beir_cocodr.io import write_text
 from beir_cocodr.losses.dro import ClusterLoss, IDROLoss
-from beir_cocodr.models.loading import load_encoder, model_source
+from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 
 RESULTS = Path(__file__).parent / "results" / "idro.json"
 CLUSTERS = 50
 QUERY, DOCUMENT = 64, 128
-LAYERS = {"bert-base": 3, "minilm": 2}
+LAYERS = {"bert-base": 3, "minilm": 2, "tiny": 1}
 WAYS = ("erm", "one_backward", "sketch", "k_calls")
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--base-repeats", type=int, default=5, help="rounds for BERT-base")
     parser.add_argument("--repeats", type=int, default=5, help="rounds for MiniLM")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--shapes", nargs="+", default=list(LAYERS))
+    parser.add_argument("--shapes", nargs="+", default=["bert-base", "minilm"])
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     sizes = {
@@ -122,12 +122,10 @@ def triplets(batch: int, device: str) -> tuple[list[dict[str, torch.Tensor]], to
 def encoder(shape: str, device: str) -> Any:
     if shape == "minilm":
         return load_encoder("minilm", EncoderOptions(device=device)).train()
-    from transformers import AutoTokenizer, BertConfig, BertModel
+    from reproduce.make import shaped
 
-    torch.manual_seed(42)
     with tempfile.TemporaryDirectory() as folder:
-        BertModel(BertConfig()).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(model_source("minilm")).save_pretrained(folder)
+        shaped(Path(folder), *((2, 64) if shape == "tiny" else (12, 768)))
         return load_encoder(folder, EncoderOptions(device=device)).train()
 
 

@@ -36,6 +36,20 @@ def random_bert(output: Path, base: str, seed: int) -> None:
     AutoTokenizer.from_pretrained(base).save_pretrained(output)
 
 
+def shaped(output: Path, layers: int, width: int, seed: int = 42) -> None:
+    """A random BERT of a shape, with its head and a tokenizer of words w0, w1, ...: nothing is downloaded."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(30_517))]
+    config = BertConfig(
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=width // 64 or 1, intermediate_size=4 * width
+    )
+    torch.manual_seed(seed)
+    BertForMaskedLM(config).save_pretrained(output)
+    BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(output)
+
+
 def tiny(output: Path, texts: Iterable[str], seed: int, cross: bool = False, words: int = 2_000) -> None:
     """A BERT of two layers and 32 numbers over the commonest words of some texts; with ``cross`` one that scores pairs.
 
