@@ -22,42 +22,6 @@ Formula = Literal["exact", "paper"]
 _MAX_EXPONENT = 30.0
 
 
-def negative_kl(
-    query_mean: Tensor,
-    query_variance: Tensor,
-    document_mean: Tensor,
-    document_variance: Tensor,
-    formula: Formula = "exact",
-) -> Tensor:
-    """−KL(Q‖D) = −½ Σ_i [log σ_di² − log σ_qi² + (σ_qi² + (μ_qi − μ_di)²) / σ_di² − 1].
-
-    Args:
-        query_mean, query_variance: μ_q and σ_q² > 0, (..., k).
-        document_mean, document_variance: μ_d and σ_d² > 0, (..., k); the leading dimensions broadcast.
-        formula: "paper" gives Eq. 10 instead, for ablation:
-            −½ [Σ log σ_di² + Π σ_qi² / Π σ_di² + Σ (μ_qi − μ_di)² / σ_di²], its ratio at most e^60.
-
-    Returns:
-        (...), in the arguments' type.
-
-    Source: MRL, Eq. 9; Eq. 10 for "paper".
-
-    Example:
-        >>> import torch
-        >>> from beir_cocodr.models.kl import negative_kl
-        >>> mean, variance = torch.zeros(2), torch.ones(2)
-        >>> float(negative_kl(mean, variance, mean + 1, variance))
-        -1.0
-    """
-    distance = (query_mean - document_mean) ** 2 / document_variance
-    if formula == "paper":
-        volume_q, volume_d = query_variance.log().sum(dim=-1), document_variance.log().sum(dim=-1)
-        ratio = (volume_q - volume_d).clamp(max=2 * _MAX_EXPONENT).exp()
-        return -0.5 * (volume_d + ratio + distance.sum(dim=-1))
-    ratios = query_variance / document_variance
-    return -0.5 * (ratios - ratios.log() - 1 + distance).sum(dim=-1)
-
-
 def flatten_query(mean: Tensor, variance: Tensor, formula: Formula = "exact", log_reference: float = 0.0) -> Tensor:
     """q = [1, σ_q² + μ_q², μ_q], so that −2·KL(Q‖D) = q·d + Σ_i log σ_qi² + k.
 

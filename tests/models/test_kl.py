@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from divergence import negative_kl
 from torch.distributions import Independent, Normal, kl_divergence
 
-from beir_cocodr.models.kl import flatten_document, flatten_query, negative_kl
+from beir_cocodr.models.kl import flatten_document, flatten_query
 
 
 def normal(rows: int, k: int, seed: int, dtype=torch.float64, low=-2.0, high=2.0):

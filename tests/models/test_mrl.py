@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import sentences
+from divergence import negative_kl
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.kl import flatten_document, flatten_query, negative_kl
+from beir_cocodr.models.kl import flatten_document, flatten_query
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.mrl_head import VARIANCE_TOKEN, MRLHead
 
