@@ -8,49 +8,31 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.evaluation.compare import compare_models as compare
-    from beir_cocodr.evaluation.evaluate import evaluate
-    from beir_cocodr.models.cocodr import COCODR
-    from beir_cocodr.models.hybrid_encoder import HybridEncoder
-    from beir_cocodr.models.loading import load_encoder
-    from beir_cocodr.models.mrl import MRL
-    from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
-    from beir_cocodr.retrieval.exact import ExactSearch
-    from beir_cocodr.retrieval.fuse import fuse
-    from beir_cocodr.retrieval.searcher import Searcher
-    from beir_cocodr.training.adapt import adapt
-    from beir_cocodr.training.distill import distill
-    from beir_cocodr.training.finetune import finetune
-    from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
-    from beir_cocodr.training.pretrain import pretrain
+    from beir_cocodr.data.collection import load_collection as load_collection
+    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.evaluate import evaluate as evaluate
+    from beir_cocodr.models.cocodr import COCODR as COCODR
+    from beir_cocodr.models.hybrid_encoder import HybridEncoder as HybridEncoder
+    from beir_cocodr.models.loading import load_encoder as load_encoder
+    from beir_cocodr.models.mrl import MRL as MRL
+    from beir_cocodr.models.spec import EncoderOptions as EncoderOptions
+    from beir_cocodr.models.spec import FuseOptions as FuseOptions
+    from beir_cocodr.models.spec import SearchOptions as SearchOptions
+    from beir_cocodr.retrieval.exact import ExactSearch as ExactSearch
+    from beir_cocodr.retrieval.fuse import fuse as fuse
+    from beir_cocodr.retrieval.searcher import Searcher as Searcher
+    from beir_cocodr.training.adapt import adapt as adapt
+    from beir_cocodr.training.distill import distill as distill
+    from beir_cocodr.training.finetune import finetune as finetune
+    from beir_cocodr.training.options import DistillOptions as DistillOptions
+    from beir_cocodr.training.options import FinetuneOptions as FinetuneOptions
+    from beir_cocodr.training.options import PretrainOptions as PretrainOptions
+    from beir_cocodr.training.pretrain import pretrain as pretrain
+
+    compare = compare_models
 
 #: The one place of the version; pyproject.toml and the tests read it here.
 __version__ = "0.1.0"
-
-__all__ = [
-    "COCODR",
-    "MRL",
-    "DistillOptions",
-    "EncoderOptions",
-    "ExactSearch",
-    "FinetuneOptions",
-    "FuseOptions",
-    "HybridEncoder",
-    "PretrainOptions",
-    "SearchOptions",
-    "Searcher",
-    "__version__",
-    "adapt",
-    "compare",
-    "distill",
-    "evaluate",
-    "finetune",
-    "fuse",
-    "load_collection",
-    "load_encoder",
-    "pretrain",
-]
 
 # Where each public name is defined, as ``module:object``; the imports above are for type checkers.
 _HOMES = {
@@ -75,6 +57,8 @@ _HOMES = {
     "load_encoder": "beir_cocodr.models.loading:load_encoder",
     "pretrain": "beir_cocodr.training.pretrain:pretrain",
 }
+
+__all__ = ["__version__", *_HOMES]
 
 #: What this package itself uses of its plugins, by name; they stand outside this folder in the source tree.
 PLUGINS = {

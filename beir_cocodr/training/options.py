@@ -165,63 +165,6 @@ class PretrainOptions(TrainingOptions):
 
 
 @dataclass(frozen=True)
-class WeightingOptions(Options):
-    """Which loss of an example is trained on, and how clusters of queries are weighted.
-
-    Args:
-        loss: "triplet" (own positive against own hard negatives; COCO-DR, Eq. 2) or "infonce" (against all documents of
-            the batch).
-        weighting: one of :data:`~beir_cocodr.training.objectives.WEIGHTINGS`.
-        clusters: K, of k-means over the training queries' embeddings by the model that is trained.
-        min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one query would give it
-            as much weight as hundreds of others).
-        kmeans_iterations, kmeans_restarts, kmeans_points: of k-means, the last a centroid, see
-            :func:`~beir_cocodr.data.clusters.cluster_queries` (published: 500, 5, 256).
-        idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`.
-        alpha, rho, ema, eps, absent, renormalize_present: of iDRO's modes stable and published.
-        beta, tau: of its mode paper; tau None is clusters / rho.
-        gram: how cluster gradients are compared: one_backward, sketch, k_calls, batched.
-        gradient_layers: last layers whose gradients are compared; None is 3 of 12, else 2.
-        sketch_size: dimensions a side of the sketch.
-        eta: step size of groupdro.
-        cvar_alpha: share of the queries that counts fully in cvar.
-        log_clusters: steps between lines of cluster_weights.jsonl.
-    """
-
-    loss: str | None = option(
-        None, "triplet or infonce, the default for erm without episodes, else triplet.", choices=("triplet", "infonce")
-    )
-    weighting: str = option(
-        "erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.", choices=WEIGHTINGS
-    )
-    clusters: int = option(50, "Clusters of queries (50).", min=1)
-    min_cluster_size: int = option(2, min=1)
-    kmeans_iterations: int = option(25, min=1)
-    kmeans_restarts: int = option(1, min=1)
-    kmeans_points: int = option(16_384, min=1)
-    idro_mode: str = option("stable", choices=("stable", "published", "paper"))
-    alpha: float = option(0.25, min=0)
-    rho: float = option(0.05, min=0)
-    ema: float = option(0.1, min=0)
-    eps: float = option(0.01, above=0, below=1)
-    absent: str | None = option(None, choices=("reset", "keep"))
-    renormalize_present: bool | None = option(None)
-    beta: float = option(0.25, min=0)
-    tau: float | None = option(None, above=0)
-    gram: str = option("one_backward", choices=("one_backward", "sketch", "k_calls", "batched"))
-    gradient_layers: int | None = option(None, min=1)
-    sketch_size: int = option(64, min=1)
-    eta: float = option(0.01, min=0)
-    cvar_alpha: float = option(0.5, above=0, max=1)
-    log_clusters: int = option(10, min=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.idro_mode == "paper" and self.tau is None and not self.rho:
-            raise InputError("rho 0 leaves idro_mode paper without a temperature, clusters / rho: set tau")
-
-
-@dataclass(frozen=True)
 class NegativeFilters(Options):
     """What a candidate must not be to stay a negative. All are off by default, as in COCO-DR and ANCE.
 
@@ -253,12 +196,29 @@ class NegativeFilters(Options):
 
 
 @dataclass(frozen=True)
-class FinetuneOptions(WeightingOptions, NegativeFilters, TrainingOptions):
+class FinetuneOptions(NegativeFilters, TrainingOptions):
     """Fine-tuning on labelled queries with hard negatives: in one go, in episodes (ANCE) or in two stages.
 
     Steps, epochs and schedule are those of one episode, the BM25 warm-up being episode 0, or of one stage.
 
     Args:
+        loss: "triplet" (own positive against own hard negatives; COCO-DR, Eq. 2) or "infonce" (against all documents of
+            the batch).
+        weighting: one of :data:`~beir_cocodr.training.objectives.WEIGHTINGS`.
+        clusters: K, of k-means over the training queries' embeddings by the model that is trained.
+        min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one query would give it
+            as much weight as hundreds of others).
+        kmeans_iterations, kmeans_restarts, kmeans_points: of k-means, the last a centroid, see
+            :func:`~beir_cocodr.data.clusters.cluster_queries` (published: 500, 5, 256).
+        idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`.
+        alpha, rho, ema, eps, absent, renormalize_present: of iDRO's modes stable and published.
+        beta, tau: of its mode paper; tau None is clusters / rho.
+        gram: how cluster gradients are compared: one_backward, sketch, k_calls, batched.
+        gradient_layers: last layers whose gradients are compared; None is 3 of 12, else 2.
+        sketch_size: dimensions a side of the sketch.
+        eta: step size of groupdro.
+        cvar_alpha: share of the queries that counts fully in cvar.
+        log_clusters: steps between lines of cluster_weights.jsonl.
         negatives: redrawn each epoch; 0 leaves in-batch negatives only.
         negative_depth: BM25 results that they are drawn from, known positives removed.
         hard_negatives: a file of hard negatives in GPL's form, which are taken in place of BM25's.
@@ -273,6 +233,32 @@ class FinetuneOptions(WeightingOptions, NegativeFilters, TrainingOptions):
             None means the model's own.
     """
 
+    loss: str | None = option(
+        None, "triplet or infonce, the default for erm without episodes, else triplet.", choices=("triplet", "infonce")
+    )
+    weighting: str = option(
+        "erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.", choices=WEIGHTINGS
+    )
+    clusters: int = option(50, "Clusters of queries (50).", min=1)
+    min_cluster_size: int = option(2, min=1)
+    kmeans_iterations: int = option(25, min=1)
+    kmeans_restarts: int = option(1, min=1)
+    kmeans_points: int = option(16_384, min=1)
+    idro_mode: str = option("stable", choices=("stable", "published", "paper"))
+    alpha: float = option(0.25, min=0)
+    rho: float = option(0.05, min=0)
+    ema: float = option(0.1, min=0)
+    eps: float = option(0.01, above=0, below=1)
+    absent: str | None = option(None, choices=("reset", "keep"))
+    renormalize_present: bool | None = option(None)
+    beta: float = option(0.25, min=0)
+    tau: float | None = option(None, above=0)
+    gram: str = option("one_backward", choices=("one_backward", "sketch", "k_calls", "batched"))
+    gradient_layers: int | None = option(None, min=1)
+    sketch_size: int = option(64, min=1)
+    eta: float = option(0.01, min=0)
+    cvar_alpha: float = option(0.5, above=0, max=1)
+    log_clusters: int = option(10, min=1)
     negatives: int = option(1, "Hard negatives a query and step.", min=0)
     negative_depth: int = option(30, min=1)
     hard_negatives: str | None = option(None, "hard-negatives.jsonl as export and GPL write it, in place of BM25's.")
@@ -289,6 +275,8 @@ class FinetuneOptions(WeightingOptions, NegativeFilters, TrainingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.idro_mode == "paper" and self.tau is None and not self.rho:
+            raise InputError("rho 0 leaves idro_mode paper without a temperature, clusters / rho: set tau")
         if self.seed + self.episodes > SEED_MAX:  # each episode has the next seed
             raise InputError(f"seed {self.seed} and episodes {self.episodes} lead beyond the largest seed, {SEED_MAX}")
         if self.stages == 2 and self.episodes:
