@@ -13,6 +13,8 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
+#: What the modules of an encoder hand on.
+Features = dict[str, Any]
 
 
 def spaced_rows(count: int, most: int) -> Ints:

@@ -218,9 +218,7 @@ def measure_spans(
 
     Source: COCO-DR, Eq. 1 and appendix H.
     """
-    first, second = (
-        _encode(model, texts, pairs.ids, at_once, progress and in_place()) for texts in (pairs.first, pairs.second)
-    )
+    first, second = (_encode(model, texts, pairs.ids, at_once, progress) for texts in (pairs.first, pairs.second))
     return SpanMeasures(
         alignment(first, second).numpy(),
         (uniformity(first, temperature) + uniformity(second, temperature)) / 2,
@@ -228,8 +226,9 @@ def measure_spans(
     )
 
 
-def _encode(model: Any, texts: list[str], ids: list[str], batch_size: int, progress: bool) -> Tensor:
-    encoded = model.encode_document(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress)
+def _encode(model: Any, texts: list[str], ids: list[str], batch_size: int, bar: bool) -> Tensor:
+    bar = bar and in_place()
+    encoded = model.encode_document(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=bar)
     vectors: Tensor = encoded.detach().float().cpu()
     check_finite(vectors.numpy(), ids, "documents")
     return vectors

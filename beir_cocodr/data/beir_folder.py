@@ -73,7 +73,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 
 def write_beir_folder(
-    folder: Path, corpus: Path, queries: Mapping[str, str], splits: Mapping[str, Qrels], root: Path
+    folder: Path, corpus: Path, queries: Mapping[str, str], splits: dict[str, Qrels], root: Path
 ) -> None:
     """Write ``queries.jsonl`` and ``qrels/SPLIT.tsv`` beside a link to a corpus.
 

@@ -10,7 +10,7 @@ from beir_cocodr.data.readers import numbered_lines
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import ModelSpec
-from beir_cocodr.retrieval.ranking import Results
+from beir_cocodr.retrieval.ranking import Hits, Results
 
 POLICIES = ("auto", "keep", "drop")
 
@@ -27,7 +27,7 @@ def identical_ids(dataset: str, policy: str = "auto") -> str:
     return "drop" if any(part in ("arguana", "quora") for part in parts) else "keep"
 
 
-def write_run(path: Path, results: Results | Iterator[tuple[str, list[tuple[str, float]]]], tag: str) -> None:
+def write_run(path: Path, results: Results | Iterator[tuple[str, Hits]], tag: str) -> None:
     """Write ``query Q0 document rank score tag`` lines, ranks from 1; results may come as a stream.
 
     Scores are written so that reading them back gives the same float32, and with it the same ties.

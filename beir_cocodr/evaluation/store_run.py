@@ -17,7 +17,7 @@ from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.faiss.transform import Kind
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
-from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.ranking import Hits, Ranking
 from beir_cocodr.retrieval.store.search import search_index, search_store
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -202,15 +202,13 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
     return encoder
 
 
-def _results(
-    store: EmbeddingStore, ranking: Ranking, drop: bool, top_k: int
-) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+def _results(store: EmbeddingStore, found: Ranking, drop: bool, top_k: int) -> Iterator[tuple[str, Hits]]:
     """Queries with their documents and scores, in rank order; ids of a block of queries in memory."""
-    size = max(1, _HITS // ranking.rows.shape[1])
-    for start in range(0, len(ranking.queries), size):
+    size = max(1, _HITS // found.rows.shape[1])
+    for start in range(0, len(found.queries), size):
         block = slice(start, start + size)
-        rows, scores = ranking.rows[block], ranking.scores[block]
+        rows, scores = found.rows[block], found.scores[block]
         names = iter(store.ids(rows[rows >= 0]))
-        for query, row, score in zip(ranking.queries[block], rows, scores, strict=True):
-            found = [(next(names), value) for value in score[row >= 0].tolist()]
-            yield query, [hit for hit in found if not (drop and hit[0] == query)][:top_k]
+        for query, row, score in zip(found.queries[block], rows, scores, strict=True):
+            hits = [(next(names), value) for value in score[row >= 0].tolist()]
+            yield query, [hit for hit in hits if not (drop and hit[0] == query)][:top_k]

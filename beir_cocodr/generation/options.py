@@ -55,9 +55,7 @@ class GenerationOptions:
     seed: int = option(42, "Seed of sampling.", min=0, max=SEED_MAX)
     title_separator: str = option(" ", "Between title and text of a document.")
     dedupe: bool = option(False, "Keep a text once in the whole output.")
-    filter_retriever: str | None = option(
-        None, "Keep a query only if this model finds its document; named as for evaluate."
-    )
+    filter_retriever: str | None = option(None, "Keep a query if this model finds its document; named as for evaluate.")
     filter_top: int = option(1, "... among so many first documents.", min=1)
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(BM25_WEIGHT, "Of BM25, if that retriever is a fusion.", min=0, max=1000)

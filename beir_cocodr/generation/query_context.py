@@ -20,7 +20,7 @@ from beir_cocodr.io import atomic_path, cache_folder, file_state, filling_cache,
 
 _TEXT = pa.large_string()
 _SCHEMA = pa.schema(
-    {"document": _TEXT, "row": pa.int64(), "number": pa.int64(), "text": _TEXT, "queries": pa.list_(_TEXT)}
+    {"document": _TEXT, **dict.fromkeys(("row", "number"), pa.int64()), "text": _TEXT, "queries": pa.list_(_TEXT)}
 )
 
 _BATCH_ROWS = 1024

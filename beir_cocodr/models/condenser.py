@@ -4,6 +4,7 @@ import logging
 import pickle
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -273,9 +274,8 @@ def transformer_layers(
 ) -> nn.ModuleList:
     """Layers as in BERT or, with ``norm_first``, as in GPT-2; :func:`initialize` draws their weights."""
     shape = (width, heads, inner, dropout, "gelu", layer_norm_eps)
-    layers = nn.ModuleList(
-        nn.TransformerEncoderLayer(*shape, batch_first=True, norm_first=norm_first) for _ in range(count)
-    )
+    one = partial(nn.TransformerEncoderLayer, *shape, batch_first=True, norm_first=norm_first)
+    layers = nn.ModuleList(one() for _ in range(count))
     for layer in layers:
         layer.dropout = nn.Dropout(0.0)  # neither has dropout inside its feed-forward block
     return layers

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.util import load_file_path
 from torch import Tensor
 
-from beir_cocodr.arrays import Doubles
+from beir_cocodr.arrays import Doubles, Features
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import json_sha256
@@ -152,9 +152,7 @@ class HybridHead(SavedModule):
             parts.append(lost)
         return torch.cat(parts, dim=1)
 
-    def forward(
-        self, features: dict[str, Any], task: str | None = None, parts: bool = False, **kwargs: Any
-    ) -> dict[str, Any]:
+    def forward(self, features: Features, task: str | None = None, parts: bool = False, **kwargs: Any) -> Features:
         """Set ``sentence_embedding``: (B, d + r + hashed) float32; ``parts``: [e_q, y_q, w], see :meth:`join`."""
         task = _checked_task(task or features.get("task"))
         if "terms" not in features:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tokenizers import AddedToken, processors
 from torch import Tensor, nn
 
+from beir_cocodr.arrays import Features
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import SavedModule
 from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
@@ -71,9 +72,7 @@ class MRLHead(SavedModule):
         self.mean_projection.weight.data.copy_(wide)
         nn.init.normal_(self.variance_projection.weight, std=0.02, generator=generator)
 
-    def forward(
-        self, features: dict[str, Any], task: str | None = None, flatten: bool = True, **kwargs: Any
-    ) -> dict[str, Any]:
+    def forward(self, features: Features, task: str | None = None, flatten: bool = True, **kwargs: Any) -> Features:
         """Set ``sentence_embedding``: (B, 2k + 1) float32, or (B, 2k) [μ, σ²] without ``flatten``. The task, "query" or
         "document", comes from the argument or else the features.
         """
@@ -91,7 +90,7 @@ class MRLHead(SavedModule):
         features["sentence_embedding"] = vectors.float()
         return features
 
-    def distribution(self, features: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def distribution(self, features: Features) -> tuple[Tensor, Tensor]:
         """μ and σ², (B, k) each, in float64."""
         tokens = features["token_embeddings"]  # (B, L, d)
         wide = torch.float32 if tokens.device.type == "mps" else torch.float64

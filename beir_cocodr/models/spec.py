@@ -190,7 +190,7 @@ FUSIONS = {
     "rm3": Fusion(f"{_FUSION}:RM3", "hybrid, BM25's query expanded from hybrid's best", weighted=True, lucene=False),
     "feedback": Fusion(f"{_FUSION}:Feedback", "dense search, the query moved towards hybrid's best", weighted=True),
     "vector": Fusion(
-        f"{_FUSION}:OneVector", "hybrid with truncated BM25, as a hybrid encoder of M ranks", True, False, True
+        f"{_FUSION}:OneVector", "hybrid with truncated BM25, a hybrid encoder of M ranks", True, False, True
     ),
 }
 
@@ -367,9 +367,7 @@ class SearchOptions(Options):
     bm25_weight: float = option(
         BM25_WEIGHT, "Of BM25 in hybrid:M and its like, against 1 of M; 0 leaves BM25 out.", min=0, max=_WEIGHT_MAX
     )
-    batch_size: int = option(
-        64, "Queries encoded at a time; documents go by their tokens.", "--encode-batch-size", min=1
-    )
+    batch_size: int = option(64, "Queries encoded at once; documents go by their tokens.", "--encode-batch-size", min=1)
     progress: bool = False
     stores: tuple[str | Path, ...] = option(
         (), "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.", flag="--store"

@@ -9,8 +9,9 @@ import numpy as np
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.records import Json
 
+Hits = list[tuple[str, float]]
 #: Query id to (document id, score) pairs, best first.
-Results = dict[str, list[tuple[str, float]]]
+Results = dict[str, Hits]
 
 
 @dataclass(frozen=True)

@@ -258,9 +258,8 @@ class _Mining:
         return np.pad(negatives, (0, self.keep - len(negatives)), constant_values=-1)
 
     def _checked_counts(self) -> MiningCounts:
-        candidates, positives, without = (
-            self.counts[name] for name in ("candidates", "positives", "queries_without_negative")
-        )
+        names = "candidates", "positives", "queries_without_negative"
+        candidates, positives, without = (self.counts[name] for name in names)
         counts = MiningCounts(
             queries=len(self.positives),
             queries_without_positive=len(self.collection.queries) - len(self.positives),

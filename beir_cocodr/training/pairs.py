@@ -63,7 +63,7 @@ class TrainingPairs:
             self.relevant.setdefault(query, []).append(row)
         if not len(self.positives):
             raise InputError(
-                f"{self.collection.name}: no query of split {self.collection.split} has a relevant document"
+                f"{self.collection.name}: no query of split {self.collection.split} has relevant documents"
             )
         log.info(
             "%d pairs; left out: %d with an unknown document, %d with a query without negatives",

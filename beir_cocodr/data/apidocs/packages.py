@@ -191,9 +191,7 @@ _CALL = re.compile(r"\s*[A-Za-z_][\w.]*\s*\(")
 _SIGNATURE_TAIL = re.compile(r"\s*(?:[-=]>.*|:|--)?\s*")
 
 # Words whose full stop does not end a sentence.
-_ABBREVIATION = re.compile(
-    r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|eqs?|fig|resp|approx|incl|no|al|[A-Z])\.$", re.IGNORECASE
-)
+_ABBREVIATION = re.compile(r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|eqs?|fig|resp|approx|incl|no|al|[A-Z])\.$", re.I)
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s)")
 _SECTION = re.compile(
     r"^(parameters?|args?|arguments?|keyword arg(ument)?s|attributes|methods|inputs?|outputs?|returns?"

@@ -77,22 +77,20 @@ def timed_sample(encoder: CorpusEncoder) -> Sample:
     return Sample(len(rows), seconds, vectors.shape[1], truncated)
 
 
-def estimate(
-    sample: Sample, encoder: CorpusEncoder, record: StoreRecord, documents: int, devices: list[str]
-) -> Estimate:
+def estimate(sample: Sample, encoder: CorpusEncoder, record: StoreRecord, count: int, devices: list[str]) -> Estimate:
     """Put the sample that an encoder took on the scale of the documents to be encoded, by one process a device."""
     packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
     # The vectors, their packed form, and where they are folded a copy in float64.
     vector = 4 * record.dimensions + packed + (8 * record.dimensions if record.prior else 0)
-    shard = min(record.shard_size, max(1, documents)) * vector
+    shard = min(record.shard_size, max(1, count)) * vector
     parent = resident_bytes(encoder.model)
     gpus = len({device for device in devices if device != "cpu"})
     at_once = gpus or max(1, min(len(devices), available_cores() // torch.get_num_threads()))
     return Estimate(
-        documents,
-        documents * packed + len(encoder.documents) * _BYTES_PER_ID,
+        count,
+        count * packed + len(encoder.documents) * _BYTES_PER_ID,
         parent + shard if len(devices) == 1 else parent + len(devices) * (parent + shard),
-        round(documents * sample.seconds / at_once, 1),
+        round(count * sample.seconds / at_once, 1),
         sample.documents,
         sample.truncated,
     )
