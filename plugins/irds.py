@@ -178,7 +178,8 @@ _CITATION = {
 
 
 def register_resampled(output: str | Path, base_id: str | None = None, keep: bool = False) -> list[str]:
-    """Make an output of ``resample`` loadable as datasets of ir_datasets.
+    """Make an output of ``resample`` loadable as datasets of ir_datasets. An InputError: no manifest, an unknown base
+    id or one with other documents, or ids that are taken.
 
     Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``,
     REGIME being interpolation or extrapolation. Each has the test queries and their judgements; ``/test`` below it is
@@ -189,9 +190,6 @@ def register_resampled(output: str | Path, base_id: str | None = None, keep: boo
         output: the folder with the ``manifest.json``.
         base_id: an id of ir_datasets with the documents of the training set, which then is BASE; by default BASE is
             that of the manifest.
-
-    Raises:
-        InputError: no manifest, an unknown base id or one with other documents, or ids that are taken.
     """
     output = Path(output).resolve()
     manifest = manifests.read_manifest(output)

@@ -154,7 +154,8 @@ def start_java() -> None:
 
 
 def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
-    """Write the vectors of a store as an index for Pyserini's ``FaissSearcher``.
+    """Write the vectors of a store as an index for Pyserini's ``FaissSearcher``. An InputError: no complete store,
+    something in ``folder``, an id that Pyserini cannot read back, or no FAISS.
 
     The vectors are those that the model gave, in float32 and unit vectors where it compares by cosine, whatever the
     precision of the store: queries by :class:`CocoDRQueryEncoder` have the scores of ``search``. Memory holds the whole
@@ -163,9 +164,6 @@ def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
     Args:
         store: complete, or its folder.
         folder: to be made; holds ``index``, flat, by inner product, and ``docid``.
-
-    Raises:
-        InputError: no complete store, something in ``folder``, an id that Pyserini cannot read back, or no FAISS.
     """
     opened = store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
     pieces = (
@@ -194,7 +192,8 @@ def encode_index(model: COCODR, documents: Documents, folder: str | Path, token_
 
 
 def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str | Path, batch_size: int = 64) -> Path:
-    """Encode queries for Pyserini's ``QueryEncoder(folder)``, which finds vectors by the text of the query.
+    """Encode queries for Pyserini's ``QueryEncoder(folder)``, which finds vectors by the text of the query. An
+    InputError: no queries, a query without a finite vector, or something in ``folder``.
 
     Args:
         model: the encoder that made the index.
@@ -202,9 +201,6 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
         folder: to be made; holds ``embedding.pkl``, a DataFrame with the columns id, text and embedding. It is a pickle
             because Pyserini reads nothing else: give it only to those who trust you, and load none that you do not.
         batch_size: queries encoded at a time.
-
-    Raises:
-        InputError: no queries, a query without a finite vector, or something in ``folder``.
     """
     if not queries:
         raise InputError("there are no queries to encode")

@@ -190,7 +190,9 @@ def encode(
     progress: bool = False,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> Json:
-    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: its arguments, errors and resumption.
+    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: its arguments, errors and resumption. An
+    InputError: as there; Ray is not installed, the cluster is not to be reached or too small, or a node wrote its
+    shards to another folder.
 
     Args:
         address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on this
@@ -200,10 +202,6 @@ def encode(
 
     Returns:
         as there, and ``ray``: actors, how many died, and how many shards each node did.
-
-    Raises:
-        InputError: as there; Ray is not installed, the cluster is not to be reached or too small, or a node wrote its
-            shards to another folder.
     """
     # Imported here and below, so that actors, which import this module, start without torch where they need none.
     from beir_cocodr.retrieval.pool import torch_threads

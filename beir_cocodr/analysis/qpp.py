@@ -119,7 +119,8 @@ def qpp(
     search: SearchOptions = SearchOptions(),
     overwrite: bool = False,
 ) -> Prediction:
-    """Correlate pre-retrieval predictors with a model's per-query quality.
+    """Correlate pre-retrieval predictors with a model's per-query quality. An InputError names what has to be corrected
+    in the collection, the model, the measure or the values.
 
     Args:
         dataset, split: the collection; its corpus gives the term statistics.
@@ -131,9 +132,6 @@ def qpp(
         policy: of the evaluation, for documents whose id is the query's.
         search: of the evaluation; its analyzer and title separator are those of the term statistics, too.
         overwrite: replace the results of another run in ``output``.
-
-    Raises:
-        InputError: what has to be corrected in the collection, the model, the measure or the values.
 
     References:
         MRL, section 6 and Table 6.

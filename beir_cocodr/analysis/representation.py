@@ -313,7 +313,9 @@ def representation(
     measure: str = "nDCG@10",
     search: SearchOptions = SearchOptions(),
 ) -> Representation:
-    """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora.
+    """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora. An InputError: a
+    corpus has no two documents with two spans, a model cannot be found or is an MRL, its embeddings are not finite, or
+    the results lack a model.
 
     The first model's tokenizer cuts the spans, and both models see the same texts, unmasked and without gradient. In
     memory are the spans of all samples, the embeddings of one, and one model.
@@ -324,10 +326,6 @@ def representation(
         results: results.json files of `evaluate` with both models: then the reduction of the contrastive loss stands
             against the gain in ``measure``, as in Figure 5a.
         search: how models are loaded and encode.
-
-    Raises:
-        InputError: a corpus has no two documents with two spans, a model cannot be found or is an MRL, its embeddings
-            are not finite, or the results lack a model.
 
     Source: COCO-DR, section 5.4, Figure 5 and appendix H.
     """

@@ -229,7 +229,8 @@ def shift(
     measure: str = "nDCG@10",
     baseline: str | None = None,
 ) -> Shift:
-    """Compare the unigrams of documents and the types of queries of targets with those of a source.
+    """Compare the unigrams of documents and the types of queries of targets with those of a source. An InputError names
+    what has to be corrected in a collection, a split or the results.
 
     In memory are the words and counts of the source and of one target.
 
@@ -241,9 +242,6 @@ def shift(
         results: results.json files of `evaluate` over targets: then every model's scores stand against the
             similarities, with correlations.
         baseline: a model in the results; scores are then differences to its own, as in Figure 2 (BM25 there).
-
-    Raises:
-        InputError: what has to be corrected in a collection, a split or the results.
 
     Source: COCO-DR, section 3.2, appendices C and D.
     """

@@ -241,7 +241,8 @@ def source_clusters(
     split: str = "test",
     search: SearchOptions = SearchOptions(),
 ) -> SourceClusters:
-    """Cluster source queries, find the cluster nearest to each target, and compare losses with gains.
+    """Cluster source queries, find the cluster nearest to each target, and compare losses with gains. An InputError
+    names what has to be corrected in collections, models, results or ids.
 
     A sample of the source's labelled queries is clustered by the embeddings of ``after``. The nearest cluster of a
     target has the largest mean dot product of its queries with the target's. Losses are those of fine-tuning, with BM25
@@ -255,9 +256,6 @@ def source_clusters(
             4) and over the source (for those of source queries in Table 4).
         queries: ids of target queries to show as in Table 4. By default those of the largest gains and losses where
             there are results, else some evenly spaced.
-
-    Raises:
-        InputError: what has to be corrected in collections, models, results or ids.
 
     Source: COCO-DR, section 5.5, Figure 5c and Table 4.
     """

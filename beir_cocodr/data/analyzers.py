@@ -80,7 +80,8 @@ class Language:
 
 
 class Analyzer:
-    """How BM25 reads a text: its terms, in order, as often as they stand there.
+    """How BM25 reads a text: its terms, in order, as often as they stand there. An InputError: there is no such
+    analyzer, or the installed PyStemmer does not have it.
 
     Args:
         name: one of :data:`ANALYZERS`. "english" takes out English stop words and stems by Porter's second algorithm
@@ -91,9 +92,6 @@ class Analyzer:
         stop_words: what is left out.
         split: a lowercased text to its words.
         stemmer: PyStemmer's; None for none.
-
-    Raises:
-        InputError: there is no such analyzer, or the installed PyStemmer does not have it.
 
     Example:
         >>> from beir_cocodr.data.analyzers import Analyzer

@@ -54,7 +54,9 @@ def cluster_queries(
     restarts: int = 1,
     method: Method | None = None,
 ) -> Clusters:
-    """Cluster queries by Euclidean K-means from k-means++ seeds.
+    """Cluster queries by Euclidean K-means from k-means++ seeds. An InputError: NaN or infinite embeddings; ``k`` or
+    another number below 1; more clusters than distinct queries; no cluster of ``min_size`` queries; faiss asked for,
+    absent.
 
     The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries goes to
     the nearest centroid of a cluster that is large enough, and a warning names them.
@@ -75,10 +77,6 @@ def cluster_queries(
         iterations: of Lloyd's algorithm; faiss's default.
         restarts: runs from other seeds, of which that with the smallest sum of squared distances is taken.
         method: "faiss" or "scikit-learn"; by default faiss where it is installed.
-
-    Raises:
-        InputError: NaN or infinite embeddings; ``k`` or another number below 1; more clusters than
-            distinct queries; no cluster of ``min_size`` queries; faiss asked for, absent.
 
     Source: COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each episode).
 

@@ -222,7 +222,9 @@ class Collection:
 
 
 def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels = "required") -> Collection:
-    """Load a collection; the first time its corpus is converted to Arrow, from then on it is mapped.
+    """Load a collection; the first time its corpus is converted to Arrow, from then on it is mapped. An InputError for
+    a collection that cannot be found, broken JSON, bytes that are not UTF-8, missing or duplicate ids, white space in
+    ids, grades that are not integers, an empty corpus, a missing split.
 
     Accepted and counted, among others: null or absent titles, title-only and empty documents, duplicate texts, CRLF,
     judgements of unknown queries (left out) and of unknown documents (kept, as in trec_eval), query ids equal to
@@ -234,10 +236,6 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
         split: the split of the judgements.
         labels: with "required" it is an error if queries or the split are missing; "optional" takes what is there;
             "none" does not look at queries and judgements.
-
-    Raises:
-        InputError: for a collection that cannot be found, broken JSON, bytes that are not UTF-8, missing or duplicate
-            ids, white space in ids, grades that are not integers, an empty corpus, a missing split.
 
     Example:
         >>> from beir_cocodr import load_collection

@@ -18,7 +18,7 @@ __all__ = ["Defect", "summarize", "validate"]
 
 
 def validate(dataset: str | Path, split: str | None = None, *, labels: Labels | None = None) -> list[Defect]:
-    """Report every defect of a collection, with file, line and id.
+    """Report every defect of a collection, with file, line and id. An InputError if there is no such collection at all.
 
     Errors are exactly what stops `load_collection` with the same arguments: both read through the same readers.
     Warnings are what it accepts; next to those it counts, they name queries whose text is a document's, and every query
@@ -29,9 +29,6 @@ def validate(dataset: str | Path, split: str | None = None, *, labels: Labels | 
         split: the split whose judgements are read; "test" where none is named.
         labels: as for `load_collection`; the default is "required" where a split is named or there are judgements, and
             "optional" for the rest: no labels are no defect.
-
-    Raises:
-        InputError: if there is no such collection at all.
 
     Example:
         >>> from beir_cocodr.data.validation import validate

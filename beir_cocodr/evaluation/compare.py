@@ -56,7 +56,9 @@ def compare_models(
     judgements: Path | None = None,
     gatherer: Gatherer | None = None,
 ) -> ComparisonRecord:
-    """Compare two or more models: "better", "worse", "no difference" or "cannot tell" for each pair, b against a.
+    """Compare two or more models: "better", "worse", "no difference" or "cannot tell" for each pair, b against a. An
+    InputError: fewer than two models, one named twice, or what has to be corrected in the collection, the models, the
+    runs or the measures.
 
     With labels "better" and "worse" need a two-tailed paired t-test with p < 0.05 after Holm's correction over all
     pairs. Without, the difference in nDCG@10 is estimated with a 90% interval, by a model that was fitted to labelled
@@ -81,10 +83,6 @@ def compare_models(
             without labels are then joined with them, and labels of the split are not looked at. A single encoder stands
             for every use of it that needs no training (:func:`~beir_cocodr.models.spec.ways_to_use`).
         gatherer: see :func:`~beir_cocodr.evaluation.label_free.verdict.compare_label_free`.
-
-    Raises:
-        InputError: fewer than two models, one named twice, or what has to be corrected in the collection, the models,
-            the runs or the measures.
 
     Example:
         >>> from beir_cocodr import compare

@@ -53,7 +53,8 @@ def evaluate(
     overwrite: bool = False,
     judgements: Path | None = None,
 ) -> EvaluationRecord:
-    """Search a collection with every model and judge the runs.
+    """Search a collection with every model and judge the runs. An InputError names what has to be corrected in the
+    collection, the models or the measures; results of another run.
 
     Args:
         dataset, split: the collection; it needs labels.
@@ -66,9 +67,6 @@ def evaluate(
         queries: evaluate only that many queries, evenly spaced (stated in the results).
         overwrite: replace the results of another run in ``output``, see :func:`~beir_cocodr.io.results_folder`.
         judgements: a file that judges in place of the labels, see :func:`~beir_cocodr.data.judgements.load_judgements`.
-
-    Raises:
-        InputError: what has to be corrected in the collection, the models or the measures; results of another run.
 
     Example:
         >>> from pathlib import Path

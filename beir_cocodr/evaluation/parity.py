@@ -356,7 +356,8 @@ TOLERANCE = 1e-6
 
 
 def parity(run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES) -> ParityRecord:
-    """Score a TREC run with three tools and explain why their numbers differ.
+    """Score a TREC run with three tools and explain why their numbers differ. An InputError: a run or collection that
+    cannot be read, no query in common, or a measure that is not shared.
 
     The reference is ir-measures: its mean is over all judged queries, with 0 for those without results. Each habit of
     another tool that concerns this run is applied to it in turn; by how much the tool's own number differs from the
@@ -366,9 +367,6 @@ def parity(run: str | Path, dataset: str, split: str = "test", measures: str = P
         run: a TREC run file.
         dataset, split: the collection whose judgements count; its documents are not read.
         measures: names of ir-measures that BEIR has as well, and ``R_cap@k``.
-
-    Raises:
-        InputError: a run or collection that cannot be read, no query in common, or a measure that is not shared.
     """
     wanted, found = parse_parity_measures(measures), read_trec_run(Path(run))
     qrels, counts = _judgements(dataset, split)

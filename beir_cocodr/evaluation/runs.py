@@ -62,12 +62,10 @@ Run = dict[str, dict[str, float]]
 
 def read_trec_run(path: Path, table: bool = False) -> Run:
     """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``, in the order of the file; ranks do not count.
+    An InputError: no such file, a line with other columns, an id with a control character, a score that is no finite
+    number, a document that a query has twice, or no line at all.
 
     With ``table`` a line may also hold a query, a document and a score.
-
-    Raises:
-        InputError: no such file, a line with other columns, an id with a control character, a score that is no finite
-            number, a document that a query has twice, or no line at all.
     """
     run: Run = {}
     for place, query, document, score in _hits(path, table):

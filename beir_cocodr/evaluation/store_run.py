@@ -74,7 +74,8 @@ def search(
     overwrite: bool = False,
 ) -> StoreRun:
     """Search a store and write a TREC run, exactly unless an index is asked for; beside it, as RUN.json, what was
-    searched with what.
+    searched with what. An InputError: no complete store, a corpus or a model that is not the store's, no queries,
+    ``top_k`` below 1, or something else than a run of this search stands at ``output``.
 
     Args:
         store: folder that ``encode`` wrote.
@@ -90,10 +91,6 @@ def search(
             process. None searches exactly.
         verify: compare each file of the store with its checksum before it is read.
         overwrite: replace the run of another search.
-
-    Raises:
-        InputError: no complete store, a corpus or a model that is not the store's, no queries, ``top_k`` below 1, or
-            something else than a run of this search stands at ``output``.
     """
     started = time.perf_counter()
     devices, policy = device_list(device, processes), identical_ids(dataset, policy)

@@ -99,7 +99,8 @@ def generate_queries(
     device: str | None = None,
     progress: bool = False,
 ) -> GenerationRecord | UnfinishedGeneration:
-    """Generate queries for the passages of a corpus.
+    """Generate queries for the passages of a corpus. An InputError: the corpus, the generator, the tokenizer or the
+    retriever of the filter cannot be had, no passage gives a query, or ``output`` is taken.
 
     The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is finished, so that
     the same call goes on where a killed one was; and any number of processes may share the shards, each doing its part.
@@ -118,10 +119,6 @@ def generate_queries(
 
     Returns:
         The record of the folder; while others have not finished their part, how many shards are missing.
-
-    Raises:
-        InputError: the corpus, the generator, the tokenizer or the retriever of the filter cannot be had, no passage
-            gives a query, or ``output`` is taken.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
     """

@@ -39,7 +39,9 @@ class _Place(NamedTuple):
 
 
 def load_query_context(folder: str | Path, queries_per_passage: int | None = None) -> Dataset:
-    """Load the passages of a folder that ``generate-queries`` made, each with its queries.
+    """Load the passages of a folder that ``generate-queries`` made, each with its queries. An InputError: the folder is
+    not finished, its queries were reordered or have lost their metadata, or the corpus is not the one that they were
+    generated from.
 
     The first time the table is written below the cache root; from then on it is mapped, and memory does not grow with
     the corpus.
@@ -57,10 +59,6 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
         - ``number``: of the passage within the document, from 0; passages without a query leave gaps,
         - ``text``: the passage itself, a slice of title and text joined as when it was generated,
         - ``queries``: list of 1 to C strings.
-
-    Raises:
-        InputError: the folder is not finished, its queries were reordered or have lost their metadata, or the corpus is
-            not the one that they were generated from.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
     """

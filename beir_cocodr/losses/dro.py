@@ -345,7 +345,8 @@ def idro_weights_in_closed_form(
 
 
 class IDROLoss(ClusterLoss):
-    """iDRO: clusters are weighted by how far a step along their gradient lowers all clusters' losses.
+    """iDRO: clusters are weighted by how far a step along their gradient lowers all clusters' losses. An InputError: an
+    unknown mode, or settings that "published" does not have.
 
     The loss of a step uses the weights from before it, and its backward moves them: :func:`idro_weights` in the modes
     "stable" and "published", :func:`idro_weights_in_closed_form` in the mode "paper".
@@ -364,9 +365,6 @@ class IDROLoss(ClusterLoss):
 
     Inputs:
         Columns and label as for :class:`ClusterLoss`.
-
-    Raises:
-        InputError: an unknown mode, or settings that "published" does not have.
 
     References:
         COCO-DR, section 4.2, Eq. 4 to 8, and appendix E.

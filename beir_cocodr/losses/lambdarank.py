@@ -61,7 +61,8 @@ def _ranks(scores: Tensor, present: Tensor) -> Tensor:
 
 
 class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
-    """The loss above on an encoder: the model's own similarity against the scores of a teacher.
+    """The loss above on an encoder: the model's own similarity against the scores of a teacher. An InputError: a NaN
+    among the labels.
 
     Args:
         model: an :class:`MRL`, or any encoder that compares by dot product or cosine.
@@ -76,9 +77,6 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         Columns query, document_1, ..., document_n, and label, a list of the teacher's n raw scores, −inf for a place
         without a document, where a query has fewer than n. For MRL, ``args.router_mapping`` has to map the
         columns to "query" and "document".
-
-    Raises:
-        InputError: a NaN among the labels.
 
     References:
         MRL, section 4.2, Eq. 12; in-batch documents: its last paragraph.

@@ -17,7 +17,8 @@ from beir_cocodr.records import Json
 
 
 class TSDAELoss(DenoisingAutoEncoderLoss):
-    """A decoder has to rebuild a text from the embedding of its damaged copy.
+    """A decoder has to rebuild a text from the embedding of its damaged copy. An InputError: transformers has no
+    decoder for the encoder's architecture.
 
     The decoder is the encoder's own checkpoint as a language model; all parameters that both have are shared. Its own
     are the cross attention, drawn at random, and the language-model layers. They live in this loss and never in the
@@ -31,9 +32,6 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
     Inputs:
         Columns damaged_sentence and original_sentence. The loss is the mean over the tokens of the batch, over several
         ranks that of all ranks. A label is ignored.
-
-    Raises:
-        InputError: transformers has no decoder for the encoder's architecture.
 
     References:
         TSDAE (Wang et al., 2021), section 3.

@@ -66,7 +66,7 @@ _FORMAT_FILE, _FORMAT_KEY = "text_format.json", "title_separator"
 
 
 class COCODR(SentenceTransformer):
-    """A dense encoder for queries and documents.
+    """A dense encoder for queries and documents. An InputError: the model cannot be found or read.
 
     A folder or hub name with a ``modules.json`` keeps its own pooling, similarity, prompts and lengths. Anything else
     (a bare BERT, such as the published ``OpenMatch/cocodr-*``) becomes the last layer's [CLS] vector, compared by dot
@@ -79,9 +79,6 @@ class COCODR(SentenceTransformer):
         query_prompt, document_prompt: override the prompts.
         title_separator: overrides what stands between title and text.
         **kwargs: passed on to ``SentenceTransformer`` (``device``, ``model_kwargs``, ``modules``, ...).
-
-    Raises:
-        InputError: the model cannot be found or read.
 
     References:
         COCO-DR, section 5 and appendix B; hub models ``OpenMatch/cocodr-{base,large}[-msmarco]``.

@@ -282,7 +282,8 @@ def _checked_task(task: object) -> str:
 
 
 class HybridEncoder(TwoSidedEncoder):
-    """A dense encoder fused with BM25: one vector whose dot product ranks as the z-normalised fusion does.
+    """A dense encoder fused with BM25: one vector whose dot product ranks as the z-normalised fusion does. An
+    InputError: it is not found, damaged, or no hybrid encoder.
 
     Made by :func:`beir_cocodr.fuse` from any encoder and a corpus; this loads what that saved. Queries and documents
     have different vectors: plain ``encode`` is an error, and so is what changes vectors afterwards (normalisation,
@@ -292,9 +293,6 @@ class HybridEncoder(TwoSidedEncoder):
         model_name_or_path: a saved hybrid encoder, a folder or hub name.
         head: for what fits one, with ``model_name_or_path`` the dense encoder.
         **kwargs: as for :class:`COCODR`.
-
-    Raises:
-        InputError: it is not found, damaged, or no hybrid encoder.
 
     Example:
         >>> from tempfile import mkdtemp

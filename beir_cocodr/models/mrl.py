@@ -22,7 +22,8 @@ HEAD_CLASS = f"{MRLHead.__module__}.{MRLHead.__name__}"
 
 
 class MRL(TwoSidedEncoder):
-    """An encoder of queries and documents as normal distributions, compared by −KL(Q‖D).
+    """An encoder of queries and documents as normal distributions, compared by −KL(Q‖D). An InputError: the encoder
+    cannot be found or is none of these, or an option does not fit.
 
     ``encode_query`` and ``encode_document`` (BEIR: ``encode_queries``, ``encode_corpus``) give flattened vectors whose
     dot product is −2·KL up to terms of the query, so every dot-product index serves them as they are. Queries and
@@ -45,9 +46,6 @@ class MRL(TwoSidedEncoder):
             that may be changed when a saved MRL is loaded.
         seed: of the new projections (default 0).
         **kwargs: as for :class:`COCODR`.
-
-    Raises:
-        InputError: the encoder cannot be found or is none of these, or an option does not fit.
 
     References:
         MRL, section 4.1 and 4.3.

@@ -84,7 +84,8 @@ def write_resampled(
     sets: Sequence[ResampledSet],
     base: str | None = None,
 ) -> manifests.Manifest:
-    """Write every set as a BEIR folder, and ``manifest.json``, all in one step.
+    """Write every set as a BEIR folder, and ``manifest.json``, all in one step. An InputError: the output is taken or
+    cannot be written.
 
     A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and ``qrels/test.tsv``. A
     corpus that is no file of the user's is written once, as ``corpus.jsonl`` of the output. Where test queries have a
@@ -94,9 +95,6 @@ def write_resampled(
         output: the folder; must not be there, or be empty.
         inputs, sets: what was resampled, and what was chosen.
         method, parameters, base: see :class:`Manifest`; by default the name of the training set is the base.
-
-    Raises:
-        InputError: the output is taken or cannot be written.
     """
     base = base or inputs.train_origin.base
     pair = inputs.pair

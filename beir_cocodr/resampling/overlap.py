@@ -343,16 +343,14 @@ def overlap(
     encoder: str | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> Overlap:
-    """Compare the labels and the queries of a training set with those of a test set.
+    """Compare the labels and the queries of a training set with those of a test set. An InputError names what has to be
+    corrected in a collection or the encoder.
 
     Args:
         train, test: datasets as the command line names them, with the splits of their judgements.
         encoder: its query embeddings decide by cosine which training query is nearest; without one it is the Jaccard
             similarity of stemmed words, stop words taken out.
         search: how queries are encoded.
-
-    Raises:
-        InputError: what has to be corrected in a collection or the encoder.
 
     Source: Zhan et al., 2022, section 3.2, Tables 3 and 4.
     """

@@ -183,7 +183,8 @@ def resample_restrain(
     base: str | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
-    """Resample training queries by their similarity to the test queries; write the collections and their manifest.
+    """Resample training queries by their similarity to the test queries; write the collections and their manifest. An
+    InputError names what has to be corrected; nothing is written then.
 
     ``output/interpolation`` and ``output/extrapolation`` are BEIR folders with the same test queries; with several
     sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
@@ -194,9 +195,6 @@ def resample_restrain(
         output: the folder; must not be there, or be empty.
         sizes, ks, exclude_top, seed: as for `restrain`; ``method``: of the search, see `nearest`.
         base: name in ids of ir_datasets; default: that of the training set.
-
-    Raises:
-        InputError: what has to be corrected; nothing is written then.
 
     Source: Zhan et al., 2022, section 4.1.2.
     """

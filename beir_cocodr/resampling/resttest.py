@@ -90,7 +90,8 @@ def resample_resttest(
     base: str | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
-    """Resample training and test queries by buckets, each held out once; write the collections and their manifest.
+    """Resample training and test queries by buckets, each held out once; write the collections and their manifest. An
+    InputError names what has to be corrected; nothing is written then.
 
     ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same training
     queries, those outside bucket B; the first has the test queries outside it, the second those inside.
@@ -99,9 +100,6 @@ def resample_resttest(
         train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`.
         buckets: how many; the paper has 5.
         seed: of k-means.
-
-    Raises:
-        InputError: what has to be corrected; nothing is written then.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """

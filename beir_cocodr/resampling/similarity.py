@@ -26,7 +26,8 @@ _ENTRIES = 1 << 23
 
 
 def nearest(train: Embeddings | Array, test: Array, k: int, method: str = "exact") -> Neighbours:
-    """The ``k`` training queries of highest cosine for every test query.
+    """The ``k`` training queries of highest cosine for every test query. An InputError: ``k`` below 1, no queries,
+    other dimensions, NaN or infinite embeddings, faiss asked for and absent.
 
     Training queries are read once in chunks; memory holds a chunk, the test queries, a tile of scores and the lists,
     and does not grow with the number of training queries.
@@ -36,9 +37,6 @@ def nearest(train: Embeddings | Array, test: Array, k: int, method: str = "exact
         k: neighbours of each test query, at most N.
         method: "exact", a matrix product in tiles, where among equal cosines the earlier row comes first; or "faiss",
             its brute-force search, where their order is faiss's.
-
-    Raises:
-        InputError: ``k`` below 1, no queries, other dimensions, NaN or infinite embeddings, faiss asked for and absent.
 
     Source: Zhan et al., 2022, section 4.1.1 (similarity by embeddings rather than by terms).
     """

@@ -163,7 +163,8 @@ def fuse(
     stores: Sequence[str | Path] = (),
     resume: bool = False,
 ) -> TrainingRecord:
-    """Make a hybrid encoder of a dense encoder and a corpus, and return the training.json that is saved with it.
+    """Make a hybrid encoder of a dense encoder and a corpus, and return the training.json that is saved with it. An
+    InputError: the model is an MRL or a hybrid encoder, the budget leaves no room for BM25, or ``output`` is taken.
 
     Needs no labels and no GPU. The corpus is read once for BM25's counts, which the processes of ``torchrun`` share;
     documents of a sample are encoded, or read from a store of the dense encoder.
@@ -176,9 +177,6 @@ def fuse(
         encoder: how the dense encoder is loaded.
         stores: folders that ``encode`` wrote with the dense encoder for this corpus.
         resume: keep a hybrid encoder that is there and was made in the same way.
-
-    Raises:
-        InputError: the model is an MRL or a hybrid encoder, the budget leaves no room for BM25, or ``output`` is taken.
 
     Example:
         >>> from tempfile import mkdtemp

@@ -132,7 +132,8 @@ def adapt(
     search: SearchOptions = SearchOptions(),
     judgements: Path | None = None,
 ) -> AdaptationRecord:
-    """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better; what adapt.json holds.
+    """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better; what adapt.json holds. An
+    InputError: an unknown stage, no source, no samples, a bad collection or model, or ``output`` is taken.
 
     Each stage is trained from the base alone, and all of them one after the other: ``coco`` and ``finetune`` make
     ``output/models/source``, ``output/models/coco`` and ``output/models/coco+source``. If the corpus has labels in
@@ -159,9 +160,6 @@ def adapt(
         search: how models search in the evaluation; ``search.encoder`` counts in training, too.
         judgements: a file of some judged queries of the corpus, which choose in place of its labels, among all that can
             be had of the base without training, too; see :func:`~beir_cocodr.evaluation.compare.compare_models`.
-
-    Raises:
-        InputError: an unknown stage, no source, no samples, a bad collection or model, or ``output`` is taken.
     """
     chosen = chosen_stages(stages)
     check_device(search.encoder.device)

@@ -307,7 +307,8 @@ def _clusters(
 def training_clusters(
     ids: list[str], embeddings: Floats, options: FinetuneOptions, normalize: bool, folder: Path
 ) -> dict[str, int]:
-    """Query id to cluster: k-means over the queries, or what an interrupted run left in ``folder``.
+    """Query id to cluster: k-means over the queries, or what an interrupted run left in ``folder``. An InputError: more
+    clusters than distinct queries, or a saved file that is not of these queries.
 
     Writes clusters.tsv (query id and cluster) last, and cluster_centroids.npy, (K, d).
 
@@ -315,9 +316,6 @@ def training_clusters(
         ids, embeddings: (Q,) and (Q, d) of the training queries, by the model that is going to be trained.
         options: number and least size of clusters, seed.
         normalize: whether the model compares by cosine.
-
-    Raises:
-        InputError: more clusters than distinct queries, or a saved file that is not of these queries.
     """
     file = folder / CLUSTERS_FILE
     if file.is_file():

@@ -68,7 +68,8 @@ def pretrain(
     queries: Sequence[str] = (),
     encoder: EncoderOptions = EncoderOptions(),
 ) -> TrainingRecord:
-    """Adapt ``base`` to one or more corpora and save the encoder to ``output``.
+    """Adapt ``base`` to one or more corpora and save the encoder to ``output``. An InputError: no document has enough
+    text, queries are missing or another corpus's, the objective cannot train this encoder, or ``output`` is taken.
 
     Args:
         corpora: datasets as the command line names them; only their documents are read.
@@ -78,10 +79,6 @@ def pretrain(
         resume: go on from the last checkpoint; a finished output is left as it is.
         queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora.
         encoder: how ``base`` is loaded.
-
-    Raises:
-        InputError: no document has enough text, queries are missing or another corpus's, the objective cannot train
-            this encoder, or ``output`` is taken.
 
     Source: COCO-DR, section 4.1 and Table 3; query-as-context pre-training, section 3.1.
 

@@ -72,7 +72,8 @@ class _Extraction:
 
 
 def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
-    """A BEIR folder made of the documentation of installed packages, read with ``ast``.
+    """A BEIR folder made of the documentation of installed packages, read with ``ast``. An InputError: an unknown
+    domain, a package that is not installed or has no sources, or a cache that cannot be written.
 
     A query is the summary line of a public function or class (methods are functions), its one relevant passage is the
     rest of that text. Titles are empty: the name of the object often repeats the summary (``solve_banded``: "Solve
@@ -90,10 +91,6 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
         The folder, with ``corpus.jsonl``, ``queries.jsonl``, ``qrels/train.tsv``, ``qrels/test.tsv`` and
         ``statistics.json`` (key and counts per domain). It is made once per Python version, package versions and format
         version, in some seconds; the same key gives the same bytes.
-
-    Raises:
-        InputError: an unknown domain, a package that is not installed or has no sources, or a cache that cannot be
-            written.
     """
     domains = sorted(set(domain.split("+")))
     for name in domains:

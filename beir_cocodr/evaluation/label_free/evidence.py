@@ -213,7 +213,7 @@ class Evidence:
 
 class Gatherer:
     """What evidence rests on. Held-out crops and generated queries are searched for once, real queries as often as they
-    change.
+    change. An InputError: a model cannot be found, or the record of its training cannot be read.
 
     Generated queries that a model was trained on are left out, see :func:`find_contamination`.
 
@@ -225,9 +225,6 @@ class Gatherer:
         samples, seed: of crops and of generated queries.
         drop_identical_ids: leave documents whose id is the query's out of lists.
         kept: where embeddings are kept from run to run, see :class:`~beir_cocodr.retrieval.retrievers.Retrievers`.
-
-    Raises:
-        InputError: a model cannot be found, or the record of its training cannot be read.
     """
 
     def __init__(

@@ -12,7 +12,8 @@ _NOT_RECORDED = ("device", "encode_batch_size")
 
 @dataclass(frozen=True)
 class Recipe(Budget):
-    """One start, one number of steps and one batch size (training queries a step) for every architecture.
+    """One start, one number of steps and one batch size (training queries a step) for every architecture. An
+    InputError: a number that makes no training.
 
     Args:
         start: minilm, a folder or a hub name.
@@ -27,9 +28,6 @@ class Recipe(Budget):
         document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers' defaults).
         rerank: documents of the first stage that the cross-encoder reranks (paper: 1,000).
         first_stage: "bm25", or an encoder.
-
-    Raises:
-        InputError: a number that makes no training.
 
     Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2.
     """

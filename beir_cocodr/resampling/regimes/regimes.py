@@ -368,7 +368,8 @@ def evaluate_regimes(
     keep_models: bool = True,
     progress: bool = False,
 ) -> Regimes:
-    """Train models on every resampled training set, or take given ones, and evaluate them in both regimes.
+    """Train models on every resampled training set, or take given ones, and evaluate them in both regimes. An
+    InputError names what has to be corrected.
 
     Every model with its scores is a cell that is kept in ``output``: a run that was killed is resumed where it was, and
     further architectures, models, seeds and collections are added to what is there.
@@ -383,9 +384,6 @@ def evaluate_regimes(
         measures: names that ir-measures knows; the first is that of the alignment.
         keep_models: keep trained models, or only their scores.
         progress: show bars on stderr.
-
-    Raises:
-        InputError: what has to be corrected.
 
     Source: Zhan et al., 2022, sections 4 and 5.
     """

@@ -33,7 +33,8 @@ _POINTS_PER_CENTROID = 39
 @dataclass(frozen=True)
 class FaissOptions(Options):
     """Settings of a :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`; those without a number are chosen by the
-    size of the corpus, and what was chosen is said.
+    size of the corpus, and what was chosen is said. An InputError: an unknown kind or transform, or a number that is
+    too small.
 
     Args:
         kind: "flat", "hnsw", "ivfpq" or "sq8".
@@ -52,9 +53,6 @@ class FaissOptions(Options):
         train_size: the most vectors that k-means sees, a seeded sample; "ivfpq" only.
         recall_queries: the most queries that recall is measured with when an index is built; 0 for none.
         seed: of all samples and of k-means.
-
-    Raises:
-        InputError: an unknown kind or transform, or a number that is too small.
     """
 
     kind: Kind = option("flat")

@@ -102,7 +102,8 @@ def prepare_store(
     devices: list[str],
     queries: Sequence[str] = (),
 ) -> tuple[EmbeddingStore, list[int], Estimate | None]:
-    """Find the store in a folder or begin one, log what encoding will take, and write all but the shards.
+    """Find the store in a folder or begin one, log what encoding will take, and write all but the shards. An
+    InputError: the folder holds a store with another key, or the disk is too full.
 
     Args:
         encoder: model and corpus.
@@ -114,9 +115,6 @@ def prepare_store(
 
     Returns:
         the store, the numbers of shards that are missing, and the estimate; None where nothing is missing.
-
-    Raises:
-        InputError: the folder holds a store with another key, or the disk is too full.
     """
     model, documents = encoder.model, encoder.documents
     found = EmbeddingStore.found(folder, options.verify)
@@ -223,7 +221,9 @@ def encode(
     share: ShareOut = share_out,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
-    """Encode the documents of a collection to an :class:`EmbeddingStore`.
+    """Encode the documents of a collection to an :class:`EmbeddingStore`. An InputError names what has to be corrected
+    in the collection, the model or the options; a store in ``output`` with another key; a document with NaN in its
+    vector.
 
     A store in ``output`` that was interrupted and has the same key is completed; one that is complete is left as it is.
     A run that dies loses the shards under way, one for each process. Memory holds one shard of vectors for each
@@ -243,10 +243,6 @@ def encode(
 
     Returns:
         what the store depends on, what was encoded now, how long that took and what had been expected.
-
-    Raises:
-        InputError: what has to be corrected in the collection, the model or the options; a store in ``output`` with
-            another key; a document with NaN in its vector.
     """
     folder, started = Path(output), time.perf_counter()
     devices = device_list(encoder.device, processes)

@@ -135,7 +135,8 @@ def update(
     progress: bool = True,
 ) -> Update:
     """Bring a store to what its corpus is now: texts that it holds are not encoded again, those that are gone leave it,
-    and with them every index of it.
+    and with them every index of it. An InputError: a store of another model, or made with other settings; one that is
+    smoothed, folded or lacks the hashes of its texts.
 
     The store is replaced in one step; a run that is killed leaves the former one. Where there is none, one is encoded.
 
@@ -146,10 +147,6 @@ def update(
         options: of a new store; one that is there keeps its precision and the size of its shards.
         name: what the model is loaded by.
         progress: show a bar on stderr.
-
-    Raises:
-        InputError: a store of another model, or made with other settings; one that is smoothed, folded or lacks the
-            hashes of its texts.
     """
     options = options or EncodeOptions()
     former = EmbeddingStore.found(folder, options.verify)

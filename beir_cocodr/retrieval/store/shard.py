@@ -35,7 +35,7 @@ class OutOfRange(Exception):
 
 
 def pack(vectors: Floats, precision: Precision, prior: bool = False) -> Arrays:
-    """Finite (n, w) vectors to the arrays of a shard.
+    """Finite (n, w) vectors to the arrays of a shard. An OutOfRange: fp16 or bf16, and a number beyond ±65,504.
 
     int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127: a vector depends on
     no other, so that shards can be written before the corpus has been seen.
@@ -48,9 +48,6 @@ def pack(vectors: Floats, precision: Precision, prior: bool = False) -> Arrays:
 
     Returns:
         ``vectors`` (n, w), or (n, w − 1) with ``priors``; int8 has ``scales`` (n,) as well.
-
-    Raises:
-        OutOfRange: fp16 or bf16, and a number beyond ±65,504.
     """
     arrays: Arrays = {}
     if prior and precision != "fp32":
