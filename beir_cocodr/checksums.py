@@ -29,7 +29,6 @@ _BLOCK = 1 << 18
 # Files that this process has verified, as they were then; and folders that it has warned of.
 _verified: dict[Path, tuple[int, ...]] = {}
 _warned: set[Path] = set()
-
 log = logging.getLogger(__name__)
 
 

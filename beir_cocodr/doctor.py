@@ -156,7 +156,6 @@ EXTRAS = {
 }
 
 _JAVA = 21
-
 _GIB = 1 << 30
 _LITTLE_DISK = 2 * _GIB
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Json = dict[str, object]
-
 _LOCK = ".lock"
 
 # A writer in the cache that is not older than this may still be alive.

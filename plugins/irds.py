@@ -158,9 +158,7 @@ def register_folder(path: str | Path, identifier: str, keep: bool = False) -> li
 
 
 log = logging.getLogger(__name__)
-
 _BOTH = "interpolation and extrapolation"
-
 _NAMES = {"restrain": "ReSTrain", "resttest": "ReSTTest"}
 
 _CITATION = {

@@ -39,7 +39,6 @@ _PATIENCE = 60.0
 
 # What ``ready`` answers to, beside tasks.
 _READY = object()
-
 log = logging.getLogger(__name__)
 
 
@@ -175,7 +174,6 @@ OBJECT_STORE = 512 * 2**20
 
 # Seconds.
 _TIMEOUT = 10.0
-
 _WAY_OUT = "start one with ray start --head, or give the HOST:PORT of another, or local"
 
 

@@ -22,7 +22,6 @@ from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
 
 log = logging.getLogger(__name__)
-
 C = TypeVar("C", bound="Coefficients")
 
 #: Values by query id.

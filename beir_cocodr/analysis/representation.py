@@ -34,7 +34,6 @@ from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json, Report, versions
 
 log = logging.getLogger(__name__)
-
 _BLOCK = 256
 
 

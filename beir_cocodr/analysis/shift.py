@@ -55,12 +55,10 @@ _QUESTION_WORDS = ("what", "when", "who", "how", "where", "why", "which")
 
 # The paper's list ends in "small", which opens no question; "shall" is nearest by letters.
 _YES_NO_WORDS = frozenset("is was are were do does did have has had should can could would am shall".split())
-
 YES_NO, DECLARATIVE = "yes/no", "declarative"
 
 #: The nine types, in the order of the paper.
 QUERY_TYPES = (*_QUESTION_WORDS, YES_NO, DECLARATIVE)
-
 _FIRST_WORD = re.compile(r"[^\W_]+")
 
 

@@ -15,7 +15,6 @@ from beir_cocodr.io import cache_root, write_jsonl
 
 # What our reader puts right, and BEIR's loader does not.
 _ONLY_WE_READ = ("title null or absent", "integer ids", "blank lines", "byte order mark")
-
 _CHUNK = 4_096
 
 

@@ -12,7 +12,6 @@ from beir_cocodr.arrays import Floats, Ints, unit_rows
 from beir_cocodr.errors import InputError, explained, listed
 
 log = logging.getLogger(__name__)
-
 Method = Literal["faiss", "scikit-learn"]
 
 # Queries whose distances to all centroids are held at a time.

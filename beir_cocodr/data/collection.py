@@ -97,7 +97,6 @@ def _local_source(name: str, path: Path, split: str, reading: Reading | None) ->
 
 #: Which of the given ids are documents, bool (M,).
 Known = Callable[[Sequence[str]], Bools]
-
 _LOOKUP_SIZE = 65_536
 
 

@@ -86,7 +86,6 @@ class IdIndex:
 
 
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
-
 _STREAM_ROWS = 4096
 
 
@@ -211,9 +210,7 @@ def _reopen(path: str) -> Documents:
 
 # large_string has 64-bit offsets, so that whoever joins the batches of a big corpus does not overflow.
 _SCHEMA = pa.schema([pa.field(name, pa.large_string(), nullable=False) for name in ("id", "title", "text")])
-
 _BATCH_ROWS, _BATCH_CHARACTERS = 16_384, 1 << 23
-
 _HASH, _COUNTS = b"content_hash", b"counts"
 
 

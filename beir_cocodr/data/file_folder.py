@@ -32,9 +32,7 @@ PASSAGE_WORDS = 180
 
 #: Between the title of a document and the headings of a section.
 ABOVE = " > "
-
 HUGGING_FACE = "hf:"
-
 log = logging.getLogger(__name__)
 
 

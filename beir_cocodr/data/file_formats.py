@@ -83,7 +83,6 @@ def _read_text(data: bytes) -> Content:
 
 
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)^(?:---|\.\.\.)\s*\n", re.DOTALL | re.MULTILINE)
-
 _TITLE_LINE = re.compile(r"^title:\s*['\"]?(.*?)['\"]?\s*$", re.MULTILINE)
 
 

@@ -17,7 +17,6 @@ from beir_cocodr.io import file_state
 
 #: How the ids of resampled collections begin.
 OWN_IDS = "cocodr/"
-
 _SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
 
 

@@ -41,7 +41,6 @@ Range = tuple[int, int]
 # sentencex panics after a mark that is followed by white space of several bytes; one character stands for another here,
 # so that places in the text stay what they are.
 _SPACES = (0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x202F, 0x205F, 0x3000)
-
 _PLAIN_SPACE = dict.fromkeys(_SPACES, " ") | {0x85: "\n", 0x2029: "\n"}
 
 
@@ -77,7 +76,6 @@ def _stripped(text: str, start: int = 0, end: int | None = None) -> Range:
 
 #: A sentence, or a part of a long one, as first character, the one after the last, and tokens.
 _Unit = tuple[int, int, int]
-
 _WORD = re.compile(r"\S+")
 
 # A token is seldom longer than this; where it is, a part is only shorter than it could be.
@@ -215,9 +213,7 @@ def _last_fitting(text: str, start: int, ends: Sequence[int], count: Count, limi
 
 
 log = logging.getLogger(__name__)
-
 _COUNTS = "passages_per_document.npy"
-
 _CHUNK = 1000
 
 

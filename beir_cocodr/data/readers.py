@@ -80,7 +80,6 @@ Query = tuple[int, str, str]
 
 #: Line, query id, document id, grade.
 Judgement = tuple[int, str, str, int]
-
 _GRADE = re.compile(r" *[+-]?[0-9]{1,9} *")
 
 # TREC runs and qrels separate by white space, and their C readers end a string at a control character.

@@ -12,7 +12,6 @@ from beir_cocodr.io import file_state
 
 #: What a corpus alone is good for.
 WITHOUT_LABELS = "do what needs no labels: search, compare, adapt, fuse, pretrain"
-
 Labels = Literal["required", "optional", "none"]
 
 

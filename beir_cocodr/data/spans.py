@@ -15,7 +15,6 @@ from beir_cocodr.data.text import MOST_CHARACTERS
 
 #: A sentence ends at a terminal mark followed by white space, at a CJK mark, or at a blank line.
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[。！？；])|\n\s*\n")
-
 Range = tuple[int, int]
 
 
@@ -118,7 +117,6 @@ _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\
 
 #: A word: one character of such a script, a run of other letters and digits, or any other mark alone.
 _WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|\S")
-
 _ALONE = re.compile(rf"[{_SPACELESS}]")
 
 

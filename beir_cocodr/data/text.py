@@ -75,7 +75,6 @@ def cut_text(text: str, tokens: int = 8_192) -> tuple[str, bool]:
 
 # Scripts that put no space between words.
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-
 _RUN = regex.compile(rf"[{_UNSPACED}]+|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+", regex.VERSION1)
 _IS_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
 _UNIT = regex.compile(rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|[^\s]", regex.VERSION1)

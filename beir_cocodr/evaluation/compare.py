@@ -34,7 +34,6 @@ from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
 
 log = logging.getLogger(__name__)
-
 COMPARISON_FILE = "comparison.json"
 
 

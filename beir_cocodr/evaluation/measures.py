@@ -13,10 +13,8 @@ from beir_cocodr.evaluation.records import Interval, PairedTest
 from beir_cocodr.retrieval.ranking import Results
 
 DEFAULT_MEASURES = "nDCG@10 R@100"
-
 Measures = Sequence[ir_measures.Measure]
 _KNOWN = "ir-measures has such as nDCG@10, R@100, AP, RR@10"
-
 _CUTOFFS = Limits(min=1, max=1_000_000)
 
 

@@ -22,7 +22,6 @@ Qrels = dict[str, dict[str, int]]
 
 #: BEIR has no measure without a cutoff; this is the largest of its default ones.
 BEIR_DEPTH = 1000
-
 PARITY_MEASURES = "nDCG@10 AP@100 R@100 R_cap@100 RR@10"
 
 #: ir-measures' name to BEIR's, and to pytrec_eval's with a cutoff and without.
@@ -134,7 +133,6 @@ def beir_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> di
 
 
 Tool = Literal["beir", "pytrec_eval"]
-
 Order = Literal["trec_eval", "msmarco", "file"]
 
 #: How equal scores are ordered, in words.
@@ -146,7 +144,6 @@ ORDERS: dict[Order, str] = {
 
 #: Decimals that BEIR rounds its means to.
 BEIR_DECIMALS = 5
-
 _CHANGE = 1e-12
 
 

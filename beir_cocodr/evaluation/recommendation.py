@@ -14,7 +14,6 @@ from beir_cocodr.retrieval.ranking import Results
 
 #: How the ablation's encoders are called in tables.
 BASE = "base"
-
 MODES = ("", ", feedback", ", fused", ", RM3")
 
 #: The label of the stage that makes a hybrid encoder, in which BM25 is already.
@@ -34,7 +33,6 @@ TRAINING, USE, COCO, STAGE = (
 )
 
 _COCO = " + COCO"
-
 _COCO_VERDICTS = {"better": "COCO helped", "worse": "COCO hurt", "cannot tell": "COCO did not help measurably"}
 
 

@@ -22,7 +22,6 @@ LEVEL = 0.05
 
 #: Ends of an interval.
 Interval = tuple[float, float]
-
 T = TypeVar("T", "PairedTest", "Estimate")
 
 

@@ -41,7 +41,6 @@ from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json, versions
 
 _PLAN_FILE = "plan.json"
-
 log = logging.getLogger(__name__)
 
 

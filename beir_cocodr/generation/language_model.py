@@ -56,9 +56,7 @@ def _kind(name: str, config: Any) -> Kind:
 
 
 log = logging.getLogger(__name__)
-
 _PREFIX = "text2query: "
-
 _CAUSAL_PROMPT = f"Passage: {PLACEHOLDER}\nSearch query:"
 
 

@@ -22,7 +22,6 @@ from beir_cocodr.records import Json
 
 # 16 MiB of counters. Words of which two share one look as frequent as both together.
 _BUCKETS = 1 << 22
-
 _CHUNK = 1000
 
 
@@ -64,7 +63,6 @@ def _buckets(terms: Iterable[str]) -> Ints:
 
 
 log = logging.getLogger(__name__)
-
 _FREQUENCIES = "document_frequencies.npy"
 
 #: Query terms are drawn from so many best ones, and so many at a time.

@@ -257,7 +257,6 @@ class ConsistencyFilter:
 
 #: The prefix that BEIR's and GPL's loaders expect of generated files.
 QGEN_PREFIX = "qgen"
-
 _CHUNK = 1000
 
 

@@ -34,7 +34,6 @@ _NAMES = {
     "tsdae": "TSDAELoss",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
-
 __all__ = sorted(_HOMES)
 
 

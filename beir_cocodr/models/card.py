@@ -16,7 +16,6 @@ from beir_cocodr.models.cocodr import CARD_FILE, PLACEHOLDER
 from beir_cocodr.provenance import TrainingRecord
 
 _HUB_NAMES = {"minilm": "sentence-transformers/all-MiniLM-L6-v2"}
-
 _TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "beir-cocodr")
 
 # Options that a reader of the card looks for first, of those that a stage has.

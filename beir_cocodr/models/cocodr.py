@@ -58,7 +58,6 @@ QUERY_LENGTH, DOCUMENT_LENGTH = 64, 128
 
 # A shorter text is never cut before it is tokenised.
 _LONG = 10_000
-
 log = logging.getLogger(__name__)
 
 # What the encoder cannot store in sentence-transformers' own files, and its only key.

@@ -113,9 +113,7 @@ _MODULES: Mapping[str, Mapping[str, tuple[type | str, ...]]] = {
 
 #: Where the classes of a model's modules may come from; nothing that a model brings along is ever run.
 _PACKAGES = ("sentence_transformers.", "beir_cocodr.")
-
 _MOST = 10_000_000
-
 _DAMAGED = "the model is damaged, save or download it again"
 
 

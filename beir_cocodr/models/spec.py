@@ -117,15 +117,12 @@ def check_device(device: str | None, models: Iterable[str] = ("",)) -> None:
 
 #: Names that stand for weights that come in a package.
 ALIASES = ("minilm",)
-
 BM25 = "bm25"
-
 _LUCENE = "lucene-"
 
 
 #: BM25's weight in the fusion, against 1 of the encoder: the best single one over nine collections.
 BM25_WEIGHT = 0.5
-
 _WEIGHT_MAX = 1_000
 
 

@@ -16,11 +16,8 @@ from beir_cocodr.io import cache_root, json_sha256, parse_json, text_sha256, wri
 from beir_cocodr.records import Record
 
 log = logging.getLogger(__name__)
-
 MANIFEST_FILE = "manifest.json"
-
 _SPLITS = re.compile(r"/(train|dev|test|validation|valid|val)$")
-
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+/-]+")
 
 #: What an id of ir_datasets can be, and that in words.

@@ -29,7 +29,6 @@ from beir_cocodr.records import Report, versions
 from beir_cocodr.resampling.manifest import EncoderRecord, LabelOverlap, OverlapSummary, SimilaritySummary
 
 log = logging.getLogger(__name__)
-
 Qrels = Mapping[str, Mapping[str, int]]
 
 #: Test query id to the ids of training queries, in their order.

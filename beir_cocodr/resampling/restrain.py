@@ -16,7 +16,6 @@ from beir_cocodr.resampling.similarity import check_method, nearest_ranks
 from beir_cocodr.retrieval.store.store import Embeddings
 
 log = logging.getLogger(__name__)
-
 _Counts = Sequence[int]
 
 

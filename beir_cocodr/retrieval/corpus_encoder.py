@@ -54,7 +54,6 @@ WATCHER: ContextVar[Callable[[int], object] | None] = ContextVar("watcher of enc
 
 # Texts that are tokenised at a time to learn their lengths.
 _WINDOW = 1_024
-
 log = logging.getLogger(__name__)
 
 

@@ -35,9 +35,7 @@ IN_MEMORY = 256 << 20
 
 # No encoder has more dimensions.
 _WIDEST = 4_096
-
 _FIRST = np.zeros(1, np.int64)
-
 log = logging.getLogger(__name__)
 
 # Bytes of query vectors that are kept for those who search for the same queries.

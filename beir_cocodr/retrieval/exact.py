@@ -21,7 +21,6 @@ from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.topk import NonFiniteScores, Similarity, search_chunks
 
 Corpus = Mapping[str, Mapping[str, str | None]]
-
 logger = logging.getLogger(__name__)
 
 #: BEIR's name of a score function to sentence-transformers' name of the similarity.

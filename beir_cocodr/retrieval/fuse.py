@@ -53,7 +53,6 @@ _CHUNK, _COUNTED = 4_096, 16
 
 # Words of a crop; documents of a list that are compared; agreement that a smaller vector may lack.
 _CROP, _DEPTH, _AS_GOOD = (4, 16), 10, 0.01
-
 log = logging.getLogger(__name__)
 
 

@@ -17,7 +17,6 @@ from beir_cocodr.retrieval.topk import search_chunks
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
 _BLOCK_ELEMENTS = 2**23
-
 _RRF_DEPTH, _RRF_CONSTANT = 1000, 60
 
 # Components of truncated BM25.

@@ -17,7 +17,6 @@ from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.models.spec import check_device
 
 Task = TypeVar("Task")
-
 Result = TypeVar("Result")
 
 #: How tasks are shared out: :func:`share_out`, or the like of it elsewhere.
@@ -25,7 +24,6 @@ ShareOut = Callable[[Sequence[Any], Callable[[str], Callable[[Any], Any]], Seque
 
 #: How often work goes on after processes died without any of it having been finished in between.
 _ATTEMPTS = 3
-
 log = logging.getLogger(__name__)
 
 
@@ -100,9 +98,7 @@ def _context(start: Any) -> Any:
 
 # What a spawned process is to do: how it starts, on which device, and what does a task once it has started.
 _start: Any = None
-
 _device: Any = None
-
 _do: Any = None
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from beir_cocodr.errors import InputError, listed
 
 _LOW_WORD = 0xFFFFFFFF
-
 _MAGNITUDE = 0x7FFFFFFF
 
 
@@ -82,13 +81,11 @@ def _listed(kind: str, names: Sequence[int | str]) -> str:
 
 
 Similarity = Literal["dot", "cosine"]
-
 Array = Tensor | NDArray[Any]
 
 # A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product down,
 # fewer documents a tile mean more merges.
 QUERY_TILE = 1_024
-
 DOCUMENT_TILE = 16_384
 
 # Scores that are selected from at a time: their masks and keys are what selection needs beside the tile.

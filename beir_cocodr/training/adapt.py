@@ -42,7 +42,6 @@ from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACH
 from beir_cocodr.training.pretrain import pretrain
 
 log = logging.getLogger(__name__)
-
 _PLAN_FILE = "plan.json"
 
 

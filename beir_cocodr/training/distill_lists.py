@@ -45,9 +45,7 @@ from beir_cocodr.training.teachers import Teacher
 
 #: Stands where a query has fewer documents than the list has places.
 EMPTY = -1
-
 LIST_COUNTS = ("drawn", "of_one_document", "all_tied")
-
 log = logging.getLogger(__name__)
 
 
@@ -122,7 +120,6 @@ def fused_anchors(
 
 
 _MEASURE = "RR@10"
-
 _TRAIN_AGAIN = "this distillation cannot be resumed: train again in another --output"
 
 
@@ -317,7 +314,6 @@ def array_sha256(array: Array) -> str:
 
 # Pairs scored between two files; a run that is killed asks for at most so many again.
 _CHUNK = 20_000
-
 _PAIR = np.dtype([("key", "<i8"), ("score", "<f4")])
 
 

@@ -45,7 +45,6 @@ from beir_cocodr.training.trainer import Stage, run_stage
 
 #: Subfolders of the rounds.
 EPISODES, STAGES = "episodes", "stages"
-
 CLUSTERS_FILE, CENTROIDS_FILE, CLUSTER_LOG = "clusters.tsv", "cluster_centroids.npy", "cluster_weights.jsonl"
 
 

@@ -29,7 +29,6 @@ from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.training.options import NegativeFilters
 
 log = logging.getLogger(__name__)
-
 _CHUNK = 20_000
 
 
@@ -90,7 +89,6 @@ def _repeats(texts: npt.NDArray[np.uint64], left: Bools) -> Bools:
 
 #: The folder of a finished mining.
 MINED = "mined"
-
 _RECORD, _ROWS, _EMBEDDINGS = "mined.json", "rows.npy", "query_embeddings.npy"
 
 

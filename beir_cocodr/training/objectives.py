@@ -115,18 +115,13 @@ def _cotmae(model: Any, options: PretrainOptions, mini_batch_size: int | None) -
 
 
 _SPANS = View(span_pair, {"span_1": "document", "span_2": "document"}, two_spans=True)
-
 _WINDOW = View(window, {"window": "document"})
-
 _WINDOW_TWICE = View(twice, {"view_1": "document", "view_2": "document"})
-
 _CLOZE = View(inverse_cloze, {"query": "query", "passage": "document"}, two_spans=True, options=("keep_query",))
-
 _DAMAGED = View(damaged, {"damaged": "document", "original": "document"}, options=("deletion",))
 
 # The most tokens of a generated query's passage, special tokens included.
 _PASSAGE = {"max_length": 144}
-
 _COTMAE_DEFAULTS = _PASSAGE | {"batch_size": 16_384, "learning_rate": 4e-4, "mask_probability": 0.3}
 
 #: Name to objective: COCO and its rivals (COCO-DR, Table 3), and query-as-context pre-training.

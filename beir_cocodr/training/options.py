@@ -71,12 +71,10 @@ class TrainingOptions(Budget):
 
 
 _ON_DOCUMENTS = choices([name for name, found in OBJECTIVES.items() if not found.on_queries], "default", "or")
-
 _ON_QUERIES = " or ".join(name for name, found in OBJECTIVES.items() if found.on_queries)
 
 # Stands for the objective's own default, which is filled in at once.
 _OWN: Any = None
-
 _DEFAULTS: Json = {"batch_size": 2048, "learning_rate": 1e-4, "max_length": 128, "mask_probability": 0.15}
 
 

@@ -73,16 +73,13 @@ _TWO_STAGES: Json = {
 }
 
 _SMALL: Json = {"max_steps": 40, "learning_rate": 2e-5, "warmup": 0.1}
-
 _SMALL_PASSAGES: Json = _SMALL | {"batch_size": 32, "mini_batch_size": 16}
 
 # As published: batches are those of one GPU; K-means of 5 runs of 500 iterations on 256 queries a centroid; iDRO as in
 # the code, which resets the weights of absent clusters. Ours is AdamW, as in the paper, where the code's README has
 # LAMB; spans have at most 30 tokens, as in the code, where the paper says 128 (tokens of a sequence).
 _COCODR_COCO: Json = _COCO | {"batch_size": _PerProcess(200), "epochs": 8, "span_tokens": 30, "weight_decay": 0.01}
-
 _KMEANS: Json = {"clusters": 50, "kmeans_restarts": 5, "kmeans_iterations": 500, "kmeans_points": 256}
-
 _COCODR_IDRO: Json = _IDRO | _KMEANS | {"batch_size": _PerProcess(64), "idro_mode": "published", "absent": "reset"}
 
 # MRL, section 6.2; rate and beta are chosen from grids on held-out queries there, and what was chosen is not printed.

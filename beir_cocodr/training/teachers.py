@@ -22,7 +22,6 @@ from beir_cocodr.retrieval.fusion import FusedFeedback, Hybrid, weighted_mean, z
 from beir_cocodr.training.objectives import TEACHERS
 
 log = logging.getLogger(__name__)
-
 _ROUNDING = 1e-6
 
 

@@ -39,13 +39,9 @@ def describe_apidocs(folder: Path) -> str:
 
 # Domain -> the distribution whose version stands for its sources ("" for the running Python).
 DOMAINS = {"stdlib": "", **{name: name for name in ("numpy", "pandas", "torch", "scipy")}, "sklearn": "scikit-learn"}
-
 _CHOICES = f"choose from {', '.join(DOMAINS)}, or several joined by '+'"
-
 FORMAT_VERSION = 1  # raise it with every change of what is extracted from the same sources
-
 SPLIT_SEED, TEST_SHARE = 0, 0.3
-
 log = logging.getLogger(__name__)
 
 

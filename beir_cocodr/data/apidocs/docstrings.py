@@ -17,10 +17,7 @@ from typing import Any, TypeVar
 from beir_cocodr.records import Json
 
 _STRING_METHODS = frozenset({"strip", "lstrip", "rstrip", "replace", "lower", "upper", "title", "expandtabs"})
-
 _TEXT_FUNCTIONS = {"dedent": textwrap.dedent, "cleandoc": inspect.cleandoc}
-
-
 T = TypeVar("T")
 
 
@@ -133,7 +130,6 @@ _ADDERS = frozenset({"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"
 
 # torch hangs these texts through a helper; which class they belong to is known only when the file runs.
 _HELPER_CLASSES = {"_tensor_docs": "Tensor", "_storage_docs": "Storage", "_size_docs": "Size"}
-
 _DEPRECATED = frozenset({"deprecated", "deprecate", "_deprecated"})
 
 

@@ -173,7 +173,6 @@ def _skipped(name: str) -> bool:
 
 # Longer "summaries" are lists and run-on texts.
 MIN_QUERY_WORDS, MAX_QUERY_WORDS, MIN_PASSAGE_WORDS = 3, 40, 20
-
 _ROLE = re.compile(r":([a-z]+(?::[a-z]+)*):`([^`]*)`", re.IGNORECASE)
 _LINK = re.compile(r"`([^`<]+?)\s*<[^`>]*>`__?")
 _LITERAL = re.compile(r"(`{1,2})([^`]+)\1_?")

@@ -12,9 +12,7 @@ from beir_cocodr.evaluation.records import Estimate
 from beir_cocodr.models.spec import ModelSpec
 
 CROPS, GENERATED = "held-out crops", "generated queries"
-
 WITH_BM25, WITH_FUSION = "agreement with BM25", "agreement with the fusion"
-
 ESTIMATORS = (CROPS, GENERATED, WITH_BM25, WITH_FUSION)
 
 #: From fewer queries nothing is concluded.
@@ -39,7 +37,6 @@ _HYBRID_HEAD = b"models.hybrid_encoder.HybridHead"
 
 #: Kinds of models whose usual advantage over a dense encoder a calibration learns.
 KINDS = ("bm25", "hybrid", "feedback")
-
 LEXICAL, MIDDLE = WITH_BM25, "between BM25 and none of it"
 
 

@@ -169,7 +169,6 @@ def reciprocal_rank_fusion(lists: Sequence[Ints], depth: int = 10) -> Ints:
 
 
 log = logging.getLogger(__name__)
-
 BM25 = "bm25"
 
 #: Documents of a list that is fused, and of a run.

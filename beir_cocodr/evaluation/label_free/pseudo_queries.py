@@ -70,7 +70,6 @@ def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | 
 
 #: The most words of a crop, and the fewest.
 CROP_WORDS, _FEWEST = 16, 3
-
 _CROP_CHUNK = 1_000
 
 # Documents looked at for each crop that is wanted, so that a corpus of titles is not read to its end.
@@ -78,7 +77,6 @@ _LOOKS = 20
 
 # A character of a script that puts no space between words, or a run of other characters.
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-
 _UNIT = regex.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 

@@ -36,7 +36,6 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.ranking import Results
 
 log = logging.getLogger(__name__)
-
 CALIBRATION_FILE = Path(__file__).with_name("calibration.json")
 
 #: Counts that a calibration carries for pairs of one kind and of different kinds of models.
@@ -44,7 +43,6 @@ SAME_KIND, DIFFERENT_KINDS = "models of one kind", "models of different kinds"
 
 #: The models of a calibration: for collections with queries, and for those without.
 GIVEN_QUERIES, CORPUS_ALONE = "given queries", "corpus alone"
-
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 
 

@@ -58,7 +58,6 @@ from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.trainer import GuardedTrainer, Stage, drawn_dataset, run_stage
 
 log = logging.getLogger(__name__)
-
 Options = TypeVar("Options", DistillOptions, FinetuneOptions)
 
 #: Of a token's vector in late interaction.
@@ -270,11 +269,8 @@ BM25_FILE = "bm25.json"
 
 #: The usual parameters stand first, and stay where no others are better.
 K1, B = (0.9, 0.6, 1.2, 1.6), (0.4, 0.2, 0.6, 0.8)
-
 _MEASURE = "nDCG@10"
-
 _DEPTH = 10
-
 _MOST_QUERIES = 500
 
 
@@ -361,9 +357,7 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
 
 
 _DENSE = [DenseArchitecture(name) for name in ("dense", "dense-hard", "dense-distilled")]
-
 _ALL: list[Architecture] = [TunedBM25(), *_DENSE, Splade(), LateInteraction(), CrossEncoderReranker()]
-
 ARCHITECTURES = {found.name: found for found in _ALL}
 
 

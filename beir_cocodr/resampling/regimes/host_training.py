@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 #: Share of tokens that are masked.
 _MASKED = 0.15
-
-
 REGIMES = ("interpolation", "extrapolation")
 
 

@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 
 #: Measure to query id to score.
 Scores = dict[str, dict[str, float]]
-
 RESULTS_FILE, PICTURE_FILE, _SETTINGS_FILE = "regimes.json", "alignment.png", "settings.json"
 
 # Two points always lie on a line.

@@ -30,13 +30,9 @@ _BLOCK = 8_192
 
 # Documents that stand in for queries, and documents decoded at a time.
 _SAMPLE = 10_000
-
 SETTINGS, INDEX, TRANSFORM, REMAINDERS = "settings.json", "index.faiss", "transform.safetensors", "prior.npy"
-
 _FORMAT = 1
-
 _CLASSES = {"flat": "IndexFlat", "hnsw": "IndexHNSWFlat", "ivfpq": "IndexIVFPQ", "sq8": "IndexScalarQuantizer"}
-
 logger = logging.getLogger(__name__)
 
 

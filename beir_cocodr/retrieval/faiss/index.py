@@ -53,9 +53,7 @@ def recall_against_exact(
 
 # Documents beyond top_k that are looked at to see whether a tie runs across the last place.
 _TIES = 16
-
 _NOWHERE = np.iinfo(np.int64).max
-
 logger = logging.getLogger(__name__)
 
 

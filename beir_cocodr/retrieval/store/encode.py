@@ -47,7 +47,6 @@ _REFIT_DOCUMENTS, _REFIT_PROBES = 16_384, 256
 
 # Queries of the collection that a folding may be made from.
 _QUERIES = 16 * FOLDING_SAMPLE
-
 log = logging.getLogger(__name__)
 
 

@@ -22,7 +22,6 @@ SAMPLE, _WARM_UP = 64, 4
 
 # Ids and the two tie orders.
 _BYTES_PER_ID = 24
-
 _GIB = 1 << 30
 
 

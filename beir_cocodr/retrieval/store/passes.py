@@ -45,7 +45,6 @@ from beir_cocodr.retrieval.topk import search_chunks
 
 #: Documents whose neighbours are found by comparing all with all; beyond, by FAISS.
 EXACT = 100_000
-
 log = logging.getLogger(__name__)
 
 

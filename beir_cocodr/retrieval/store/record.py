@@ -23,7 +23,6 @@ Precision = Literal["fp32", "fp16", "bf16", "int8"]
 
 #: The record's file in the folder of a store.
 STORE_FILE = "store.json"
-
 _ENCODER = ("weights", "tokenizer", "architecture")
 
 #: All that vectors depend on, flat: hashes, names and numbers by their names.

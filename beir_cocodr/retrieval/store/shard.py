@@ -20,9 +20,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import Precision
 
 Arrays = dict[str, Array]
-
 _VECTORS, _SCALES, _PRIORS = "vectors", "scales", "priors"
-
 _LEVELS = 127
 
 
@@ -97,7 +95,6 @@ _ENTRY = "shard"
 
 # What to do about a broken file of a store.
 ENCODE_AGAIN = "encode again, which makes what is broken anew"
-
 _TYPES = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
 
 

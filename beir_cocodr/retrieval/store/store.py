@@ -40,7 +40,6 @@ _IDS, _ORDER, _RANKS = "ids.parquet", "tie_order.npy", "tie_ranks.npy"
 
 # Ids of a row group of the table.
 _GROUP = 16_384
-
 FOLDING_FILE = "folding.safetensors"
 
 #: A hash of each text that was encoded, uint64 (N, 2), by which unchanged ones are known; older stores lack it.
@@ -54,7 +53,6 @@ SMOOTHED_PARTS = "smoothed_parts"
 
 #: All of its identity that encoding knows nothing of.
 SMOOTHING = (SMOOTHED, SMOOTHED_PARTS, "neighbours", "smooth_weight")
-
 log = logging.getLogger(__name__)
 
 
