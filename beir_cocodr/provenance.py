@@ -87,9 +87,7 @@ class TrainingPlan(Record):
         return content | {name: [given.to_json() for given in found] for name, found in lists.items()}
 
     def changes(self, before: "TrainingPlan") -> list[str]:
-        """In which parts another plan differs, apart from names and paths, which may change, and from what it does not
-        state (:meth:`unstated`).
-        """
+        """In which parts another plan differs, but for names and paths, which may change, and :meth:`unstated`."""
         then, now = before._content(), self._content()
         options: Any = now["options"]
         now["options"] = {name: value for name, value in options.items() if name in before.options}

@@ -2,8 +2,7 @@
 
 One actor has one copy of the model, or of the queries, and whole shards are its work. All nodes need this package, and
 must see the store, the cache of this package (``BEIR_COCODR_CACHE``) and the model under the same paths, on a shared
-file system. Files come out the same, to the byte, as from one process with the same number of threads on the same kind
-of processor.
+file system. Files come out the same, to the byte, as from one process of as many threads on such a processor.
 """
 
 from __future__ import annotations
@@ -86,8 +85,7 @@ class RayPool:
         """As :func:`beir_cocodr.retrieval.pool.share_out`, with actors for processes; whatever a task raises is raised.
 
         An actor that died is replaced and what it had not finished is done again, on whichever node has room; an
-        InputError where they die again and again. ``devices`` has one for each actor; what they are is decided where
-        the actor is.
+        InputError where they die again and again. ``devices`` has one for each actor; its place decides which.
         """
         if not tasks:
             return

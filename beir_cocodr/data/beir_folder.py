@@ -20,8 +20,7 @@ _CHUNK = 4_096
 
 def link_corpus(collection: Collection, output: Path) -> None:
     """Put the documents of a collection into ``output`` as a ``corpus.jsonl`` that BEIR's loader reads: a link to such
-    a file, symbolic but for one in our cache, which may be deleted at any time, else hard, else a copy; any other is
-    written.
+    a file, symbolic but for one in our cache, which may be deleted, else hard, else a copy; any other is written.
     """
     target = output / "corpus.jsonl"
     target.unlink(missing_ok=True)

@@ -54,8 +54,7 @@ def cluster_queries(
     method: Method | None = None,
 ) -> Clusters:
     """Cluster queries by Euclidean K-means from k-means++ seeds. An InputError: NaN or infinite embeddings; ``k`` or
-    another number below 1; more clusters than distinct queries; no cluster of ``min_size`` queries; faiss asked for,
-    absent.
+    another number below 1; more clusters than distinct queries; no cluster of ``min_size`` queries; faiss absent.
 
     The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries goes to
     the nearest centroid of a cluster that is large enough, and a warning names them.

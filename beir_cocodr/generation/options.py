@@ -21,8 +21,7 @@ class GenerationOptions:
 
     Args:
         per_passage: C (5; the published code 20).
-        tokenizer: ``words``, ``minilm``, a folder or a hub name. By default the generator's own, and ``words`` for the
-            lexical one.
+        tokenizer: ``words``, ``minilm``, a folder or a hub name. Default: the generator's own, or ``words`` if lexical.
         prefix: by default nothing, but "text2query: " for a model with "with_prefix" in its name, as the authors' has.
         prompt: with ``{passage}`` in it, behind the prefix; by default the passage alone for an encoder-decoder, and
             "Passage: {passage}\\nSearch query:" for a causal model.

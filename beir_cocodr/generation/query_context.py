@@ -40,8 +40,7 @@ class _Place(NamedTuple):
 
 def load_query_context(folder: str | Path, queries_per_passage: int | None = None) -> Dataset:
     """Load the passages of a folder that ``generate-queries`` made, each with its queries. An InputError: the folder is
-    not finished, its queries were reordered or have lost their metadata, or the corpus is not the one that they were
-    generated from.
+    not finished, its queries were reordered or have lost their metadata, or the corpus is not that of their generation.
 
     The first time the table is written below the cache root; from then on it is mapped, and memory does not grow with
     the corpus.

@@ -226,8 +226,7 @@ def hash_terms(terms: Sequence[str], buckets: int) -> tuple[Tensor, Tensor]:
 
 def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
     """(Q, m) vectors q over the deviation of their dot products with the documents, |q S|; 0 where that is 0.
-    ``spread`` is (m, m) S with S Sᵀ the covariance of the documents; a square root keeps in float32 what the covariance
-    would lose.
+    ``spread`` is (m, m) S with S Sᵀ the covariance of the documents; a root keeps in float32 what the covariance loses.
     """
     deviation = (vectors @ spread).norm(dim=-1, keepdim=True)
     none = deviation <= _NO_DEVIATION * vectors.norm(dim=-1, keepdim=True) * spread.norm()

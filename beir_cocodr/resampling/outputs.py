@@ -84,8 +84,7 @@ def write_resampled(
     sets: Sequence[ResampledSet],
     base: str | None = None,
 ) -> manifests.Manifest:
-    """Write every set as a BEIR folder, and ``manifest.json``, all in one step. An InputError: the output is taken or
-    cannot be written.
+    """Write every set as a BEIR folder, and ``manifest.json``, all in one step. An InputError where they cannot be.
 
     A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and ``qrels/test.tsv``. A
     corpus that is no file of the user's is written once, as ``corpus.jsonl`` of the output. Where test queries have a

@@ -34,8 +34,7 @@ def share_out(
 
     When a process dies, of a signal or for want of memory, all are started again and what was not finished is done
     again, so a task may be done twice; after three deaths without a task done in between, an InputError. Whatever a
-    task raises is raised after the tasks under way. Processes are spawned: a script that gets here needs ``if __name__
-    == "__main__"``.
+    task raises is raised after the tasks under way. Processes are spawned: scripts need ``if __name__ == "__main__"``.
 
     Args:
         tasks: picklable, few enough to hold in a list.

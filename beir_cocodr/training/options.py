@@ -1,7 +1,6 @@
 """What every training command takes, with the papers' defaults: pre-training, fine-tuning, distillation.
 
-What the command line has a flag for is described beside its default, the other fields in the docstrings. Nothing here
-imports torch.
+What has a flag is described beside its default, other fields in the docstrings. Nothing here imports torch.
 """
 
 from collections.abc import Iterable
@@ -168,8 +167,7 @@ class NegativeFilters(Options):
 
     They apply in the order below, each to what the earlier ones left. The two on scores are those of
     sentence-transformers' ``mine_hard_negatives``, except that with several positives the margin is taken from the best
-    scored one; the host takes the worst scored, and one positive that the model cannot find then removes every
-    candidate of its query.
+    scored one; the host takes the worst scored, and one positive that cannot be found removes every candidate then.
 
     Args:
         relative_margin: m in [0, 1); with p the score of the best scored positive, a candidate scoring above p − m·|p|

@@ -70,8 +70,7 @@ class CrossEncoderTeacher:
     """A cross-encoder's raw scores, without the sigmoid that some have; ``batch_size`` pairs at a time.
 
     An InputError where the one of this hub name or folder cannot be loaded whole, has no trained classifier, or more
-    than one score. ``texts_cut`` counts scored queries and documents of which words may be lost, cut before they were
-    tokenised.
+    than one score. ``texts_cut`` counts scored queries and documents that may have lost words, cut before tokenisation.
     """
 
     def __init__(

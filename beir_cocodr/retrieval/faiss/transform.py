@@ -33,8 +33,7 @@ _POINTS_PER_CENTROID = 39
 @dataclass(frozen=True)
 class FaissOptions(Options):
     """Settings of a :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`; those without a number are chosen by the
-    size of the corpus, and what was chosen is said. An InputError: an unknown kind or transform, or a number that is
-    too small.
+    size of the corpus, and is logged. An InputError: an unknown kind or transform, or a number that is too small.
 
     Args:
         kind: "flat", "hnsw", "ivfpq" or "sq8".

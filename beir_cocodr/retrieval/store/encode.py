@@ -221,8 +221,7 @@ def encode(
     encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
     """Encode the documents of a collection to an :class:`EmbeddingStore`. An InputError names what has to be corrected
-    in the collection, the model or the options; a store in ``output`` with another key; a document with NaN in its
-    vector.
+    in the collection, the model or the options; a store in ``output`` with another key; a document with NaN.
 
     A store in ``output`` that was interrupted and has the same key is completed; one that is complete is left as it is.
     A run that dies loses the shards under way, one for each process. Memory holds one shard of vectors for each
