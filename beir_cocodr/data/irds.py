@@ -38,7 +38,8 @@ class IrdsSource:
             raise InputError(f"ir_datasets does not know the id {dataset_id!r}{suggestion(dataset_id)}")
         self._dataset = _host().load(self.dataset_id)
         self._own_split = _split_of(self.dataset_id)
-        self._has_qrels = self._dataset.has_qrels() and self._serves(split, is_short_name=":" not in name)
+        serves = self._own_split in (None, split) or (split != "train" and ":" in name)  # else a short name
+        self._has_qrels = self._dataset.has_qrels() and serves
 
     @property
     def split(self) -> str | None:
@@ -103,7 +104,8 @@ class IrdsSource:
             elif hasattr(document, "default_text"):
                 title, text = "", document.default_text()
             else:
-                text = _joined_fields(document)
+                values = (getattr(document, name) for name in document._fields if name not in ("doc_id", "title"))
+                text = " ".join(value for value in values if isinstance(value, str))
                 joined.add(number)
             checked = checker.document(number, document.doc_id, title, text)
             if checked is not None:
@@ -155,9 +157,6 @@ class IrdsSource:
             )
             checker.error("unreadable file", message, number or None)
 
-    def _serves(self, split: str, is_short_name: bool) -> bool:
-        return self._own_split in (None, split) or (split != "train" and not is_short_name)
-
 
 def is_registered(dataset_id: str) -> bool:
     """Whether ir_datasets knows the id, patterns included. Touches no network."""
@@ -198,11 +197,6 @@ def _split_of(dataset_id: str) -> str | None:
         return last
     # BEIR's collections with a single set of judgements carry it without a name; it is always the test split.
     return "test" if dataset_id.startswith("beir/") else None
-
-
-def _joined_fields(document: Any) -> str:
-    values = (getattr(document, name) for name in document._fields if name not in ("doc_id", "title"))
-    return " ".join(value for value in values if isinstance(value, str))
 
 
 def _namespace(handler: Any) -> str | None:

@@ -181,7 +181,8 @@ class ModelGenerator:
         own = self.model.generation_config
         ends = _listed(own.eos_token_id) or _listed(self.tokenizer.eos_token_id)
         if self.kind == "causal":
-            ends += _line_ends(self.tokenizer)
+            texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
+            ends += [token for token, text in enumerate(texts) if "\n" in text]  # a line feed ends a query
         pad = own.pad_token_id if own.pad_token_id is not None else self.tokenizer.pad_token_id
         return GenerationConfig(
             do_sample=True,
@@ -210,9 +211,3 @@ def _template(name: str, kind: str, options: GenerationOptions) -> str:
 
 def _listed(ids: int | list[int] | None) -> list[int]:
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
-
-
-def _line_ends(tokenizer: Any) -> list[int]:
-    """The tokens with a line feed in them, each of which ends a query."""
-    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    return [token for token, text in enumerate(texts) if "\n" in text]

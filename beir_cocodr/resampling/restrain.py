@@ -75,7 +75,8 @@ def restrain(
     Source: Zhan et al., 2022, section 4.1.2.
     """
     check_targets(sizes, ks, exclude_top, len(ranks))
-    unions = _union_sizes(ranks, depth)
+    # For every k up to the depth, how many training queries are among the k nearest of any test query.
+    unions = np.append(0, np.bincount(ranks[ranks < depth], minlength=depth).cumsum())
     targets: list[int | None] = [*sizes] or [None] * len(ks)
     chosen = list(zip(targets, ks or [_k_for(size, unions) for size in sizes], strict=True))
     largest = max(k for _, k in chosen)
@@ -118,12 +119,6 @@ def check_targets(sizes: _Counts, ks: _Counts, exclude_top: int | None, queries:
         raise InputError(f"--k {max(ks)} is more than the {queries} training queries that there are")
     if exclude_top is not None and exclude_top < 1:
         raise InputError(f"--exclude-top {exclude_top}: give 1 or more")
-
-
-def _union_sizes(ranks: Ints, depth: int) -> Ints:
-    """(depth + 1,): how many training queries are among the k nearest of any test query, for every k."""
-    found = np.bincount(ranks[ranks < depth], minlength=depth)
-    return np.concatenate([[0], np.cumsum(found)]).astype(np.int64)
 
 
 def _k_for(size: int, unions: Ints) -> int:

@@ -66,7 +66,10 @@ def distill(
     for name in ("positives", "m_bm25", "m_hard"):
         check_negatives(name, getattr(options, name), collection)
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
-    model = _student(base, options, encoder)
+    if options.student == "dot":
+        model: Any = load_encoder(base, encoder)
+    else:
+        model = MRL(model_source(base), k=options.k, beta=options.beta, seed=options.seed, **encoder.overrides())
     given = [collection_provenance(collection, queries=True)]
     plan = training_plan("distill", base, model, encoder, options, given)
     plan = replace(plan, teacher=teacher, teacher_sha256=on_main(lambda: content_sha256(teacher)))
@@ -124,12 +127,6 @@ class ListExamples:
             for column, text in zip(self.columns, [texts[current.queries[slot]], *documents], strict=True):
                 columns[column].append(text)
         return columns | {"label": current.scores[batch["slot"]].tolist()}
-
-
-def _student(base: str, options: DistillOptions, encoder: EncoderOptions) -> Any:
-    if options.student == "dot":
-        return load_encoder(base, encoder)
-    return MRL(model_source(base), k=options.k, beta=options.beta, seed=options.seed, **encoder.overrides())
 
 
 def _rounds(

@@ -22,8 +22,8 @@ from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec, SearchOptions
 from beir_cocodr.progress import step, steps
-from beir_cocodr.provenance import TrainingRecord, training_lineage
-from beir_cocodr.records import CollectionProvenance, Json
+from beir_cocodr.provenance import training_lineage
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking, Retriever
 from beir_cocodr.retrieval.retrievers import Retrievers
 
@@ -63,22 +63,15 @@ def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contaminati
     for model in models:
         for record in training_lineage(ModelSpec.parse(model).encoder):
             own = [given for given in record.seen if given.corpus_sha256 == corpus_sha256]
-            if own and _finds_by_spans(record):
+            mixed = record.stage == "qc" and record.options.get("mix") != 0  # passages find their neighbours
+            if own and (mixed or record.stage in _SPANS):
                 spans.add(model)
-            for given in filter(_is_generated, own):
-                generated.add(model)
-                folders[given.dataset] = None
+            for given in own:
+                if given.generation is not None or (Path(given.dataset) / GENERATION_FILE).is_file():
+                    generated.add(model)
+                    folders[given.dataset] = None
     hashes = [Contamination().hashes, *(hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders)]
     return Contamination(frozenset(spans), frozenset(generated), np.unique(np.concatenate(hashes)))
-
-
-def _finds_by_spans(record: TrainingRecord) -> bool:
-    mixed = record.stage == "qc" and record.options.get("mix") != 0  # passages find their neighbours
-    return mixed or record.stage in _SPANS
-
-
-def _is_generated(given: CollectionProvenance) -> bool:
-    return given.generation is not None or (Path(given.dataset) / GENERATION_FILE).is_file()
 
 
 def _queries(folder: Path) -> Iterator[str]:

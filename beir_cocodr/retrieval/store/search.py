@@ -100,8 +100,10 @@ def search_store(
     with torch_threads(threads) as count:
         job = SearchJob(store.folder, queries.numpy(), top_k, count, excluded_rows, store.verify)
         try:
-            groups = _groups(len(store.shards), len(devices))
-            keys = merge_keys(_parts(job, groups, devices, share), top_k)
+            # Consecutive shards in parts of like size; all in one for one process.
+            parts = 1 if len(devices) == 1 else min(len(store.shards), _GROUPS * len(devices))
+            edges = np.linspace(0, len(store.shards), parts + 1).round().astype(int).tolist()
+            keys = merge_keys(_parts(job, list(pairwise(edges)), devices, share), top_k)
         except NonFiniteScores as error:
             raise error.named(store.ids, ids) from None
     scores, ranks = scores_of(keys), ranks_of(keys)
@@ -123,13 +125,6 @@ def _parts(job: SearchJob, groups: Sequence[Group], devices: Sequence[str], shar
     for found in share(groups, job.start, devices):
         parts = [merge_keys([*parts, torch.from_numpy(found)], job.top_k)]
     return parts
-
-
-def _groups(shards: int, processes: int) -> list[Group]:
-    """Consecutive shards in parts of like size; all in one for one process."""
-    count = 1 if processes == 1 else min(shards, _GROUPS * processes)
-    edges = np.linspace(0, shards, count + 1).round().astype(int).tolist()
-    return list(pairwise(edges))
 
 
 def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int) -> Ranking:
