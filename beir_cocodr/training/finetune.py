@@ -7,6 +7,7 @@ loads its start, mines negatives or takes BM25's, clusters the queries where clu
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,21 +247,8 @@ def _mine(
     if round_.miner is not None:
         miner = load_encoder(round_.miner, encoder)
         key["base_sha256"] = weights_sha256(miner)
-
-    def mine() -> MinedNegatives:
-        return mine_negatives(
-            collection,
-            miner,
-            round_.output / CHECKPOINTS,
-            options.mining_depth,
-            options.mining_keep,
-            options.seed,
-            round_.episode,
-            options,
-            progress=True,
-            key=key,
-        )
-
+    place, drawn = round_.output / CHECKPOINTS, (options.mining_depth, options.mining_keep, options.seed)
+    mine = partial(mine_negatives, collection, miner, place, *drawn, round_.episode, options, progress=True, key=key)
     on_main(lambda: bool(mine()))
     return mine()
 
