@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beir_cocodr.data.collection import load_collection as load_collection
-    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.compare import compare_models as compare  # noqa: F401
     from beir_cocodr.evaluation.evaluate import evaluate as evaluate
     from beir_cocodr.models.cocodr import COCODR as COCODR
     from beir_cocodr.models.hybrid_encoder import HybridEncoder as HybridEncoder
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from beir_cocodr.training.options import FinetuneOptions as FinetuneOptions
     from beir_cocodr.training.options import PretrainOptions as PretrainOptions
     from beir_cocodr.training.pretrain import pretrain as pretrain
-
-    compare = compare_models
 
 #: The one place of the version; pyproject.toml and the tests read it here.
 __version__ = "0.1.0"
