@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beir_cocodr.data.collection import load_collection as load_collection
-    from beir_cocodr.evaluation.compare import compare_models as compare  # noqa: F401
+    from beir_cocodr.evaluation.compare import compare_models as compare
     from beir_cocodr.evaluation.evaluate import evaluate as evaluate
     from beir_cocodr.models.cocodr import COCODR as COCODR
     from beir_cocodr.models.hybrid_encoder import HybridEncoder as HybridEncoder
@@ -56,7 +56,8 @@ _HOMES = {
     "pretrain": "beir_cocodr.training.pretrain:pretrain",
 }
 
-__all__ = ["__version__", *_HOMES]
+# Type checkers read the first two here, the others from the imports.
+__all__ = ["__version__", "compare", *(_HOMES.keys() - {"compare"})]
 
 #: What this package itself uses of its plugins, by name; they stand outside this folder in the source tree.
 PLUGINS = {
