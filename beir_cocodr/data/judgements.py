@@ -3,8 +3,6 @@
 They come a few at a time, and pairs may have been drawn, each with a known probability; :class:`Judgements` keeps both.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -277,7 +275,7 @@ class Judgements:
         queries = self.queries.values()
         return any(q.probability is not None or any(p < 1 for p in q.probabilities.values()) for q in queries)
 
-    def of(self, queries: Mapping[str, str], documents: Documents | None = None) -> Judgements:
+    def of(self, queries: Mapping[str, str], documents: Documents | None = None) -> "Judgements":
         """Those of queries that a collection has, or that were typed; of the others the number is kept, and of judged
         documents that it does not have, which stay, as in trec_eval.
 

@@ -4,8 +4,6 @@ labels, an interval that holds however often one looks, and how many more judgem
 Scores of queries are (n, M), in the order in which the queries were judged.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,7 +142,7 @@ class Expected:
     distances: Floats
 
     @classmethod
-    def nothing(cls, models: int) -> Expected:
+    def nothing(cls, models: int) -> "Expected":
         """Of models of which nothing is expected."""
         apart = 1 - np.eye(models)
         return cls(np.zeros(models), apart, apart)
@@ -206,7 +204,7 @@ class JudgedGain:
     more: int | None
 
     @classmethod
-    def of(cls, differences: Floats, weights: Floats, distance: float, margin: float) -> JudgedGain:
+    def of(cls, differences: Floats, weights: Floats, distance: float, margin: float) -> "JudgedGain":
         """Of (n,) differences of queries with (n,) weights, between two lists that are so distant."""
         n, shares = len(differences), weights / weights.sum()
         mean = float(shares @ differences)

@@ -120,8 +120,7 @@ LABELS_FILE = "labels_wanted.tsv"
 #: Pairs that are drawn of a query.
 PER_QUERY = 10
 
-# So much is added to the weight of every document before it is drawn: of those that all lists have alike, the ideal
-# ranking depends, too.
+# Added to the weight of every document before it is drawn: the ideal ranking depends on those of all lists, too.
 _EVEN = 0.05
 
 

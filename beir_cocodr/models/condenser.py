@@ -27,8 +27,7 @@ PUBLISHED_HEAD = "model.pt"
 #: Where a pre-trained model keeps its head, beside its own modules.
 HEAD_FOLDER = "condenser_head"
 
-# dense, LayerNorm and bias of the masked-language-model heads of BERT, RoBERTa and MPNet, DistilBERT: the same three
-# layers under different names.
+# dense, LayerNorm and bias of the masked-language-model heads: the same layers in BERT, RoBERTa and MPNet, DistilBERT.
 _MLM_NAMES = (
     ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
     ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),

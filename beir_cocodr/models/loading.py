@@ -1,7 +1,5 @@
 """The one place that turns a model's name into an encoder, and an encoder into hashes of what it is."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Evaluations, comparisons, adaptations and parity as tables in a terminal, and defects as lines."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

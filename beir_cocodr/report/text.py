@@ -1,7 +1,5 @@
 """Words and figures as reports show them: names of models and collections, signed numbers, intervals."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Retrievers of sentence-transformers' classes: cross-encoders, learned sparse encoders, late interaction."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext

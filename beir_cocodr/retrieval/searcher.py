@@ -1,7 +1,5 @@
 """A corpus and a model that answer typed queries: what a person searches with, by hand or on a page."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 import weakref
@@ -107,7 +105,7 @@ class Searcher:
         self._retriever = self._retrievers.get(model)
         self._retrievers.check_stores_used()
 
-    def beside(self, model: str) -> Searcher:
+    def beside(self, model: str) -> "Searcher":
         """A searcher with another model over the same corpus; they share BM25, encoders and embeddings."""
         check_device(self.options.encoder.device, [model])
         other = copy.copy(self)

@@ -5,8 +5,6 @@ written over. Training in several rounds (episodes, stages) measures targets aft
 model, the curves, and the record of the whole.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -34,43 +34,18 @@ class _PerProcess(int):
 _PRETRAINED: Json = {"batch_size": 2048, "mini_batch_size": 64, "learning_rate": 1e-4}
 _COCO: Json = _PRETRAINED | {"max_length": 128}
 
-_IDRO: Json = {
-    "loss": "triplet",
-    "weighting": "idro",
-    "episodes": 3,
-    "negative_depth": 200,
-    "batch_size": 64,
-    "max_steps": 45_000,
-    "learning_rate": 5e-6,
-    "warmup": 3_000,
-    "gradient_layers": 3,
-}
+_IDRO: Json = {"loss": "triplet", "weighting": "idro", "episodes": 3, "negative_depth": 200, "batch_size": 64}
+_IDRO |= {"max_steps": 45_000, "learning_rate": 5e-6, "warmup": 3_000, "gradient_layers": 3}
 
 # Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to 144 tokens. With
-# gradient caching, as in the published runs, the code's language-model losses add up to twice their sum without it:
-# hence the weight 2.
+# gradient caching, as in the published runs, the code's language-model losses add up to twice that without: weight 2.
 _QUERIES: Json = _PRETRAINED | {"objective": "qc", "mlm_weight": 2.0, "max_steps": 120_000}
 
-_COTMAE: Json = _QUERIES | {
-    "objective": "cotmae",
-    "mlm_weight": 1.0,
-    "max_steps": 50_000,
-    "batch_size": 16_384,
-    "learning_rate": 4e-4,
-    "mask_probability": 0.3,
-}
+_COTMAE: Json = _QUERIES | {"objective": "cotmae", "mlm_weight": 1.0, "max_steps": 50_000, "batch_size": 16_384}
+_COTMAE |= {"learning_rate": 4e-4, "mask_probability": 0.3}
 
-_TWO_STAGES: Json = {
-    "stages": 2,
-    "loss": "infonce",
-    "negatives": 15,
-    "negative_depth": 200,
-    "mining_keep": 200,
-    "batch_size": 64,
-    "epochs": 3,
-    "query_length": 32,
-    "document_length": 144,
-}
+_TWO_STAGES: Json = {"stages": 2, "loss": "infonce", "negatives": 15, "negative_depth": 200, "mining_keep": 200}
+_TWO_STAGES |= {"batch_size": 64, "epochs": 3, "query_length": 32, "document_length": 144}
 
 _SMALL: Json = {"max_steps": 40, "learning_rate": 2e-5, "warmup": 0.1}
 _SMALL_PASSAGES: Json = _SMALL | {"batch_size": 32, "mini_batch_size": 16}

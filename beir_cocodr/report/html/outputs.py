@@ -2,8 +2,6 @@
 that was judged, where it is at hand.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One self-contained page about the output of a command: where it goes, its parts, and the page from them."""
 
-from __future__ import annotations
-
 import datetime
 import logging
 from collections.abc import Mapping, Sequence

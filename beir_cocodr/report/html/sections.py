@@ -2,8 +2,6 @@
 have seen in training, and single queries with the rankings of all models.
 """
 
-from __future__ import annotations
-
 import datetime
 import logging
 from collections.abc import Iterator, Mapping, Sequence

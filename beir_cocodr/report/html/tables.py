@@ -2,8 +2,6 @@
 trainings with their rounds, and the papers' figures beside ours on collections that they report.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

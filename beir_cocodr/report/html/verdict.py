@@ -1,7 +1,5 @@
 """The verdict in one sentence: with labels, without, and where nothing was judged."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping
