@@ -21,11 +21,8 @@ INTERVAL = 30.0
 
 
 class Steps:
-    """The steps of a command, and the time left for them.
-
-    Args:
-        expected: name to seconds, in their order; None where nothing is known, which the mean of the others stands for.
-            Expectations are scaled by what the steps before took.
+    """The steps of a command, and the time left for them. ``expected``: name to seconds, in their order; None where
+    nothing is known, which the mean of the others stands for. Expectations are scaled by what the steps before took.
     """
 
     def __init__(self, expected: Mapping[str, float | None]) -> None:

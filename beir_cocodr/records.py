@@ -34,11 +34,9 @@ def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list
 @dataclass(frozen=True)
 class Record:
     """Base of all records. A subclass is a frozen dataclass whose fields are numbers, strings, other records, and
-    lists, tuples and mappings of these; fields with a default may be missing in what is read.
-
-    Attributes:
-        SCHEMA: version of the fields' meaning; to be raised with every change that old readers would misunderstand.
-            Stands in the JSON as ``schema``; files without it count as version 1.
+    lists, tuples and mappings of these; fields with a default may be missing in what is read. ``SCHEMA``: version of
+    the fields' meaning; to be raised with every change that old readers would misunderstand. Stands in the JSON as
+    ``schema``; files without it count as version 1.
     """
 
     SCHEMA: ClassVar[int] = 1

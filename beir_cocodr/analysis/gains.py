@@ -71,9 +71,7 @@ def _same(name: str, other: str) -> bool:
 
 class Gains:
     """Differences of a second model to a first one, by label or loaded name; an InputError where scores lack one.
-
-    Args:
-        scores: of evaluations; None where there are none, and then no gain is known.
+    ``scores``: of evaluations; None where there are none, and then no gain is known.
     """
 
     def __init__(self, scores: ModelScores | None, before: str, after: str) -> None:

@@ -292,10 +292,8 @@ def _record_batch(*columns: list[str]) -> pa.RecordBatch:
 
 def dataset_documents(dataset: Any) -> Documents:
     """The corpus in a dataset of Hugging Face ``datasets``, which stays where it is, mapped into memory. An InputError:
-    a column is missing, an id is no string or stands there twice, or the dataset is a stream.
-
-    Args:
-        dataset: columns ``id`` or ``_id``, ``text``, and ``title`` if there are titles; a null is an empty text.
+    a column is missing, an id is no string or stands there twice, or the dataset is a stream. ``dataset``: columns
+    ``id`` or ``_id``, ``text``, and ``title`` if there are titles; a null is an empty text.
     """
     names = list(dataset.column_names or [])
     id = next((name for name in ("id", "_id") if name in names), None)

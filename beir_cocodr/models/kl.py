@@ -75,12 +75,10 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 class VectorTransform(ABC):
-    """A change of vectors that keeps every ranking; its arrays are saved by name in safetensors.
+    """A change of vectors that keeps every ranking; its arrays are saved by name in safetensors. ``document_mean``: c,
+    (w,) float64.
 
     Documents d' are centred by c, so that the scores q'·d' lack the constant q'·c.
-
-    Attributes:
-        document_mean: c, (w,) float64.
     """
 
     document_mean: np.ndarray

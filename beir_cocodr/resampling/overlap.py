@@ -164,10 +164,8 @@ def _matrix(ids: list[list[int]], width: int) -> WordSets:
 
 
 def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
-    """The training query of highest Jaccard similarity for every test query; the first of equal ones.
-
-    Args:
-        train, test: (N, V) and (T, V) sparse word sets.
+    """The training query of highest Jaccard similarity for every test query; the first of equal ones. ``train``,
+    ``test``: (N, V) and (T, V) sparse word sets.
 
     Returns:
         (T,) scores in 0..1 and (T,) rows; where no training query shares a word, 0 and -1.

@@ -101,9 +101,7 @@ def count_lists(scores: Floats) -> dict[str, int]:
 _QUERY_BLOCK = 10_000
 
 
-def fused_anchors(
-    hybrid: Hybrid, queries: Mapping[str, str], relevant: Mapping[str, Ints], count: int
-) -> dict[str, Ints]:
+def fused_anchors(hybrid: Hybrid, queries: dict[str, str], relevant: Mapping[str, Ints], count: int) -> dict[str, Ints]:
     """The ``count`` best documents of the fusion for each query, best first, its relevant ones left out, fewer where
     the corpus has no more, and an InputError where it has none. Queries are ids and their texts, ``relevant`` and the
     result query ids and their corpus rows.

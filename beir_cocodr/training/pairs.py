@@ -35,11 +35,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class TrainingPairs:
-    """(query, positive, negatives) with the negatives drawn anew each epoch by (seed, epoch, pair).
-
-    Args:
-        pool: query id to the corpus rows that its negatives are drawn from; None where there are none. Queries without
-            any are left out, counted.
+    """(query, positive, negatives) with the negatives drawn anew each epoch by (seed, epoch, pair). ``pool``: query id
+    to the corpus rows that its negatives are drawn from; None where there are none. Queries without any are left out,
+    counted.
     """
 
     collection: Collection

@@ -199,15 +199,13 @@ _MANY = 0.05
 
 @dataclass
 class ContextViews(Views):
-    """One row (passage, context) per passage, drawn anew each epoch, reproducibly by (seed, epoch, row).
+    """One row (passage, context) per passage, drawn anew each epoch, reproducibly by (seed, epoch, row). ``folders``:
+    made by ``generate-queries``; their passages are numbered one after another. An InputError where none has a query,
+    or there are too few documents for a batch.
 
     The context is one of the passage's queries. With probability ``mix`` it is instead the passage before or after it
     in its document (the nearest that has a query); a passage that is alone in its document is then replaced by two of
     its spans, and one that has a single span meets a query all the same.
-
-    Args:
-        folders: made by ``generate-queries``; their passages are numbered one after another. An InputError where none
-            has a query, or there are too few documents for a batch.
 
     Source: query-as-context pre-training, sections 3.1 and 5.2.
     """

@@ -83,11 +83,9 @@ class Architecture(Protocol):
 
 
 class DenseArchitecture:
-    """An encoder trained by `finetune` or `distill`, from the recipe's start.
-
-    Args:
-        name: "dense" (the paper's base setting: other documents of the batch are the negatives, and cross-entropy),
-            "dense-hard" (BM25's or mined negatives besides), or "dense-distilled" (LambdaRank on a teacher's lists).
+    """An encoder trained by `finetune` or `distill`, from the recipe's start. ``name``: "dense" (the paper's base
+    setting: other documents of the batch are the negatives, and cross-entropy), "dense-hard" (BM25's or mined negatives
+    besides), or "dense-distilled" (LambdaRank on a teacher's lists).
 
     Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2; teacher and hard negatives there are ColBERT and STAR/ADORE.
     """

@@ -57,11 +57,8 @@ log = logging.getLogger(__name__)
 
 
 class Embeddings(ABC):
-    """(N, d) float32 vectors that are read in chunks, in row order, or by row.
-
-    Attributes:
-        texts_cut: of the documents, where they were encoded by this process: how many lost words as they were cut
-            before they were tokenised.
+    """(N, d) float32 vectors that are read in chunks, in row order, or by row. ``texts_cut``: of the documents, where
+    they were encoded by this process: how many lost words as they were cut before they were tokenised.
     """
 
     texts_cut = 0
