@@ -247,9 +247,7 @@ def compare_labelled(
     return Findings(ranking=ranking, best=chosen, measure=measure, evaluation=record, pairs=record.comparisons), results
 
 
-def _judge_runs(
-    files: Sequence[str], collection: Collection, measures: str
-) -> tuple[EvaluationRecord, dict[str, Results]]:
+def _judge_runs(files: list[str], collection: Collection, measures: str) -> tuple[EvaluationRecord, dict[str, Results]]:
     wanted = parse_measures(measures)
     results = {file: ranked_run(Path(file)) for file in files}
     _same_queries(results, collection)

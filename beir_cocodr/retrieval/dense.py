@@ -178,9 +178,7 @@ class Dense:
             )
             vectors = encoded.detach().float().cpu()
             if zero := (~vectors.any(dim=1)).nonzero().flatten().tolist():
-                log.warning(
-                    "%d of %d queries have a zero embedding, the first: %.60r", len(zero), len(new), new[zero[0]]
-                )
+                log.warning("%d of %d queries have a zero embedding, such as %.60r", len(zero), len(new), new[zero[0]])
             found.update(zip(new, F.normalize(vectors, dim=-1) if self.normalize else vectors, strict=True))
             most = _KEPT_QUERIES // (4 * vectors.shape[1])
             if len(self.known_queries) + len(found) > most:

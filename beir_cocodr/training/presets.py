@@ -170,7 +170,7 @@ class AdaptStage:
         return found
 
 
-_ADAPT = "beir_cocodr.training.adapt"
+_AT = "beir_cocodr.training.adapt"
 
 # Ma et al., 2021 (QGen): in-batch negatives alone.
 _QGEN: Json = {"loss": "infonce", "negatives": 0}
@@ -196,18 +196,16 @@ _HYBRID: Json = {"loss": "kl", "anchors": "fused", "positives": 5, "m_bm25": 3, 
 #: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training on a small
 #: corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), pseudo labels of the target after, BM25 last.
 ADAPT_STAGES: dict[str, AdaptStage] = {
-    "coco": AdaptStage("coco", "COCO", f"{_ADAPT}:coco_stage", PretrainOptions),
-    "cotmae": AdaptStage(
-        "cotmae", "CoT-MAE", f"{_ADAPT}:context_stage", PretrainOptions, {"objective": "cotmae"}, True
-    ),
-    "qc": AdaptStage("qc", "QC", f"{_ADAPT}:context_stage", PretrainOptions, {"objective": "qc"}, True),
-    "finetune": AdaptStage("source", "source", f"{_ADAPT}:source_stage", FinetuneOptions),
-    "qgen": AdaptStage("qgen", "QGen", f"{_ADAPT}:qgen_stage", FinetuneOptions, _QGEN, True),
-    "gpl": AdaptStage("gpl", "GPL", f"{_ADAPT}:gpl_stage", DistillOptions, _GPL, True),
+    "coco": AdaptStage("coco", "COCO", f"{_AT}:coco_stage", PretrainOptions),
+    "cotmae": AdaptStage("cotmae", "CoT-MAE", f"{_AT}:context_stage", PretrainOptions, {"objective": "cotmae"}, True),
+    "qc": AdaptStage("qc", "QC", f"{_AT}:context_stage", PretrainOptions, {"objective": "qc"}, True),
+    "finetune": AdaptStage("source", "source", f"{_AT}:source_stage", FinetuneOptions),
+    "qgen": AdaptStage("qgen", "QGen", f"{_AT}:qgen_stage", FinetuneOptions, _QGEN, True),
+    "gpl": AdaptStage("gpl", "GPL", f"{_AT}:gpl_stage", DistillOptions, _GPL, True),
     "hybrid-distill": AdaptStage(
-        "hybrid-distill", "hybrid-distill", f"{_ADAPT}:hybrid_stage", DistillOptions, _HYBRID, True
+        "hybrid-distill", "hybrid-distill", f"{_AT}:hybrid_stage", DistillOptions, _HYBRID, True
     ),
-    "fuse": AdaptStage("fuse", "fuse", f"{_ADAPT}:fuse_stage", FuseOptions),
+    "fuse": AdaptStage("fuse", "fuse", f"{_AT}:fuse_stage", FuseOptions),
 }
 
 

@@ -239,9 +239,7 @@ class Gatherer:
         self.contamination = find_contamination(models, documents.content_hash)
         self.crops = hold_out_crops(documents, folder, samples, seed, self.contamination.has)
         self.generated = lexical_queries(documents, places["terms"], samples, seed, self.contamination.has)
-        self._held_out = HeldOutRetrievers(
-            self._whole, self.crops.documents, self.crops.queries.rows, places["held-out"]
-        )
+        self._spared = HeldOutRetrievers(self._whole, self.crops.documents, self.crops.queries.rows, places["held-out"])
         self._pseudo: dict[str, tuple[Ranking, Doubles]] = {}
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
@@ -262,7 +260,7 @@ class Gatherer:
                 ranking, count = _search(retriever, both, LIST_DEPTH + self.drop), len(wanted)
                 if first:
                     generated = Ranking(list(self.generated.queries), ranking.scores[count:], ranking.rows[count:])
-                    changed = _search(self._held_out.get(name), crops.queries, DEPTH)
+                    changed = _search(self._spared.get(name), crops.queries, DEPTH)
                     self._pseudo[name] = generated, crops.score(changed.rows)
                 generated, found.crops[name] = self._pseudo[name]
                 mine = Ranking(list(asked), ranking.scores[:count], ranking.rows[:count]) if real else generated
