@@ -108,6 +108,9 @@ class Lookup:
     def __init__(self, rows, similarity="dot"):
         self.rows, self.similarity_fn_name = torch.as_tensor(np.asarray(rows, np.float32)), similarity
 
+    def get_embedding_dimension(self):
+        return self.rows.shape[1]
+
     def encode_document(self, texts, **options):
         return self.rows[[int(text) for text in texts]]
 
