@@ -94,7 +94,9 @@ def target_pretrained(objective: str, data: str) -> str:
     kind = "condenser" if objective.startswith("condenser") else objective
     first = f"pretrain --objective {kind} {corpora('--dataset', [task])} --model {start} --output {{out}}/pretrained"
     first += " --max-steps 100000 --batch-size 64 --learning-rate 5e-5 --resume"
-    second = f"distill --loss margin_mse --dataset {{data:{TRAIN}}} --teacher {{model:reranker}} --model"
+    second = (
+        f"distill --loss margin_mse --set positives=1 --dataset {{data:{TRAIN}}} --teacher {{model:reranker}} --model"
+    )
     second += " {out}/pretrained --output {out}/model --max-steps 70000 --batch-size 75 --learning-rate 2e-5 --resume"
     per_task[name] = Step((first, second))
     return name

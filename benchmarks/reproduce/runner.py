@@ -132,7 +132,8 @@ class Workshop:
     def _run(self, name: str) -> None:
         found, words, file = self.progress(name), self.words(name), self._record(name)
         if found["commands"] != words[: len(found["commands"])]:
-            raise RuntimeError(f"{self.folder(name)} was begun with other commands; choose another --output")
+            ways = f"remove it and {file.name}, or choose another --output"
+            raise RuntimeError(f"{self.folder(name)} was begun with other commands: {ways}")
         file.parent.mkdir(parents=True, exist_ok=True)
         log = file.with_name(f"{self.folder(name).name}.log")
         for number in range(found["finished"], len(words)):
@@ -382,6 +383,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="only these, and means over them")
     parser.add_argument("--columns", nargs="+", default=[], metavar="COLUMN", help="only these")
     parser.add_argument("--model", action="append", default=[], help="a further column of a table by tasks; repeat")
+    parser.add_argument("--results", type=Path, help="folder that TABLE.SCALE.json is written to, too")
     parser.add_argument("--inside", action="store_true", help="run all commands in this process, without torchrun")
     parser.add_argument("--output", type=Path, help="default: runs/reproduce/SCALE; run again, it goes on")
     return parser
@@ -426,7 +428,10 @@ def main(arguments: list[str] | None = None) -> None:
             for step in cell.steps():
                 shop.make(step)
         found = results(shop, table)
-        write_text(output / f"{name}.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        write_text(output / f"{name}.json", text)
+        if given.results is not None:
+            write_text(given.results / f"{name}.{given.scale}.json", text)
         print(markdown(found, table.digits), end="\n\n")
         failed |= bool(shop.failed) or not any(
             e["ours"] is not None for row in found["cells"].values() for e in row.values()
