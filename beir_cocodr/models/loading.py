@@ -56,7 +56,7 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
     source, given = model_source(str(name)), options.overrides()
     place = {} if Path(source).is_dir() else reachable(source, {})
     modules = find_file(source, "modules.json", place)
-    named = Path(modules).read_bytes() if modules is not None else b""
+    named = b"" if modules is None or not Path(modules).is_file() else Path(modules).read_bytes()
     kind = next((kind for head, kind in _KINDS.items() if head.encode() in named), COCODR)
     model = kind(source, **given, **place)
     if model.similarity_fn_name not in ("cosine", "dot"):
