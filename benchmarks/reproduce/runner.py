@@ -162,8 +162,10 @@ class Workshop:
         try:
             value = read(self.folder(cell.step), resolve(cell.read, self.scale, self.folder))
         except (LookupError, ValueError, OSError) as error:
-            return None, f"cannot be run yet: {cell.step} has no {cell.read} ({type(error).__name__})"
-        return (value * cell.factor if isinstance(value, (int, float)) else value), "" if value is not None else "none"
+            return None, f"no such figure: {cell.step} has no {cell.read} ({type(error).__name__})"
+        return (
+            value * cell.factor if isinstance(value, (int, float)) else value
+        ), "" if value is not None else "not defined there"
 
 
 NOT_ASKED = "not asked for"

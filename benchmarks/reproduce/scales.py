@@ -133,7 +133,8 @@ class HereScale:
     DOMAINS = ("numpy", "scipy", "sklearn")
 
     def data(self, name: str) -> str:
-        domain = self.DOMAINS[zlib.crc32(name.encode()) % len(self.DOMAINS)]
+        kind = "msmarco" if name.startswith("trec-dl") else name.partition("-")[0]  # one corpus, as there
+        domain = self.DOMAINS[zlib.crc32(kind.encode()) % len(self.DOMAINS)]
         folder = self.work / "data" / domain
         if not folder.is_dir():
             cut(f"apidocs/{domain}", folder, self.documents, {"train": self.train_queries, "test": self.queries})
@@ -168,8 +169,8 @@ class HereScale:
         if kind == "make":
             return ["make", "tiny", *words[2:]]
         if kind == "resample restrain":
-            found = _without(found, {"--size"})
-            options["--size"] = "6"
+            sizes = ("4", "8", "12")[: words.count("--size")]
+            found = _without(found, {"--size"}) + [word for size in sizes for word in ("--size", size)]
         found += [word for pair in options.items() for word in pair]
         if kind == "resample evaluate" and "dense-hard" in " ".join(words):
             found += ["--set", "hard_negatives=bm25"]
