@@ -103,7 +103,7 @@ def test_a_step_that_is_left_out_slows_nothing_down(clock):
 def test_steps_stand_before_a_bar_and_in_lines_of_a_log(caplog, monkeypatch):
     log_file = stderr(monkeypatch, terminal=False)
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
-    with caplog.at_level(logging.INFO), steps({"COCO": 60.0, "source": 60.0}):
+    with caplog.at_level(logging.INFO, "beir_cocodr"), steps({"COCO": 60.0, "source": 60.0}):
         step("COCO")
         with steps({"x": 1.0, "y": 1.0}):  # of a part
             step("y")

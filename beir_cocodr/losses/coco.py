@@ -116,6 +116,8 @@ class COCOLoss(CachedLossMixin, nn.Module):
         # The host's MatryoshkaLoss reads the second, and wraps a loss that caches otherwise than one that does not.
         self.cached = self.uses_gradient_cache = mini_batch_size is not None
         self.mini_batch_size = mini_batch_size or 0
+        # Asked before the model is wrapped for several processes; stand-ins without a training head need none.
+        self._width = model.get_embedding_dimension() if hasattr(model, "get_embedding_dimension") else 0
         self.uses_gradient_cache = self.cached  # by which the host's MatryoshkaLoss chooses what it wraps
         self._labelled: list[bool] = []
         self._masked_tokens = 0
@@ -137,8 +139,7 @@ class COCOLoss(CachedLossMixin, nn.Module):
         columns = list(zip((torch.cat(column) for column in reps), self._labelled, strict=True))
         parts = []
         if any(self._labelled):
-            width = self.model.get_embedding_dimension() + 1
-            if any(labelled and column.shape[1] != width for column, labelled in columns):
+            if any(labelled and column.shape[1] != self._width + 1 for column, labelled in columns):
                 raise InputError(
                     "the training head's loss stands behind the embedding, where MatryoshkaLoss cuts it off: wrap "
                     "COCOLoss over a model without a training head"
