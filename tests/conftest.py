@@ -55,13 +55,7 @@ def exit_code(function: Callable[..., object], *arguments: object) -> int | None
 
 
 #: Tests that wait for processes of their own more than they work: they come first, so that no worker waits at the end.
-WAITING = (
-    "test_ray.py",
-    "test_trainer_torchrun.py",
-    "test_loading_hub.py",
-    "test_examples.py",
-    "test_dro_ranks.py",
-) + ("test_evaluate.py",)
+WAITING = ("test_ray.py", "test_trainer_torchrun.py", "test_loading_hub.py", "test_examples.py", "test_evaluate.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
