@@ -216,6 +216,15 @@ def test_the_figures_of_fusing_a_large_corpus_stand_in_a_results_file():
     assert f"{runs[1_000_000]['unknown_share']:.1%} of what stands" in text
 
 
+def test_the_times_of_a_first_answer_stand_in_a_results_file():
+    found, text = results_of("first_answer"), section("first_answer")
+    [first], [second] = found["starts"]["first"], found["starts"]["second"]
+    for wall in (seconds[0] for seconds in found["search_command_seconds"].values()):
+        assert f"{wall:.1f}" in text
+    assert f"{first['passages']:,} passages" in text
+    assert f"need takes {second['steps']['imports'][0]:.1f}," in text
+
+
 def test_the_figures_of_resampling_stand_in_a_results_file():
     found, text = results_of("resample"), section("resample")
     exact = found["measurements"]["exact"]
