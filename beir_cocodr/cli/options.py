@@ -46,7 +46,10 @@ Split = Annotated[str, Option(help="Split of the qrels.")]
 
 Json = Annotated[bool, Option("--json", help="Print results as JSON.")]
 
-Preset = Annotated[str | None, Option(help="base, large, qc or cotmae (the papers' settings), or cpu (small ones).")]
+Preset = Annotated[
+    str | None,
+    Option(help="cocodr-base, cocodr-large, mrl, qc or cotmae (as in the papers), base, large, or cpu (small)."),
+]
 
 Settings = Annotated[
     list[str] | None,
