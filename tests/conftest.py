@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 # Fixtures in a second conftest.py would hide this one from `from conftest import ...`.
-pytest_plugins = ["browser", "graded", "report_outputs", "tiny_generators"]
+pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_generators"]
 
 # HF_HUB_OFFLINE=0 in the environment lets the tests marked `network` reach the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
+from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
 from beir_cocodr import load_encoder
@@ -311,12 +311,20 @@ def there(beir_folder, tiny_cosine) -> list[dict[str, float]]:
     return made["FOUND"]
 
 
+def ndcg(found: dict[str, Any], results: dict[str, dict[str, float]]) -> float:
+    """nDCG@10 by BEIR's own evaluation of what its parts scored."""
+    return EvaluateRetrieval.evaluate(found["qrels"], results, [10])[0]["NDCG@10"]
+
+
 WORKING = [name for name in SCRIPTS if name.startswith("custom") or name.endswith("evaluate_sbert.py")]
 
 
 @pytest.mark.parametrize("name", WORKING)
-def test_scripts_that_work_in_beir_measure_the_same(name, scene):
-    assert run(changed(name), scene)["FOUND"] == run(SCRIPTS[name][0], scene)["FOUND"]
+def test_scripts_that_work_in_beir_measure_the_same(name, scene, same_figure):
+    ours, theirs = run(changed(name), scene)["FOUND"], run(SCRIPTS[name][0], scene)["FOUND"]
+    assert ours == theirs
+    measure = next(m for m in reversed(theirs[0]) if m in ("NDCG@10", "NDCG@5"))
+    same_figure("BEIR", name, measure, theirs[0][measure], ours[0][measure])
 
 
 def test_the_default_score_function_is_obeyed_for_a_model_of_another(scene, tiny_bert, caplog):
@@ -341,8 +349,10 @@ def test_the_default_score_function_is_obeyed_for_a_model_of_another(scene, tiny
         "dense/evaluate_huggingface_pkl_embs.py",
     ],
 )
-def test_scripts_that_fail_in_beir_measure_what_its_exact_search_does(name, scene, there):
-    assert run(changed(name), scene)["FOUND"] == there
+def test_scripts_that_fail_in_beir_measure_what_its_exact_search_does(name, scene, there, same_figure):
+    found = run(changed(name), scene)["FOUND"]
+    assert found == there
+    same_figure("BEIR", name, "NDCG@10", there[0]["NDCG@10"], found[0]["NDCG@10"])
 
 
 FAISS: dict[str, dict[str, Any]] = {
@@ -357,7 +367,7 @@ FAISS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", FAISS)
-def test_faiss_searches(kind, scene, there):
+def test_faiss_searches(kind, scene, there, same_figure):
     """dense/evaluate_faiss_dense.py, evaluate_dim_reduction.py and evaluate_bpr.py."""
     import faiss
 
@@ -368,40 +378,52 @@ def test_faiss_searches(kind, scene, there):
     assert found["FOUND"][0]["NDCG@100"] == pytest.approx(there[0]["NDCG@100"], abs=0.15)
     if kind == "FlatIPFaissSearch":
         assert found["FOUND"] == there
+        same_figure(
+            "BEIR", "dense/evaluate_faiss_dense.py", "NDCG@10", there[0]["NDCG@10"], found["FOUND"][0]["NDCG@10"]
+        )
     again = run(script, scene, SETTINGS=settings)  # from the files that the first one saved
     assert again["results"] == found["results"]
     assert Path(scene["OUT"], "my-index.ext.faiss").is_file()
 
 
-def test_a_learned_sparse_encoder(scene, tiny_mlm):
+def test_a_learned_sparse_encoder(scene, tiny_mlm, same_figure):
     found = run(changed("sparse/evaluate_splade.py"), scene, SPARSE=str(tiny_mlm))
     from sentence_transformers import SparseEncoder
 
     host, corpus = SparseEncoder(str(tiny_mlm)), found["corpus"]
     documents = host.encode_document([f"{text['title']} {text['text']}".strip() for text in corpus.values()])
     scores = host.similarity(host.encode_query([*found["queries"].values()]), documents)
+    expected = {}
     for query, row in zip(found["queries"], scores.tolist(), strict=True):
-        expected = {id: score for id, score in zip(corpus, row, strict=True) if score > 0}
-        assert found["results"][query] == pytest.approx(expected, abs=1e-3)
+        expected[query] = {id: score for id, score in zip(corpus, row, strict=True) if score > 0}
+        assert found["results"][query] == pytest.approx(expected[query], abs=1e-3)
+    there = ndcg(found, expected)
+    same_figure("BEIR", "sparse/evaluate_splade.py", "NDCG@10", there, found["FOUND"][0]["NDCG@10"])
 
 
-def test_reranking_by_a_cross_encoder(scene, tiny_cross, tmp_path):
+def test_reranking_by_a_cross_encoder(scene, tiny_cross, same_figure):
     found = run(changed("reranking/evaluate_bm25_ce_reranking.py"), scene, CROSS=str(tiny_cross))
     corpus, queries, first = found["corpus"], found["queries"], found["first"]
     from sentence_transformers import CrossEncoder
 
-    model = CrossEncoder(str(tiny_cross))
-    for query, scores in list(found["results"].items())[:4]:
+    model, expected = CrossEncoder(str(tiny_cross)), {}
+    for query, scores in found["results"].items():
         assert scores.keys() == set(sorted(first[query], key=first[query].__getitem__, reverse=True)[:20])
         texts = [(queries[query], f"{corpus[id]['title']} {corpus[id]['text']}".strip()) for id in scores]
-        np.testing.assert_allclose(model.predict(texts), list(scores.values()), atol=1e-5)
+        expected[query] = dict(zip(scores, model.predict(texts).tolist(), strict=True))
+        assert scores == pytest.approx(expected[query], abs=1e-5)
+    there = ndcg(found, expected)
+    same_figure("BEIR", "reranking/evaluate_bm25_ce_reranking.py", "NDCG@10", there, found["FOUND"][0]["NDCG@10"])
 
 
-def test_reranking_by_an_encoder(scene, there):
+def test_reranking_by_an_encoder(scene, there, same_figure):
     found = run(changed("reranking/evaluate_bm25_sbert_reranking.py"), scene)
     measured = {measure: score for part in found["FOUND"] for measure, score in part.items()}
     expected = {measure: score for part in there for measure, score in part.items()}
     assert measured.items() <= expected.items()  # of all documents, which is the exact search
+    same_figure(
+        "BEIR", "reranking/evaluate_bm25_sbert_reranking.py", "NDCG@10", expected["NDCG@10"], measured["NDCG@10"]
+    )
 
 
 def test_reranking_takes_datasets_and_names_what_is_missing(scene, tiny_cross, tiny_cosine):

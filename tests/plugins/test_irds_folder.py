@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import ir_datasets
+import ir_measures
 import pytest
 from beir_cocodr.plugins.irds import register_folder
 from ir_datasets.datasets.beir import BeirTitleDoc
@@ -17,6 +18,7 @@ from ir_datasets.formats import GenericQuery, TrecQrel
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.evaluate import evaluate
 
 numbers = itertools.count()
 
@@ -172,6 +174,17 @@ def test_they_are_read_as_any_other_id(beir_folder, name):
         ours, there = load_collection(f"irds:{name}", split), load_collection(beir_folder, split)
         assert (ours.queries, ours.qrels) == (there.queries, there.qrels)
         assert ours.documents.content_hash == there.documents.content_hash
+
+
+def test_its_queries_and_judgements_give_our_figures(beir_folder, name, tmp_path, same_figure):
+    register_folder(beir_folder, name)
+    there = ir_datasets.load(f"{name}/test")
+    judged = {query.query_id for query in there.queries_iter()}
+    evaluate(str(beir_folder), ["bm25"], tmp_path / "o", "nDCG@10")
+    run = [row for row in ir_measures.read_trec_run(str(tmp_path / "o" / "bm25.run")) if row.query_id in judged]
+    found = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], there.qrels_iter(), run)[ir_measures.nDCG @ 10]
+    ours = evaluate(f"irds:{name}/test", ["bm25"], tmp_path / "irds", "nDCG@10").models["bm25"].measures
+    same_figure("ir_datasets", "load(ID).qrels_iter()", "nDCG@10", found, ours["nDCG@10"])
 
 
 def test_a_corpus_that_changes_is_read_again(beir_folder, name, tmp_path):

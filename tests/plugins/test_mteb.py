@@ -9,7 +9,6 @@ import pytest
 mteb = pytest.importorskip("mteb", reason="mteb is not installed: pip install 'beir-cocodr[mteb]'")
 from beir_cocodr.plugins import mteb as plugin  # noqa: E402
 from datasets import Dataset  # noqa: E402
-from sentence_transformers import CrossEncoder  # noqa: E402
 
 from beir_cocodr import EncoderOptions, FuseOptions, SearchOptions, fuse  # noqa: E402
 from beir_cocodr.errors import InputError  # noqa: E402
@@ -20,17 +19,16 @@ MEASURES = {"ndcg_at_10": "nDCG@10", "map_at_100": "AP@100", "recall_at_10": "R@
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine):
+def models(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine, tiny_cross):
     folder = tmp_path_factory.mktemp("models")
     MRL(str(tiny_bert)).save_pretrained(str(folder / "mrl"))
     fuse(str(beir_folder), str(tiny_cosine), folder / "fused", FuseOptions(lexical="hash", bytes_per_document=144))
-    CrossEncoder(str(tiny_bert), num_labels=1).save_pretrained(str(folder / "cross"))
     names = {"cosine": tiny_cosine, "bare": tiny_bert, "mrl": folder / "mrl", "fused": folder / "fused"}
     return {
         **{name: str(path) for name, path in names.items()},
         "bm25": "bm25",
         "hybrid": f"hybrid:{tiny_cosine}",
-        "reranked": f"rerank:{folder / 'cross'}@bm25",
+        "reranked": f"rerank:{tiny_cross}@bm25",
     }
 
 
@@ -46,11 +44,12 @@ def scores(model, task, **given):
 
 
 @pytest.mark.parametrize("name", ["cosine", "bare", "mrl", "fused", "bm25", "hybrid", "reranked"])
-def test_its_figures_are_ours(name, models, ours, beir_folder):
+def test_its_figures_are_ours(name, models, ours, beir_folder, same_figure):
     found = scores(plugin.load(models[name]), plugin.task(str(beir_folder)))
     assert found["ndcg_at_10"] > 0.1
     for theirs, measure in MEASURES.items():
         assert found[theirs] == pytest.approx(ours[name][measure], abs=1e-5), theirs
+    same_figure("MTEB", f"mteb.evaluate: {name}", "nDCG@10", found["ndcg_at_10"], ours[name]["nDCG@10"])
 
 
 def test_a_registered_model_is_found_by_its_name_and_cached_by_its_weights(models, ours, beir_folder, tmp_path):

@@ -47,26 +47,30 @@ def command(*words: object) -> None:
     assert status.value.code == 0
 
 
-def same_figures(run: Path, made: Path, model: str, beir_folder: Path) -> None:
+def figures(run: Path, made: Path, model: str, beir_folder: Path) -> tuple[float, float]:
+    """nDCG@10 of Pyserini's run, and ours; all measures are the same."""
     qrels = load_collection(beir_folder).qrels
     ours = json.loads((made / "ours" / "results.json").read_text())["models"][model]["measures"]
     measures = {name: ir_measures.parse_measure(name) for name in ours}
     found = ir_measures.calc_aggregate(measures.values(), qrels, ir_measures.read_trec_run(str(run)))
     assert {name: found[measure] for name, measure in measures.items()} == pytest.approx(ours, abs=1e-5)
+    return found[measures["nDCG@10"]], ours["nDCG@10"]
 
 
 @pytest.mark.parametrize("given", ["store", "encoder", "batches"])
-def test_a_store_is_searched_with_its_own_or_a_named_encoder(given, made, beir_folder, tiny_cosine, tmp_path, capfd):
+def test_a_store_is_searched_with_its_own_or_a_named_encoder(
+    given, made, beir_folder, tiny_cosine, tmp_path, capfd, same_figure
+):
     index = [f"--index={made / 'store'}"] if given == "encoder" else ["--index", made / "store"]
     more = {"encoder": ["--encoder", f"beir-cocodr:{tiny_cosine}"], "batches": ["--batch-size", 5, "--threads", 2]}
     run = tmp_path / "run.txt"
     front = [] if given == "batches" else ["--"]
     command(*front, "search.faiss", *index, "--topics", made / "topics.tsv", "--output", run, *more.get(given, []))
-    same_figures(run, made, "dense", beir_folder)
+    same_figure("Pyserini", f"search.faiss: {given}", "nDCG@10", *figures(run, made, "dense", beir_folder))
     assert "Pyserini has ended" in capfd.readouterr().err
 
 
-def test_lucene_indexes_and_searches(made, beir_folder, tmp_path):
+def test_lucene_indexes_and_searches(made, beir_folder, tmp_path, same_figure):
     (tmp_path / "texts").mkdir()
     with (tmp_path / "texts" / "corpus.jsonl").open("w") as file:
         for id, document in load_collection(beir_folder).documents.items():
@@ -77,17 +81,17 @@ def test_lucene_indexes_and_searches(made, beir_folder, tmp_path):
     run = tmp_path / "run.txt"
     search = ["--topics", made / "topics.tsv", "--output", run, "--bm25", "--k1", 0.9, "--b", 0.4]
     command("search.lucene", "--index", tmp_path / "index", *search)
-    same_figures(run, made, "lucene", beir_folder)
+    same_figure("Pyserini", "search.lucene", "nDCG@10", *figures(run, made, "lucene", beir_folder))
 
 
-def test_a_store_is_a_prebuilt_index(made, beir_folder, tiny_cosine, tmp_path, monkeypatch):
+def test_a_store_is_a_prebuilt_index(made, beir_folder, tiny_cosine, tmp_path, monkeypatch, same_figure):
     monkeypatch.setenv("PYSERINI_CACHE", str(tmp_path / "pyserini"))
     file = write_prebuilt_index(made / "store", tmp_path / "packed", "mine")
     assert sorted(path.name for path in file.parent.iterdir()) == ["faiss.mine.tar.gz", "mine.json"]
     run = tmp_path / "run.txt"
     search = ["--topics", made / "topics.tsv", "--output", run, "--encoder", f"beir-cocodr:{tiny_cosine}"]
     command("search.faiss", "--index", file, *search)
-    same_figures(run, made, "dense", beir_folder)
+    same_figure("Pyserini", "search.faiss: prebuilt", "nDCG@10", *figures(run, made, "dense", beir_folder))
     assert register_prebuilt_index(file) == "mine"
     other = write_prebuilt_index(made / "store", tmp_path / "other", "mine", url="https://example.org/mine.tar.gz")
     with pytest.raises(InputError, match="mine already"):

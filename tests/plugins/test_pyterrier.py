@@ -43,7 +43,7 @@ def store(request, beir_folder, tiny_bert, tiny_cosine, tmp_path_factory):
     return folder / "store", str(model)
 
 
-def test_an_experiment_has_our_figures(beir_folder, tiny_cosine, topics, qrels, tmp_path):
+def test_an_experiment_has_our_figures(beir_folder, tiny_cosine, topics, qrels, tmp_path, same_figure):
     names = {"bm25": "bm25", "dense": str(tiny_cosine), "hybrid": f"hybrid:{tiny_cosine}"}
     found = pt.Experiment(
         [Retriever(beir_folder, model) for model in names.values()], topics, qrels, ["ndcg_cut_10", "map"], list(names)
@@ -52,6 +52,8 @@ def test_an_experiment_has_our_figures(beir_folder, tiny_cosine, topics, qrels, 
     for name in names:
         assert found.loc[name, "ndcg_cut_10"] == pytest.approx(ours[name].measures["nDCG@10"], abs=1e-6)
         assert found.loc[name, "map"] == pytest.approx(ours[name].measures["AP"], abs=1e-6)
+        there = found.loc[name, "ndcg_cut_10"]
+        same_figure("PyTerrier", f"pt.Experiment: {name}", "nDCG@10", there, ours[name].measures["nDCG@10"])
 
 
 def test_a_reranker_composes_and_scores_as_the_encoder_searches(beir_folder, tiny_cosine, topics):

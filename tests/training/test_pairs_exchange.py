@@ -40,12 +40,14 @@ def positive(collection):
     return {q: {d: g for d, g in grades.items() if g > 0} for q, grades in collection.qrels.items()}
 
 
-def test_gpls_folder_is_read_by_beir_and_by_us(gpl, collection, beir_folder, tiny_cosine):
+def test_gpls_folder_is_read_by_beir_and_by_us(gpl, collection, beir_folder, tiny_cosine, same_figure):
     corpus, queries, qrels = GenericDataLoader(str(gpl), prefix="qgen").load(split="train")
     assert (queries, qrels) == (collection.queries, positive(collection))
     for split in ("train", "qgen-train"):
         ours = load_collection(gpl, split)
         assert (dict(ours.documents), ours.queries, ours.qrels) == (corpus, queries, qrels)
+    pairs = [sum(map(len, each.values())) for each in (qrels, ours.qrels)]
+    same_figure("GPL", 'GenericDataLoader(FOLDER, prefix="qgen")', "pairs", *pairs)
     found = lines(gpl / "hard-negatives.jsonl")
     assert [row["qid"] for row in found] == list(queries)
     for row in found:
@@ -93,7 +95,7 @@ def test_hard_negatives_are_read_back_and_trained_with(gpl, collection, tiny_cos
     assert record.options["hard_negatives"] == file
 
 
-def test_tevatrons_lines_have_texts_and_are_read_back(collection, beir_folder, gpl, tmp_path):
+def test_tevatrons_lines_have_texts_and_are_read_back(collection, beir_folder, gpl, tmp_path, same_figure):
     record = export(str(beir_folder), tmp_path / "t", "tevatron", negatives=4)
     assert record.files == ["corpus.jsonl", "queries.jsonl", "train.jsonl"]
     rows = load_dataset("json", data_files=str(tmp_path / "t" / "train.jsonl"), split="train", cache_dir=str(tmp_path))
@@ -114,6 +116,8 @@ def test_tevatrons_lines_have_texts_and_are_read_back(collection, beir_folder, g
     again = {row["qid"]: row["neg"]["tevatron"] for row in lines(tmp_path / "back" / "hard-negatives.jsonl")}
     assert again == {row["query_id"]: [p["docid"] for p in row["negative_passages"]] for row in rows}
     assert not (tmp_path / "back" / "corpus.jsonl").is_symlink()
+    pairs = sum(len(row["positive_passages"]) for row in rows), sum(map(len, back.qrels.values()))
+    same_figure("Tevatron", 'load_dataset("json", data_files=FILE)', "pairs", *pairs)
 
 
 def test_columns_are_those_of_sentence_transformers(collection, beir_folder, tiny_cosine, tmp_path):
