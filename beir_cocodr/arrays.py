@@ -33,7 +33,7 @@ def non_finite_rows(vectors: Array) -> Ints:
     return np.flatnonzero(~np.isfinite(vectors).all(axis=1))
 
 
-def check_finite(vectors: Array, ids: Sequence[str], what: str) -> None:
+def check_finite(vectors: Array, ids: Sequence[object], what: str) -> None:
     """An InputError names those of (n, d) embeddings of texts that have a NaN or infinite number."""
     if wrong := [repr(ids[row]) for row in non_finite_rows(vectors)]:
         raise InputError(

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
 from beir_cocodr.disk import UNFINISHED, DiskFull, naming_full_disk
-from beir_cocodr.errors import InputError, check_name, explained
+from beir_cocodr.errors import InputError, check_name, explained, listed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -106,6 +106,13 @@ def write_jsonl(path: Path, records: Iterable[Mapping[str, object]]) -> None:
     """Write one JSON object a line to ``path`` in one step."""
     with atomic_writer(path) as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def write_qrels(path: Path, rows: Iterable[tuple[str, str, int]]) -> None:
+    """Write query id, document id and grade of judgements, as BEIR reads them, to ``path`` in one step."""
+    with atomic_writer(path) as file:
+        file.write("query-id\tcorpus-id\tscore\n")
+        file.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
 
 
 def text_cell(text: str) -> str:
@@ -310,17 +317,15 @@ def _check_run(output: Path, run: Json, overwrite: bool) -> None:
     if before == run or not (files or kept):
         return
     if kept or (overwrite and others):
-        found = kept or sorted(others)
+        found = (kept or sorted(others))[0]
         raise InputError(
-            f"{output} holds {found[0]}, which is no result of this command and is not written over; "
+            f"{output} holds {found}, which is no result of this command and is not written over; "
             "choose another --output"
         )
     if not overwrite:
-        found = sorted(files)
         raise InputError(
-            f"{output} holds the results of another run ({found[0]}"
-            f"{f' and {len(found) - 1} more files' if len(found) > 1 else ''}); choose another --output, or replace "
-            "them with --overwrite"
+            f"{output} holds the results of another run ({listed(sorted(files), 1)}); choose another --output, or "
+            "replace them with --overwrite"
         )
 
 
@@ -329,21 +334,24 @@ def _deliver(draft: Path, output: Path, run: Json) -> None:
     new = {path.name for path in draft.iterdir() if not is_incidental(path)} - {RUN_FILE}
     _, old = _read_run(output)
     # Until all are there both count as the run's, so that the same run again replaces what a kill leaves.
-    write_text(output / RUN_FILE, json.dumps({"run": run, "files": sorted(old | new)}, indent=2) + "\n")
+    _write_run(output, run, old | new)
     for name in old - {RUN_FILE}:
         if name.endswith(".json") or name not in new:
             (output / name).unlink(missing_ok=True)
     for name in sorted(new, key=lambda name: (name.endswith(".json"), name)):
         (draft / name).replace(output / name)
-    write_text(output / RUN_FILE, json.dumps({"run": run, "files": sorted(new)}, indent=2) + "\n")
+    _write_run(output, run, new)
+
+
+def _write_run(folder: Path, run: object, files: set[str]) -> None:
+    write_text(folder / RUN_FILE, json.dumps({"run": run, "files": sorted(files)}, indent=2) + "\n")
 
 
 def add_result(path: Path) -> None:
     """Count a file that was made of a run's results among them."""
     run, files = _read_run(path.parent)
     if run is not None:
-        content = {"run": run, "files": sorted(files - {RUN_FILE} | {path.name})}
-        write_text(path.parent / RUN_FILE, json.dumps(content, indent=2) + "\n")
+        _write_run(path.parent, run, files - {RUN_FILE} | {path.name})
 
 
 def is_incidental(path: Path) -> bool:

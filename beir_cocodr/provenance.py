@@ -183,8 +183,8 @@ def write_record(folder: Path, record: TrainingRecord) -> TrainingRecord:
     return record
 
 
-# What another version of the host writes otherwise into a configuration that computes the same.
-_INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
+#: What another version of the host writes otherwise into a configuration that computes the same.
+INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 def modules_of(folder: Path) -> dict[str, str]:
@@ -196,7 +196,7 @@ def modules_of(folder: Path) -> dict[str, str]:
     for file in filter(Path.is_file, files):
         content = parse_json(file.read_text(encoding="utf-8"))
         if file == folder / "config.json":
-            content = {name: value for name, value in dict(content).items() if name not in _INCIDENTAL}
+            content = {name: value for name, value in dict(content).items() if name not in INCIDENTAL}
         found[file.relative_to(folder).as_posix()] = json_sha256(content)
     return found
 

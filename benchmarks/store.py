@@ -157,7 +157,7 @@ def write_vectors(folder: Path, documents: int, dimensions: int) -> None:
     random = np.random.default_rng(0)
     for shard in store.shards:
         shard.write(pack(random.standard_normal((len(shard), dimensions), np.float32), "fp32"))
-    store.table.write(open_corpus(folder / "corpus.arrow").documents)
+    store.table.write(open_corpus(folder / "corpus.arrow"))
 
 
 def timed_searches(folder: Path, queries: int, threads: int, repeats: int) -> None:

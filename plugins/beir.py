@@ -47,10 +47,8 @@ _SCORE_FUNCTIONS = {"cosine": "cos_sim", "dot": "dot"}
 
 
 def score_function(model: Any) -> str:
-    """BEIR's name for the similarity that a model was trained for. BEIR's default is "cos_sim" for any model.
-
-    Raises:
-        InputError: the model declares none, or one that BEIR does not have.
+    """BEIR's name for the similarity that a model was trained for; BEIR's default is "cos_sim" for any model. An
+    InputError: the model declares none, or one that BEIR does not have.
     """
     declared = getattr(model, "similarity_fn_name", None)
     declared = getattr(declared, "value", declared)

@@ -105,15 +105,13 @@ class CocoDRQueryEncoder:
     """Any encoder of this package, MRL among them, for Pyserini's ``FaissSearcher``.
 
     Vectors are unit vectors where the model compares by cosine, and what the model gives elsewhere; an index by
-    :func:`~beir_cocodr.plugins.pyserini.write_index` answers with the model's own scores.
+    :func:`~beir_cocodr.plugins.pyserini.write_index` answers with the model's own scores. An InputError: the model
+    cannot be found, or compares neither by cosine nor by dot product.
 
     Args:
         model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``.
         batch_size: queries encoded at a time.
         encoder: how the model is loaded where it is loaded here.
-
-    Raises:
-        InputError: the model cannot be found, or compares neither by cosine nor by dot product.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from pathlib import Path
 from beir_cocodr.data.collection import Collection, resolve_source
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.file_folder import TextFiles
-from beir_cocodr.io import cache_root, write_jsonl
+from beir_cocodr.io import cache_root, write_jsonl, write_qrels
 
 # What our reader puts right, and BEIR's loader does not.
 _ONLY_WE_READ = ("title null or absent", "integer ids", "blank lines", "byte order mark")
@@ -87,10 +87,8 @@ def write_beir_folder(
     _link(corpus, folder / ("corpus.jsonl.gz" if corpus.name.endswith(".gz") else "corpus.jsonl"), path)
     write_jsonl(folder / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items()))
     for split, qrels in splits.items():
-        with (folder / "qrels" / f"{split}.tsv").open("w", encoding="utf-8", newline="\n") as file:
-            file.write("query-id\tcorpus-id\tscore\n")
-            for query, grades in qrels.items():
-                file.writelines(f"{query}\t{document}\t{grade}\n" for document, grade in grades.items())
+        rows = ((query, *judged) for query, grades in qrels.items() for judged in grades.items())
+        write_qrels(folder / "qrels" / f"{split}.tsv", rows)
 
 
 def write_corpus(path: Path, documents: Documents) -> None:

@@ -4,12 +4,13 @@ import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
 
-from beir_cocodr.arrays import Floats, Ints, unit_rows
-from beir_cocodr.errors import InputError, explained, listed
+from beir_cocodr.arrays import Floats, Ints, check_finite, unit_rows
+from beir_cocodr.errors import InputError, check_count, explained, listed
 
 log = logging.getLogger(__name__)
 Method = Literal["faiss", "scikit-learn"]
@@ -91,17 +92,17 @@ def cluster_queries(
     given = {"clusters": k, "min_size": min_size, "max_points_per_centroid": max_points_per_centroid}
     given |= {"iterations": iterations, "restarts": restarts}
     for name, value in given.items():
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
+        check_count(name, value)
     # In float64 a sum is finite exactly when all its float32 terms are.
-    if len(wrong := np.flatnonzero(~np.isfinite(embeddings.sum(axis=1, dtype=np.float64)))):
-        way_out = "look at their texts, and encode in float32 if the model runs in half precision"
-        raise InputError(f"NaN or infinite embeddings of {_listed(wrong, ids)}: {way_out}")
+    sums = embeddings.sum(axis=1, keepdims=True, dtype=np.float64)
+    check_finite(sums, range(len(sums)) if ids is None else ids, "queries")
     points = unit_rows(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
     _check_enough_points(k, points)
     seed %= 2**31  # what both libraries take
-    sample = _sample(points, k * max_points_per_centroid, seed)
-    method = method or _default_method()
+    sample, most = points, k * max_points_per_centroid
+    if len(points) > most:
+        sample = points[np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))]
+    method = method or ("faiss" if find_spec("faiss") else "scikit-learn")
     run = _faiss if method == "faiss" else _scikit_learn
     runs = (run(sample, _first_centroids(sample, k, s), s, iterations) for s in range(seed, seed + restarts))
     centroids = min(runs, key=lambda found: found[1])[0]
@@ -132,14 +133,6 @@ def _fold(points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: S
         *(len(small), len(centroids), min_size, ", ".join(named)),
     )
     return len(small), len(moved)
-
-
-def _default_method() -> Method:
-    try:
-        import faiss  # noqa: F401
-    except ImportError:
-        return "scikit-learn"
-    return "faiss"
 
 
 def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
@@ -200,12 +193,6 @@ def _check_enough_points(k: int, points: Floats) -> None:
             return
     of_those = "" if len(distinct) == len(points) else f", {len(distinct)} of them distinct"
     raise InputError(f"{k} clusters for {len(points)} queries{of_those}: lower --clusters")
-
-
-def _sample(points: Floats, most: int, seed: int) -> Floats:
-    if len(points) <= most:
-        return points
-    return points[np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))]
 
 
 def _listed(rows: Ints, ids: Sequence[str] | None) -> str:

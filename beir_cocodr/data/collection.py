@@ -16,7 +16,7 @@ import numpy as np
 
 from beir_cocodr.arrays import Bools
 from beir_cocodr.data.defects import Duplicate, Repeats, Report, StrictReport, check_duplicates, error, ignore, warning
-from beir_cocodr.data.documents import ArrowCorpus, Documents, open_corpus, write_arrow
+from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
 from beir_cocodr.data.file_formats import DOCUMENTS, TABLES
 from beir_cocodr.data.irds import IrdsSource, is_registered, suggestion
@@ -37,10 +37,8 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
     5. ``apidocs/DOMAIN``: the embedded collection;
     6. a BEIR short name such as ``scifact`` or ``cqadupstack/android``, through ir_datasets.
 
-    Behind a question mark stands how files are read, see `Reading`: ``my.csv?text=body&language=de``.
-
-    Raises:
-        InputError: if it is none of them.
+    Behind a question mark stands how files are read, see `Reading`: ``my.csv?text=body&language=de``. An InputError
+    where it is none of them.
     """
     name = str(dataset)
     if not name.strip():
@@ -163,7 +161,7 @@ def _report_unknown(source: Source, queries: dict[str, str], known: Known, repor
 _FORMAT = "1"
 
 
-def converted_corpus(source: Source) -> ArrowCorpus:
+def converted_corpus(source: Source) -> Documents:
     """The documents of a source, converted to Arrow the first time and mapped from then on, put in place in one step.
     An InputError for any error in the corpus, and if the cache folder cannot be written; DiskFull: no room there.
     """
@@ -185,7 +183,7 @@ def converted_corpus(source: Source) -> ArrowCorpus:
     if isinstance(source, TextFiles):
         log.info(
             "%s: %d passages; what was read is kept in %s, which may be emptied at any time (BEIR_COCODR_CACHE names "
-            "another place)", source.name, len(opened.documents), folder.parent,
+            "another place)", source.name, len(opened), folder.parent,
         )  # fmt: skip
     return opened
 
@@ -249,8 +247,8 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
     source = resolve_source(dataset, split)
     report = StrictReport(source.name)
     source.missing(report, labels)
-    documents, counts = converted_corpus(source)
-    report.counts.update(counts)
+    documents = converted_corpus(source)
+    report.counts.update(documents.counts)
     collection = Collection(source.name, documents, {}, {}, None, report.counts)
     if labels != "none":
         joined = join_labels(source, labels, lambda ids: documents.rows(ids) >= 0, report)
@@ -280,14 +278,7 @@ def check_labelled(dataset: str | Path, split: str) -> None:
         )
 
 
-class QuerySet(NamedTuple):
-    """Query id to text, and the content hash of the corpus that they are asked of."""
-
-    queries: dict[str, str]
-    corpus_hash: str
-
-
-def load_queries(dataset: str | Path, split: str = "test") -> QuerySet:
+def load_queries(dataset: str | Path, split: str = "test") -> Collection:
     """The queries that :func:`load_collection` gives, without an index of document ids; an InputError where the
     collection cannot be found or read, has no queries, or judgements of other splits only.
     """
@@ -296,11 +287,11 @@ def load_queries(dataset: str | Path, split: str = "test") -> QuerySet:
     source.missing(report, "optional")
     if source.judgements_file is None and isinstance(source, FileSource) and source.splits():
         source.missing(report, "required")  # a split that is misspelt must not become all queries
-    corpus = converted_corpus(source).documents
+    documents = converted_corpus(source)
     joined = join_labels(source, "optional", lambda ids: np.ones(len(ids), dtype=bool), report)
     check_duplicates(joined.duplicate_queries, str(source.queries_file), report)
     if not joined.queries:
         raise InputError(f"{source.name} has no queries of split {split!r} to search for")
     if source.judgements_file is None:
         log.info("%s has no judgements: all %d queries are taken", source.name, len(joined.queries))
-    return QuerySet(joined.queries, corpus.content_hash)
+    return Collection(source.name, documents, joined.queries, joined.qrels, source.split)

@@ -105,6 +105,12 @@ class Documents(Mapping[str, dict[str, str]]):
     def __init__(self, table: pa.Table, content_hash: str, path: Path | None = None) -> None:
         self.table, self.content_hash, self.path = table, content_hash, path
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was counted when a file of :func:`write_arrow` was made."""
+        counts: dict[str, int] = json.loads((self.table.schema.metadata or {}).get(_COUNTS, "{}"))
+        return counts
+
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
@@ -159,7 +165,7 @@ class Documents(Mapping[str, dict[str, str]]):
         return self._tie_ranks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Documents, (self.table, self.content_hash)) if self.path is None else (_reopen, (str(self.path),))
+        return (Documents, (self.table, self.content_hash)) if self.path is None else (open_corpus, (self.path,))
 
     def __repr__(self) -> str:
         return f"Documents({len(self)} documents, content {self.content_hash[:12]})"
@@ -204,21 +210,10 @@ def _documents(columns: Iterable[list[str]]) -> list[dict[str, str]]:
     return [{"_id": id, "title": title, "text": text} for id, title, text in zip(*columns, strict=True)]
 
 
-def _reopen(path: str) -> Documents:
-    return open_corpus(Path(path)).documents
-
-
 # large_string has 64-bit offsets, so that whoever joins the batches of a big corpus does not overflow.
 _SCHEMA = pa.schema([pa.field(name, pa.large_string(), nullable=False) for name in ("id", "title", "text")])
 _BATCH_ROWS, _BATCH_CHARACTERS = 16_384, 1 << 23
 _HASH, _COUNTS = b"content_hash", b"counts"
-
-
-class ArrowCorpus(NamedTuple):
-    """An opened corpus: the documents, and what was counted when they were read."""
-
-    documents: Documents
-    counts: dict[str, int]
 
 
 class WrittenCorpus(NamedTuple):
@@ -256,20 +251,17 @@ def write_arrow(path: Path, documents: Iterable[Document], counts: Mapping[str, 
     return written
 
 
-def open_corpus(path: Path) -> ArrowCorpus:
+def open_corpus(path: Path) -> Documents:
     """Map a file that :func:`write_arrow` wrote (any other is a ``ValueError``); nothing is read before it is used.
 
     The table of the documents carries ``content_hash`` and ``counts`` in its schema metadata.
     """
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    if not reader.num_record_batches:
-        raise ValueError(f"{path} is not a converted corpus")
-    last = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
-    metadata = dict(last.custom_metadata or {})
+    batches = reader.num_record_batches
+    metadata = dict(reader.get_batch_with_custom_metadata(batches - 1).custom_metadata or {}) if batches else {}
     if _HASH not in metadata or not reader.schema.equals(_SCHEMA):
         raise ValueError(f"{path} is not a converted corpus")
-    table = reader.read_all().replace_schema_metadata(metadata)
-    return ArrowCorpus(Documents(table, metadata[_HASH].decode(), path), json.loads(metadata[_COUNTS]))
+    return Documents(reader.read_all().replace_schema_metadata(metadata), metadata[_HASH].decode(), path)
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str], list[str]]]:
@@ -320,4 +312,4 @@ def hashed_documents(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.arrow"
         write_arrow(path, rows)
-        yield open_corpus(path).documents
+        yield open_corpus(path)

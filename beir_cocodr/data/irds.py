@@ -40,23 +40,11 @@ class IrdsSource:
         self._own_split = _split_of(self.dataset_id)
         serves = self._own_split in (None, split) or (split != "train" and ":" in name)  # else a short name
         self._has_qrels = self._dataset.has_qrels() and serves
-
-    @property
-    def split(self) -> str | None:
-        """The split whose judgements are read; the id itself where its name has none."""
-        return (self._own_split or self.dataset_id) if self._has_qrels else None
-
-    @property
-    def documents_file(self) -> str:
-        return f"irds:{self.dataset_id}"
-
-    @property
-    def queries_file(self) -> str | None:
-        return f"irds:{self.dataset_id}" if self._dataset.has_queries() else None
-
-    @property
-    def judgements_file(self) -> str | None:
-        return f"irds:{self.dataset_id}" if self._has_qrels else None
+        # The id itself where its name has no split.
+        self.split = (self._own_split or self.dataset_id) if self._has_qrels else None
+        self.documents_file = f"irds:{self.dataset_id}"
+        self.queries_file = self.documents_file if self._dataset.has_queries() else None
+        self.judgements_file = self.documents_file if self._has_qrels else None
 
     def key(self) -> tuple[str, ...] | None:
         # What ir_datasets ships is hash-checked, so its id and version identify the documents. Splits share them,
@@ -107,8 +95,7 @@ class IrdsSource:
                 values = (getattr(document, name) for name in document._fields if name not in ("doc_id", "title"))
                 text = " ".join(value for value in values if isinstance(value, str))
                 joined.add(number)
-            checked = checker.document(number, document.doc_id, title, text)
-            if checked is not None:
+            if (checked := checker.document(number, document.doc_id, title, text)) is not None:
                 yield checked
         checker.finish()
         message = "{} documents have no text of their own: all their fields that are strings were joined"
@@ -127,8 +114,7 @@ class IrdsSource:
                 checker.error("no text field", message, number, query.query_id)
                 return
             text = query.default_text() if hasattr(query, "default_text") else query.text
-            checked = checker.query(number, query.query_id, text)
-            if checked is not None:
+            if (checked := checker.query(number, query.query_id, text)) is not None:
                 yield checked
         checker.finish()
 
@@ -138,9 +124,8 @@ class IrdsSource:
             return
         checker = RecordChecker(self.documents_file, report)
         for number, qrel in self._records("qrels", checker):
-            judgement = checker.judgement(number, qrel.query_id, qrel.doc_id, qrel.relevance)
-            if judgement is not None:
-                yield judgement
+            if (checked := checker.judgement(number, qrel.query_id, qrel.doc_id, qrel.relevance)) is not None:
+                yield checked
 
     def _records(self, part: str, checker: RecordChecker) -> Iterator[tuple[int, Any]]:
         """Number the records of a part from 1; what the host raises (no network, broken file) is reported."""

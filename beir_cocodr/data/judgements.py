@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from beir_cocodr.data.defects import Report, error, raise_errors
+from beir_cocodr.data.defects import raise_errors
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.readers import Judgement, RecordChecker, json_records, numbered_lines, read_judgements
+from beir_cocodr.data.readers import RecordChecker, json_records, numbered_lines, read_judgements
 from beir_cocodr.disk import naming_full_disk
-from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_writer, locked, parse_json, text_cell, text_sha256, write_text
+from beir_cocodr.errors import InputError, explained
+from beir_cocodr.io import atomic_writer, locked, parse_json, text_cell, text_sha256, write_qrels
 from beir_cocodr.records import Record
 
 #: A folder's log of judgements, and the same as qrels.
@@ -128,8 +128,7 @@ class JudgementLog:
                     self._read += len(line)
                     self._apply(line)
             rows = ((id, *pair) for id, found in self.grades.items() for pair in found.items())
-            text = "".join(f"{id}\t{document}\t{grade}\n" for id, document, grade in rows)
-            write_text(self._qrels, f"query-id\tcorpus-id\tscore\n{text}")
+            write_qrels(self._qrels, rows)
 
     def judge(self, asked: Asked, document: str, grade: int | None, **drawn: object) -> None:
         """Append a judgement, unless that is what the log says already.
@@ -169,14 +168,8 @@ class JudgementLog:
     def _apply(self, line: bytes) -> None:
         self.version += 1
         where = f"{self.file}:{self.version}"
-        try:
+        with explained(f"{where}: no judgement", "take the line away", ValueError):
             judged = LoggedJudgement.from_json(parse_json(line.decode()), where)
-        except ValueError as error:
-            raise (
-                error
-                if isinstance(error, InputError)
-                else InputError(f"{where}: no judgement ({error}); take the line away")
-            ) from error
         key = Asked(judged.query, judged.query_id).id, judged.document_id
         self.pairs.add(key)
         grades = self.grades.setdefault(key[0], {})
@@ -185,8 +178,7 @@ class JudgementLog:
             grades[judged.document_id] = judged.grade
         if not grades:
             del self.grades[key[0]]
-        last = self._undo[-1] if self._undo else None
-        if last is not None and (last[0], last[2]) == (key, judged.grade):
+        if self._undo and self._undo[-1][::2] == (key, judged.grade):
             self._undo.pop()  # this line took that one back
         else:
             self._undo.append((key, judged, before))
@@ -280,10 +272,7 @@ class Judgements:
         documents that it does not have, which stay, as in trec_eval.
 
         A query that was typed and has the text of one in the collection is that one. Queries with blank pairs are left
-        out: what is not judged there is not known to be irrelevant.
-
-        Raises:
-            InputError: nothing is left.
+        out: what is not judged there is not known to be irrelevant. An InputError where nothing is left.
         """
         counts, kept = Counter(self.counts), dict[str, JudgedQuery]()
         ids = {" ".join(text.split()): id for id, text in queries.items() if text.strip()}
@@ -311,23 +300,21 @@ class Judgements:
 
 
 def load_judgements(path: Path) -> Judgements:
-    """Read qrels (TREC's or BEIR's), a table of pairs such as ``labels_wanted.tsv``, or a log of judgements.
-
-    Raises:
-        InputError: no such file, or the first line that is damaged.
+    """Read qrels (TREC's or BEIR's), a table of pairs such as ``labels_wanted.tsv``, or a log of judgements. An
+    InputError: no such file, or the first line that is damaged.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; give qrels, a filled labels_wanted.tsv, or a log of judgements")
     first = next((text for _, text in numbered_lines(path, raise_errors)), "")
     if first.lstrip().startswith("{"):
         drawn: dict[str, int] = {}
-        found = _of_pairs(path, _log(path, drawn, raise_errors))
-        for id, count in drawn.items():
-            if (query := found.queries.get(id)) is not None:
-                found.queries[id] = replace(query, blank=max(0, count - len(query.grades)))
+        found = _of_pairs(path, _log(path, drawn))
+        for id in drawn.keys() & found.queries.keys():
+            query = found.queries[id]
+            found.queries[id] = replace(query, blank=max(0, drawn[id] - len(query.grades)))
         return found
     if {"query_id", "document_id"} <= set(first.split("\t")):
-        return _of_pairs(path, _table(path, first.rstrip("\r").split("\t"), raise_errors))
+        return _of_pairs(path, _table(path, first.rstrip("\r").split("\t")))
     pairs = (
         (line, AnnotationCandidate(query, document, grade))
         for line, query, document, grade in read_judgements(path, raise_errors)
@@ -358,22 +345,21 @@ def _of_pairs(path: Path, pairs: Iterator[tuple[int, AnnotationCandidate]]) -> J
     return Judgements(str(path), judged, [pair for pair in last.values() if pair.query_id in judged])
 
 
-def _table(path: Path, header: list[str], report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:
+def _table(path: Path, header: list[str]) -> Iterator[tuple[int, AnnotationCandidate]]:
     from pydantic import TypeAdapter, ValidationError  # only this needs it, and it takes a while
 
-    checker, columns = RecordChecker(str(path), report), {name: i for i, name in enumerate(header)}
     adapter = TypeAdapter(AnnotationCandidate)
-    if "judgement" not in columns:
+    if "judgement" not in header:
         raise InputError(f"{path}:1: no column judgement; add it, with 0 for not relevant and 1 for relevant")
-    for line, text in numbered_lines(path, report):
+    for line, text in numbered_lines(path, raise_errors):
         cells = text.split("\t")
         if cells == header:
             continue
         if len(cells) != len(header):
-            report(error("wrong columns", str(path), f"{len(cells)} columns, not {len(header)} as on top", line))
-        found = {name: cells[i].strip() for name, i in columns.items() if name in COLUMNS}
+            raise InputError(f"{path}:{line}: {len(cells)} columns, not {len(header)} as on top")
+        found = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if name in COLUMNS}
         grade = found["judgement"] or "0"
-        _, query, document, judged = _checked(checker, line, found["query_id"], found["document_id"], grade)
+        query, document, judged = _checked(path, line, found["query_id"], found["document_id"], grade)
         given: dict[str, object] = {name: cell for name, cell in found.items() if cell}
         given |= {"query_id": query, "document_id": document}
         given |= {"judgement": judged} if found["judgement"] else {}
@@ -384,23 +370,23 @@ def _table(path: Path, header: list[str], report: Report) -> Iterator[tuple[int,
             raise InputError(f"{path}:{line}: {at['loc'][0]} is {at['input']!r}: {at['msg'].lower()}") from None
 
 
-def _checked(checker: RecordChecker, line: int, query: object, document: object, grade: object) -> Judgement:
-    found = checker.judgement(line, query, document, grade)
-    assert found is not None  # the reports of this file raise
-    return found
+def _checked(path: Path, line: int, query: str, document: str, grade: object) -> tuple[str, str, int]:
+    found = RecordChecker(str(path), raise_errors).judgement(line, query, document, grade)
+    assert found is not None  # it would have been raised
+    return found[1:]
 
 
-def _log(path: Path, drawn: dict[str, int], report: Report) -> Iterator[tuple[int, AnnotationCandidate]]:
+def _log(path: Path, drawn: dict[str, int]) -> Iterator[tuple[int, AnnotationCandidate]]:
     """The log's pairs; what was taken back is left out, and what was judged after that counts again. Queries of which
     documents were drawn get their number in ``drawn``.
     """
-    checker, found = RecordChecker(str(path), report), dict[tuple[str, str], tuple[int, AnnotationCandidate]]()
-    for line, content in json_records(path, report):
+    found: dict[tuple[str, str], tuple[int, AnnotationCandidate]] = {}
+    for line, content in json_records(path, raise_errors):
         judged = LoggedJudgement.from_json(content, f"{path}:{line}")
         if judged.query_id is None and not judged.query.strip():
             raise InputError(f"{path}:{line}: neither query_id nor query; one of them says what was judged")
-        query = typed_id(judged.query) if judged.query_id is None else judged.query_id
-        _, query, document, grade = _checked(checker, line, query, judged.document_id, judged.grade or 0)
+        asked = Asked(judged.query, judged.query_id).id
+        query, document, grade = _checked(path, line, asked, judged.document_id, judged.grade or 0)
         if judged.grade is None:
             found.pop((query, document), None)
             continue

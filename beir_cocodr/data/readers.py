@@ -230,8 +230,7 @@ def _read_jsonl(path: Path, checker: RecordChecker) -> Iterator[Document]:
         if "title" not in record:
             checker.absent_title(line)
         with_text = with_text or text is not None or bool(title)
-        document = checker.document(line, _first(record, "_id", "id"), title, text)
-        if document is not None:
+        if (document := checker.document(line, _first(record, "_id", "id"), title, text)) is not None:
             yield document
     if not seen:
         checker.empty_corpus()
@@ -263,8 +262,8 @@ def _read_tsv(path: Path, checker: RecordChecker) -> Iterator[Document]:
             )
             checker.error("wrong columns", message, line, cells[0] or None)
             continue
-        document = checker.document(line, cells[0], cells[1] if columns == 3 else "", cells[-1])
-        if document is not None:
+        title = cells[1] if columns == 3 else ""
+        if (document := checker.document(line, cells[0], title, cells[-1])) is not None:
             yield document
     if not seen:
         checker.empty_corpus()
@@ -276,8 +275,7 @@ def read_queries(path: Path, report: Report) -> Iterator[Query]:
     for line, record in json_records(path, report):
         if record is None:
             continue
-        query = checker.query(line, _first(record, "_id", "id"), record.get("text"))
-        if query is not None:
+        if (query := checker.query(line, _first(record, "_id", "id"), record.get("text"))) is not None:
             yield query
     checker.finish()
 
@@ -344,7 +342,6 @@ def read_judgements(path: Path, report: Report) -> Iterator[Judgement]:
             message = f"{len(cells)} columns where {columns} are expected; write query, document, grade"
             checker.error("wrong columns", message, line)
             continue
-        judgement = checker.judgement(line, cells[0], cells[-2], cells[-1])
-        if judgement is not None:
+        if (judgement := checker.judgement(line, cells[0], cells[-2], cells[-1])) is not None:
             yield judgement
     checker.finish()

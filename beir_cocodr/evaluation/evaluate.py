@@ -5,16 +5,16 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.collection import Collection, check_labelled, load_collection
-from beir_cocodr.data.judgements import Judgements, load_judgements
+from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError, check_count, check_names, explained
-from beir_cocodr.evaluation.few_labels import Expected, FewLabels, judge
+from beir_cocodr.evaluation.few_labels import judge
 from beir_cocodr.evaluation.measures import (
     DEFAULT_MEASURES,
     Measures,
@@ -112,20 +112,21 @@ def evaluate(
     settings |= {} if judgements is None else {"judgements": file_sha256(judgements)}
     found_by: dict[str, Results] = {}
     with results_folder(output, {"command": "evaluate", **settings, "families": pairs}, overwrite) as folder:
-        for label, found in _search(collection, judged, labels, folder, top_k, policy == "drop", search):
+        made = _search(collection, judged, labels, folder, top_k, policy == "drop", search)
+        for label, found, retrieval, prepared, searched in made:
             run, per_query = f"{names[label]}.run", f"{names[label]}.per_query.tsv"
-            result, scores[label] = score_run(labels[label], run, found.results, judged, wanted)
-            write_run(folder / run, found.results, names[label])
-            found_by |= {} if few is None else {label: found.results}
+            result, scores[label] = score_run(labels[label], run, found, judged, wanted)
+            write_run(folder / run, found, names[label])
+            found_by |= {} if few is None else {label: found}
             _write_per_query(folder / per_query, list(judged), scores[label])
             results[label] = replace(
                 result,
                 documents=len(collection.documents),
                 identical_ids=policy,
-                retrieval=found.retrieval,
-                index_seconds=found.index_seconds,
-                search_seconds=found.search_seconds,
-                seconds=round(found.index_seconds + found.search_seconds, 3),
+                retrieval=retrieval,
+                index_seconds=prepared,
+                search_seconds=searched,
+                seconds=round(prepared + searched, 3),
                 per_query=per_query,
             )
         record = EvaluationRecord(
@@ -139,19 +140,10 @@ def evaluate(
             counts=collection.counts,
             models=results,
             comparisons=compare(scores, pairs),
-            few_labels=None if few is None else _by_few_labels(few, found_by),
+            few_labels=None if few is None else judge(few, found_by)[0],
         )
         record.write(folder / "results.json")
     return record
-
-
-#: Differences within it are not worth having.
-_MARGIN = 0.01
-
-
-def _by_few_labels(judged: Judgements, results: Mapping[str, Results]) -> FewLabels:
-    """What judged queries tell by themselves; each is scored as deep as nDCG@10 looks."""
-    return judge(judged, results, Expected.nothing(len(results)), next(iter(results)), _MARGIN)[0]
 
 
 def score_run(
@@ -177,16 +169,6 @@ def spaced(queries: Iterable[str], most: int | None) -> list[str]:
     return ids if most is None else [ids[i] for i in spaced_rows(len(ids), most)]
 
 
-@dataclass(frozen=True)
-class _Searched:
-    """What a model found, what describes its retriever, and how long it took."""
-
-    results: Results
-    retrieval: Json
-    index_seconds: float
-    search_seconds: float
-
-
 def _search(
     collection: Collection,
     judged: Mapping[str, object],
@@ -195,8 +177,10 @@ def _search(
     top_k: int,
     drop: bool,
     search: SearchOptions,
-) -> Iterator[tuple[str, _Searched]]:
-    """Search with one model after the other; embeddings are kept until all have searched."""
+) -> Iterator[tuple[str, Results, Json, float, float]]:
+    """Search with one model after the other: what it found, what describes its retriever, and how long preparing and
+    searching took. Embeddings are kept until all have searched.
+    """
     queries = {query: collection.queries[query] for query in judged}
     with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
         retrievers = Retrievers(collection.documents, Path(folder), search)
@@ -210,7 +194,7 @@ def _search(
                 ready = time.perf_counter()
                 results = retriever.search(queries, top_k + drop).results(collection.documents, drop, top_k)
                 searched = time.perf_counter() - ready
-                yield label, _Searched(results, retriever.describe(), round(ready - start, 3), round(searched, 3))
+                yield label, results, retriever.describe(), round(ready - start, 3), round(searched, 3)
 
 
 def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarray]) -> None:

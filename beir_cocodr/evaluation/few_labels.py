@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
+from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.retrieval.ranking import Results
-
-Floats = npt.NDArray[np.float64]
 
 #: Of intervals, and its quantile of the normal distribution.
 LEVEL = 0.9
@@ -62,7 +60,7 @@ def sampled_ndcg(found: Sequence[str], grades: Mapping[str, int], probabilities:
     return gain / ideal if ideal else 0.0
 
 
-def judged_scores(judged: Judgements, results: Sequence[Results]) -> Floats:
+def judged_scores(judged: Judgements, results: Sequence[Results]) -> Doubles:
     """(n, M) estimated nDCG@10 of the judged queries."""
     rows = (
         [sampled_ndcg([d for d, _ in found.get(id, ())], query.grades, query.probabilities) for found in results]
@@ -71,7 +69,7 @@ def judged_scores(judged: Judgements, results: Sequence[Results]) -> Floats:
     return np.array(list(rows))
 
 
-def query_weights(judged: Judgements) -> Floats:
+def query_weights(judged: Judgements) -> Doubles:
     """(n,) inverse probabilities of the judged queries, with mean 1; queries that were not drawn are taken as even."""
     known = [1 / query.probability for query in judged.queries.values() if query.probability]
     usual = float(np.mean(known)) if known else 1.0
@@ -119,7 +117,7 @@ def more_queries(difference: float, deviation: float, queries: int, margin: floa
     return max(high - queries, 0)
 
 
-def centred(variances: Floats) -> Floats:
+def centred(variances: Doubles) -> Doubles:
     """(M, M) variances of differences to the covariance of values around their mean, its negative part cut off."""
     count = len(variances)
     middle = np.eye(count) - 1 / count
@@ -137,9 +135,9 @@ class Expected:
         distances: (M, M) rank distances, from which the deviation of single queries is expected.
     """
 
-    mean: Floats
-    variances: Floats
-    distances: Floats
+    mean: Doubles
+    variances: Doubles
+    distances: Doubles
 
     @classmethod
     def nothing(cls, models: int) -> "Expected":
@@ -152,8 +150,8 @@ class Expected:
 class Posterior:
     """Values of M models, around their mean: N(mean, covariance)."""
 
-    mean: Floats
-    covariance: Floats
+    mean: Doubles
+    covariance: Doubles
 
     def difference(self, a: int, b: int) -> tuple[float, float]:
         """Of b − a, the mean and the standard deviation."""
@@ -173,7 +171,7 @@ class Shrinkage:
         self.prior = Posterior(middle, centred(expected.variances))
         self.spread = centred(expected.distances)
 
-    def posterior(self, scores: Floats, weights: Floats) -> Posterior:
+    def posterior(self, scores: Doubles, weights: Doubles) -> Posterior:
         """After (n, M) scores of queries with (n,) weights."""
         n = len(scores)
         if not n:
@@ -204,7 +202,7 @@ class JudgedGain:
     more: int | None
 
     @classmethod
-    def of(cls, differences: Floats, weights: Floats, distance: float, margin: float) -> "JudgedGain":
+    def of(cls, differences: Doubles, weights: Doubles, distance: float, margin: float) -> "JudgedGain":
         """Of (n,) differences of queries with (n,) weights, between two lists that are so distant."""
         n, shares = len(differences), weights / weights.sum()
         mean = float(shares @ differences)
@@ -261,17 +259,22 @@ class FewLabels:
 
 
 def judge(
-    judged: Judgements, results: Mapping[str, Results], expected: Expected, reference: str, margin: float
+    judged: Judgements,
+    results: Mapping[str, Results],
+    expected: Expected | None = None,
+    reference: str | None = None,
+    margin: float = 0.01,
 ) -> tuple[FewLabels, Posterior]:
-    """Choose among models by judged queries and what was expected of them.
+    """Choose among models by judged queries and what was expected of them, by default nothing.
 
     Args:
         judged: of queries that were searched for.
         results: model to what it found, in the order of ``expected``.
-        reference: the model that a choice is held against.
+        reference: the model that a choice is held against, by default the first.
         margin: differences within it are not worth having.
     """
     models, weights = list(results), query_weights(judged)
+    expected, reference = expected or Expected.nothing(len(models)), reference or models[0]
     scores = judged_scores(judged, list(results.values()))
     shrinkage, place = Shrinkage(expected), models.index(reference)
     posterior = shrinkage.posterior(scores, weights)
@@ -295,7 +298,7 @@ def judge(
 
 
 def held_out_gain(
-    shrinkage: Shrinkage, scores: Floats, weights: Floats, reference: int, distances: Floats, margin: float
+    shrinkage: Shrinkage, scores: Doubles, weights: Doubles, reference: int, distances: Doubles, margin: float
 ) -> JudgedGain:
     """What is gained over the reference on each query by the model that those before it choose.
 

@@ -24,13 +24,17 @@ def check_cutoff(name: str, cutoff: object) -> None:
         _CUTOFFS.check(f"the cutoff of {name}", cutoff)
 
 
+def measure_names(text: str, default: str = DEFAULT_MEASURES) -> list[str]:
+    """Names split at space or comma; ``InputError`` where there is none."""
+    if names := text.replace(",", " ").split():
+        return names
+    raise InputError(f"no measure named; the default is '{default}'")
+
+
 def parse_measures(text: str) -> list[ir_measures.Measure]:
     """Measures by name, split at space or comma; InputError: unknown to ir-measures or not here, a cutoff below 1."""
-    names = text.replace(",", " ").split()
-    if not names:
-        raise InputError(f"no measure named; the default is '{DEFAULT_MEASURES}'")
     measures = []
-    for name in names:
+    for name in measure_names(text):
         with explained(f"measure {name!r} is unknown or cannot be computed here", _KNOWN, Exception):
             measure = ir_measures.parse_measure(name)
             check_cutoff(name, measure.params.get("cutoff"))  # below 1, the host ends the whole process

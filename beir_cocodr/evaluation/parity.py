@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,7 +14,7 @@ from ir_measures import Measure
 from beir_cocodr.data.collection import join_labels, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.measures import check_cutoff
+from beir_cocodr.evaluation.measures import check_cutoff, measure_names
 from beir_cocodr.evaluation.runs import Run, read_trec_run
 from beir_cocodr.records import Record, versions
 
@@ -73,9 +73,7 @@ class ParityMeasure:
 
 def parse_parity_measures(text: str) -> list[ParityMeasure]:
     """Measures of ir-measures, and BEIR's ``R_cap@k``, by name; InputError: none, unknown, or not in BEIR."""
-    names = text.replace(",", " ").split()
-    if not names:
-        raise InputError(f"no measure named; the default is '{PARITY_MEASURES}'")
+    names = measure_names(text, PARITY_MEASURES)
     return list({measure.name: measure for measure in map(_parse, names)}.values())
 
 
@@ -146,39 +144,8 @@ ORDERS: dict[Order, str] = {
 BEIR_DECIMALS = 5
 _CHANGE = 1e-12
 
-
-@dataclass(frozen=True)
-class Scoring:
-    """A way to score a run, query id to {document id: score} of judged queries only: what one habit after the other is
-    applied to. The mean is over ``queries``; ``capped`` divides recall by at most the cutoff.
-    """
-
-    run: Run
-    queries: tuple[str, ...]
-    measure: Measure
-    capped: bool = False
-
-    def values(self, qrels: Qrels) -> dict[str, float]:
-        """Each query's part, for those that the mean is taken over."""
-        found = ir_measures.iter_calc([self.measure], qrels, self.run)
-        scores = {metric.query_id: float(metric.value) for metric in found}
-        return {query: scores[query] * self._factor(qrels[query]) for query in self.queries}
-
-    def _factor(self, grades: dict[str, int]) -> float:
-        relevant = sum(grade > 0 for grade in grades.values())
-        if not self.capped or not relevant:
-            return 1.0
-        return float(relevant / min(relevant, self.measure.params["cutoff"]))
-
-
-@dataclass(frozen=True)
-class Step:
-    """One habit of a tool: its name, why it matters, which queries it concerns, and the scoring after it."""
-
-    cause: str
-    reason: str
-    concerned: Collection[str]
-    after: Scoring
+#: What may remain of a difference once its causes are taken into account.
+TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -240,88 +207,98 @@ class ParityRecord(Record):
     versions: dict[str, str]
 
 
-def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float, tolerance: float) -> Difference:
-    """Account for the value that a tool gave for a run, starting from ir-measures'; ``tolerance`` may remain."""
-    scoring = Scoring({q: found for q, found in run.items() if q in qrels}, tuple(qrels), measure.measure)
-    parts = scoring.values(qrels)
-    start = now = _mean(parts)
-    causes = []
-    for step in (_beir if tool == "beir" else _pytrec_eval)(scoring, measure, qrels):
-        new_parts = step.after.values(qrels)
-        after = _mean(new_parts)
-        changed = [query for query in parts if abs(new_parts.get(query, np.inf) - parts[query]) > _CHANGE]
-        counts = len(step.concerned), len(changed)
-        causes.append(Cause(step.cause, step.reason, *counts, now, after, after - now))
-        parts, now = new_parts, after
-    if tool == "beir":
-        rounded = _rounded(now, value)
-        if abs(rounded - now) > _CHANGE:
-            reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
-            causes.append(Cause("rounding", reason, len(parts), 0, now, rounded, rounded - now))
-            now = rounded
-    return Difference(tool, "ir_measures", value - start, causes, value - now, abs(value - now) <= tolerance)
+class _Account:
+    """Of a tool's number: the reference's scoring of judged queries, to which one habit of the tool after another is
+    applied. The mean is over ``queries``; ``capped`` divides recall by at most the cutoff.
+    """
 
+    def __init__(self, measure: ParityMeasure, qrels: Qrels, run: Run) -> None:
+        self.run = {query: found for query, found in run.items() if query in qrels}
+        self.queries, self.qrels, self.measure, self.capped = list(qrels), qrels, measure.measure, False
+        self.causes: list[Cause] = []
+        self.parts = self._score()
 
-def _beir(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[Step]:
-    identical = [query for query, found in scoring.run.items() if query in found]
-    if identical:
-        without = {q: {d: score for d, score in found.items() if d != q} for q, found in scoring.run.items()}
-        scoring = replace(scoring, run=without)
-        reason = "BEIR's evaluate removes documents with the query's id (ignore_identical_ids), also for later metrics"
-        yield Step("identical ids", reason, identical, scoring)
-    if measure.beir_custom:
-        for step in _reordered(scoring, "file", f"BEIR's {measure.beir_name}"):
-            scoring = step.after
-            yield step
-    if measure.cutoff is None:
-        deep = [query for query, found in scoring.run.items() if len(found) > measure.beir_cutoff]
-        if deep:
-            scoring = replace(scoring, measure=scoring.measure @ measure.beir_cutoff)
-            reason = f"BEIR has {measure.name} with a cutoff only, here at {measure.beir_cutoff} documents"
-            yield Step("cutoff", reason, deep, scoring)
-    if measure.capped:
-        many = [q for q, grades in qrels.items() if sum(g > 0 for g in grades.values()) > measure.beir_cutoff]
-        if many:
-            scoring = replace(scoring, capped=True)
-            reason = f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall by all"
-            yield Step("capping", reason, many, scoring)
-    if not measure.beir_custom:
-        yield from _denominator(scoring, "BEIR's evaluate")
+    @property
+    def mean(self) -> float:
+        return sum(self.parts.values()) / len(self.parts)
 
+    def apply(self, cause: str, reason: str, concerned: Collection[str], **changes: object) -> None:
+        """Apply a habit, where it concerns any query: what it changes of the run, the queries or the measure."""
+        if concerned:
+            before, parts = self.mean, self.parts
+            vars(self).update(changes)
+            self.parts = self._score()
+            changed = sum(abs(self.parts.get(query, np.inf) - part) > _CHANGE for query, part in parts.items())
+            effect = self.mean - before
+            self.causes.append(Cause(cause, reason, len(concerned), changed, before, self.mean, effect))
 
-def _pytrec_eval(scoring: Scoring, measure: ParityMeasure, qrels: Qrels) -> Iterator[Step]:
-    for step in _reordered(scoring, "trec_eval", "pytrec_eval"):
-        scoring = step.after
-        yield step
-    if measure.pytrec_name == "recip_rank" and measure.cutoff is not None:
-        deep = [query for query, found in scoring.run.items() if len(found) > measure.cutoff]
-        if deep:
-            scoring = replace(scoring, measure=ir_measures.RR)
-            reason = f"pytrec_eval's recip_rank has no cutoff, {measure.name} ends at {measure.cutoff}"
-            yield Step("cutoff", reason, deep, scoring)
-    yield from _denominator(scoring, "pytrec_eval")
-
-
-def _reordered(scoring: Scoring, order: Order, who: str) -> Iterator[Step]:
-    """Where the tool puts equal scores in another order: scores that leave no doubt about its order."""
-    reference = reference_order(scoring.measure)
-    run, concerned = {}, []
-    for query, found in scoring.run.items():
-        ranked = ranked_documents(found, order)
-        run[query] = {document: float(-rank) for rank, document in enumerate(ranked)}
-        if ranked != ranked_documents(found, reference):
-            concerned.append(query)
-    if concerned:
+    def reorder(self, order: Order, who: str) -> None:
+        """Where the tool puts equal scores in another order: scores that leave no doubt about its order."""
+        reference = reference_order(self.measure)
+        ranked = {query: ranked_documents(found, order) for query, found in self.run.items()}
+        concerned = [query for query in ranked if ranked[query] != ranked_documents(self.run[query], reference)]
+        run = {q: {document: float(-rank) for rank, document in enumerate(found)} for q, found in ranked.items()}
         reason = f"equal scores: {who} takes {ORDERS[order]}, ir-measures {ORDERS[reference]}"
-        yield Step("ties", reason, concerned, replace(scoring, run=run))
+        self.apply("ties", reason, concerned, run=run)
 
-
-def _denominator(scoring: Scoring, who: str) -> Iterator[Step]:
-    missing = [query for query in scoring.queries if query not in scoring.run]
-    if missing:
-        counted = tuple(query for query in scoring.queries if query in scoring.run)
+    def leave_out(self, who: str) -> None:
+        """Queries without results."""
+        missing = [query for query in self.queries if query not in self.run]
         reason = f"{who} takes the mean over the queries that the run has; ir-measures scores the others 0"
-        yield Step("queries without results", reason, missing, replace(scoring, queries=counted))
+        self.apply("queries without results", reason, missing, queries=[*filter(self.run.__contains__, self.queries)])
+
+    def longer_than(self, depth: int) -> list[str]:
+        return [query for query, found in self.run.items() if len(found) > depth]
+
+    def _score(self) -> dict[str, float]:
+        """Each query's part, for those that the mean is taken over."""
+        found = ir_measures.iter_calc([self.measure], self.qrels, self.run)
+        scores = {metric.query_id: float(metric.value) for metric in found}
+        return {query: scores[query] * self._factor(self.qrels[query]) for query in self.queries}
+
+    def _factor(self, grades: dict[str, int]) -> float:
+        relevant = sum(grade > 0 for grade in grades.values())
+        return relevant / min(relevant, self.measure.params["cutoff"]) if self.capped and relevant else 1.0
+
+
+def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float) -> Difference:
+    """Account for the value that a tool gave for a run, starting from ir-measures'."""
+    account = _Account(measure, qrels, run)
+    start = account.mean
+    (_apply_beir if tool == "beir" else _apply_pytrec_eval)(account, measure)
+    causes, now = account.causes, account.mean
+    if tool == "beir" and abs((rounded := _rounded(now, value)) - now) > _CHANGE:
+        reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
+        causes.append(Cause("rounding", reason, len(account.parts), 0, now, rounded, rounded - now))
+        now = rounded
+    return Difference(tool, "ir_measures", value - start, causes, value - now, abs(value - now) <= TOLERANCE)
+
+
+def _apply_beir(account: _Account, measure: ParityMeasure) -> None:
+    identical = [query for query, found in account.run.items() if query in found]
+    without = {q: {d: score for d, score in found.items() if d != q} for q, found in account.run.items()}
+    reason = "BEIR's evaluate removes documents with the query's id (ignore_identical_ids), also for later metrics"
+    account.apply("identical ids", reason, identical, run=without)
+    if measure.beir_custom:
+        account.reorder("file", f"BEIR's {measure.beir_name}")
+    if measure.cutoff is None:
+        reason = f"BEIR has {measure.name} with a cutoff only, here at {measure.beir_cutoff} documents"
+        deep = account.longer_than(measure.beir_cutoff)
+        account.apply("cutoff", reason, deep, measure=measure.measure @ measure.beir_cutoff)
+    if measure.capped:
+        many = [q for q, grades in account.qrels.items() if sum(g > 0 for g in grades.values()) > measure.beir_cutoff]
+        reason = f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall by all"
+        account.apply("capping", reason, many, capped=True)
+    if not measure.beir_custom:
+        account.leave_out("BEIR's evaluate")
+
+
+def _apply_pytrec_eval(account: _Account, measure: ParityMeasure) -> None:
+    account.reorder("trec_eval", "pytrec_eval")
+    if measure.pytrec_name == "recip_rank" and measure.cutoff is not None:
+        reason = f"pytrec_eval's recip_rank has no cutoff, {measure.name} ends at {measure.cutoff}"
+        account.apply("cutoff", reason, account.longer_than(measure.cutoff), measure=ir_measures.RR)
+    account.leave_out("pytrec_eval")
 
 
 def reference_order(measure: Measure) -> Order:
@@ -338,18 +315,10 @@ def ranked_documents(found: dict[str, float], order: Order) -> list[str]:
     return sorted(documents, key=found.__getitem__, reverse=True)
 
 
-def _mean(parts: dict[str, float]) -> float:
-    return sum(parts.values()) / len(parts)
-
-
 def _rounded(mean: float, value: float) -> float:
     # A sum over queries, added up in another order, may fall on the other side of a rounding boundary.
     candidates = (round(mean + shift, BEIR_DECIMALS) for shift in (0.0, -1e-9, 1e-9))
     return min(candidates, key=lambda candidate: abs(candidate - value))
-
-
-#: What may remain of a difference once its causes are taken into account.
-TOLERANCE = 1e-6
 
 
 def parity(run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES) -> ParityRecord:
@@ -378,7 +347,7 @@ def parity(run: str | Path, dataset: str, split: str = "test", measures: str = P
             "beir": ToolValue(measure.beir_name, beir[measure.name]),
             "pytrec_eval": ToolValue(measure.pytrec_name, trec[measure.name]),
         }
-        differences = [explain(tool, measure, qrels, found, tools[tool].value, TOLERANCE) for tool in get_args(Tool)]
+        differences = [explain(tool, measure, qrels, found, tools[tool].value) for tool in get_args(Tool)]
         rows.append(MeasureParity(measure.name, tools, differences))
     queries = _counts(qrels, found)
     return ParityRecord(

@@ -140,10 +140,7 @@ def annotation_candidates(
     """
     rows: list[tuple[float, AnnotationCandidate]] = []
     for query in dict.fromkeys([*first, *second]):
-        a, b = (
-            {document: rank for rank, (document, _) in enumerate(found.get(query, [])[:DEPTH], 1)}
-            for found in (first, second)
-        )
+        a, b = _ranks(first, query), _ranks(second, query)
         pairs = [
             AnnotationCandidate(query, d, None, abs(_discount(a.get(d)) - _discount(b.get(d))), a.get(d), b.get(d))
             for d in {**a, **b}
@@ -193,7 +190,7 @@ def draw_candidates(
         drawn = _draw(pools[query], min(PER_QUERY, count), seed, query)
         if len(pairs) + len(drawn) > count:
             break
-        ranks = [{d: rank for rank, (d, _) in enumerate(results[m].get(query, [])[:DEPTH], 1)} for m in (a, b)]
+        ranks = _ranks(results[a], query), _ranks(results[b], query)
         for document, chance in drawn.items():
             first, second = (ranked.get(document) for ranked in ranks)
             weight, shares = abs(_discount(first) - _discount(second)), (round(chances[query], 9), round(chance, 9))
@@ -205,7 +202,7 @@ def _pool(results: Mapping[str, Results], query: str) -> dict[str, tuple[float, 
     """Documents among some model's ten best, each with the least and the greatest discount that a model gives it."""
     found: dict[str, list[float]] = {}
     for run in results.values():
-        for rank, (document, _) in enumerate(run.get(query, [])[:DEPTH], 1):
+        for document, rank in _ranks(run, query).items():
             found.setdefault(document, []).append(_discount(rank))
     return {d: (min(at) if len(at) == len(results) else 0.0, max(at)) for d, at in found.items()}
 
@@ -243,6 +240,11 @@ def with_texts(
         replace(pair, query=queries.get(pair.query_id, ""), document=beginnings.get(row, ""))
         for pair, row in zip(pairs, rows.tolist(), strict=True)
     ]
+
+
+def _ranks(results: Results, query: str) -> dict[str, int]:
+    """The ranks of a query's ten best documents."""
+    return {document: rank for rank, (document, _) in enumerate(results.get(query, [])[:DEPTH], 1)}
 
 
 def _discount(rank: int | None) -> float:

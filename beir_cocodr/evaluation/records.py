@@ -4,10 +4,13 @@ Tests and estimates are of model ``b`` against model ``a``.
 """
 
 import math
+import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, Self
+
+import numpy as np
 
 from beir_cocodr.data.judgements import AnnotationCandidate
 from beir_cocodr.evaluation.few_labels import FewLabels
@@ -22,11 +25,32 @@ LEVEL = 0.05
 
 #: Ends of an interval.
 Interval = tuple[float, float]
-T = TypeVar("T", "PairedTest", "Estimate")
+
+# What becomes of b against a when it is turned to a against b; all else stays.
+_TURNED: dict[str, Callable[[Any], object]] = {
+    **dict.fromkeys(("difference", "effect", "score", "estimate"), operator.neg),
+    "interval": lambda ends: (-ends[1], -ends[0]),
+    "probability": lambda chance: 1 - chance,
+    "verdict": lambda found: {"better": "worse", "worse": "better"}.get(found, found),
+    "features": lambda found: {name: -value for name, value in found.items()},
+    "estimates": lambda found: [estimate.turned() for estimate in found],
+}
+_EXCHANGED = {"a": "b", "b": "a", "wins": "losses", "losses": "wins"}
 
 
 @dataclass(frozen=True)
-class PairedTest:
+class _Comparison:
+    """Base of what is found of a model ``b`` against a model ``a``."""
+
+    def turned(self) -> Self:
+        """The same of a against b."""
+        found = vars(self)
+        turned = {name: _TURNED[name](value) for name, value in found.items() if name in _TURNED and value is not None}
+        return replace(self, **turned, **{name: found[other] for name, other in _EXCHANGED.items() if name in found})
+
+
+@dataclass(frozen=True)
+class PairedTest(_Comparison):
     """How model ``b`` differs from model ``a`` in one measure, over the same queries.
 
     Attributes:
@@ -59,10 +83,6 @@ class PairedTest:
         significant = self.t_p_holm is not None and self.t_p_holm < LEVEL and self.difference != 0
         found = "cannot tell" if not significant else "better" if self.difference > 0 else "worse"
         object.__setattr__(self, "verdict", found)
-
-    def turned(self) -> "PairedTest":
-        """The test of a against b."""
-        return _turned(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +154,7 @@ class EvaluationRecord(Record):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(_Comparison):
     """How model b differs from model a in one label-free estimator, over the same queries.
 
     Attributes:
@@ -166,26 +186,9 @@ class Estimate:
         low, high = self.interval if self.applies and self.interval else (0.0, 0.0)
         object.__setattr__(self, "sign", int(low > 0) - int(high < 0))
 
-    def turned(self) -> "Estimate":
-        """The estimate of a against b."""
-        return _turned(replace(self, effect=-self.effect))
-
-
-def _turned(found: T) -> T:
-    """The same of a against b."""
-    return replace(
-        found,
-        a=found.b,
-        b=found.a,
-        difference=None if found.difference is None else -found.difference,
-        interval=None if found.interval is None else (-found.interval[1], -found.interval[0]),
-        wins=found.losses,
-        losses=found.wins,
-    )
-
 
 @dataclass(frozen=True)
-class PairVerdict:
+class PairVerdict(_Comparison):
     """The verdict on b against a by the label-free rule, from ``features`` and ``estimates``.
 
     Attributes:
@@ -215,21 +218,6 @@ class PairVerdict:
     estimate: float | None = None
     interval: Interval | None = None
 
-    def turned(self) -> "PairVerdict":
-        """The verdict on a against b."""
-        return replace(
-            self,
-            a=self.b,
-            b=self.a,
-            verdict={"better": "worse", "worse": "better"}.get(self.verdict, self.verdict),
-            probability=None if self.probability is None else 1 - self.probability,
-            score=-self.score,
-            features={name: -value for name, value in self.features.items()},
-            estimates=[estimate.turned() for estimate in self.estimates],
-            estimate=None if self.estimate is None else -self.estimate,
-            interval=None if self.interval is None else (-self.interval[1], -self.interval[0]),
-        )
-
 
 @dataclass(frozen=True)
 class DifferenceModel:
@@ -253,12 +241,9 @@ class DifferenceModel:
 
     def predict(self, features: Mapping[str, float], distance: float) -> tuple[float, float]:
         """The expected difference and its standard deviation, for a collection that the model has not seen."""
-        values = [features[name] for name in self.weights]
-        mean = sum(weight * value for weight, value in zip(self.weights.values(), values, strict=True))
-        spread = sum(
-            x * c * y for x, row in zip(values, self.covariance, strict=True) for c, y in zip(row, values, strict=True)
-        )
-        return mean, math.sqrt(max(spread, 0.0) + self.within**2 * distance + self.floor**2)
+        x = np.array([features[name] for name in self.weights])
+        mean, spread = x @ list(self.weights.values()), x @ np.array(self.covariance) @ x
+        return float(mean), math.sqrt(max(float(spread), 0.0) + self.within**2 * distance + self.floor**2)
 
 
 @dataclass(frozen=True)

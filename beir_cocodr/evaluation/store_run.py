@@ -175,10 +175,10 @@ def _check(output: Path, top_k: int, index: str | None) -> None:
 def _queries(store: EmbeddingStore, dataset: str, split: str) -> dict[str, str]:
     """Of a collection that has the store's corpus."""
     wanted, stored = load_queries(dataset, split), str(store.record.identity["corpus"])
-    if wanted.corpus_hash != stored:
+    if (corpus := wanted.documents.content_hash) != stored:
         raise InputError(
             f"{store.folder} holds another corpus than that of {dataset}: its content hash is "
-            f"{stored[:16]}, and {wanted.corpus_hash[:16]} is wanted; encode {dataset}"
+            f"{stored[:16]}, and {corpus[:16]} is wanted; encode {dataset}"
         )
     return wanted.queries
 

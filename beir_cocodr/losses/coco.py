@@ -118,7 +118,6 @@ class COCOLoss(CachedLossMixin, nn.Module):
         self.mini_batch_size = mini_batch_size or 0
         # Asked before the model is wrapped for several processes; stand-ins without a training head need none.
         self._width = model.get_embedding_dimension() if hasattr(model, "get_embedding_dimension") else 0
-        self.uses_gradient_cache = self.cached  # by which the host's MatryoshkaLoss chooses what it wraps
         self._labelled: list[bool] = []
         self._masked_tokens = 0
 

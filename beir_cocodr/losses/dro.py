@@ -57,11 +57,8 @@ class ClusterLoss(nn.Module):
 
     Inputs:
         Columns query, positive, negative_1, ..., negative_n (with ``in_batch`` n may be 0), and label, the number of
-        the query's cluster, or with ``clusters`` that of the example. Each forward in training is followed by one
-        backward before the next.
-
-    Raises:
-        InputError: no labels, or labels that number no cluster; no negative.
+        the query's cluster, or with ``clusters`` that of the example; an InputError where they number no cluster. Each
+        forward in training is followed by one backward before the next.
 
     References:
         COCO-DR, section 4.2 and appendix E.

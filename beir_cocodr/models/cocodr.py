@@ -209,6 +209,16 @@ class COCODR(SentenceTransformer):
             card.write_text(text.replace(f'"{PLACEHOLDER}"', f'"{self.model_card_data.model_id}"'), encoding="utf-8")
 
 
+def check_task(task: object, kind: str) -> str:
+    """The task of an encoder that has vectors of different ``kind``; an InputError for none, or another."""
+    if task not in ("query", "document"):
+        raise InputError(
+            f"{kind} has different vectors for queries and documents, and task {task} is neither: encode with "
+            "encode_query or encode_document, train with args.router_mapping (columns to query, document)"
+        )
+    return str(task)
+
+
 class TwoSidedEncoder(COCODR):
     """An encoder that has vectors of different ``kind`` for queries and documents, every number of which counts."""
 
@@ -221,14 +231,10 @@ class TwoSidedEncoder(COCODR):
         self._check_whole(truncate_dim=kwargs.get("truncate_dim") is not None)
         super().__init__(model_name_or_path, **kwargs)
 
-    # The host's overloads describe models with one kind of vector.
-    def encode(  # type: ignore[override]
+    def encode(
         self,
         inputs: Any,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        *,
+        *args: Any,
         task: str | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
@@ -236,17 +242,13 @@ class TwoSidedEncoder(COCODR):
         **kwargs: Any,
     ) -> Any:
         """For ``encode_query`` and ``encode_document``; InputError: no task, or what would change the vectors."""
-        if task not in ("query", "document"):
-            raise InputError(
-                f"{self.kind} has different vectors for queries and documents: encode with encode_query or "
-                "encode_document"
-            )
+        check_task(task, self.kind)
         self._check_whole(
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim is not None or self.truncate_dim is not None,
             **{f"precision {precision}": precision not in (None, "float32")},
         )
-        return super().encode(inputs, prompt_name, prompt, batch_size, task=task, **kwargs)
+        return super().encode(inputs, *args, task=task, **kwargs)
 
     def _check_whole(self, **asked: bool) -> None:
         for what in (what for what, is_asked in asked.items() if is_asked):

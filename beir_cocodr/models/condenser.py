@@ -78,10 +78,8 @@ def published_head_layers(source: str) -> list[dict[str, Tensor]] | None:
         path = load_file_path(source, PUBLISHED_HEAD)
     if path is None:
         return None
-    kinds, way_out = (
-        (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError),
-        "move it away for a new head",
-    )
+    kinds = (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError)
+    way_out = "move it away for a new head"
     with explained(f"{path} cannot be read as tensors", way_out, *kinds):
         weights = torch.load(path, map_location="cpu", weights_only=True)
     keys = [re.match(r"c_head\.(\d+)\.", str(key)) for key in weights] if isinstance(weights, dict) else []

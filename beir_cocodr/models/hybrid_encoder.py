@@ -21,7 +21,7 @@ from beir_cocodr.arrays import Doubles, Features
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import json_sha256
-from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule, TwoSidedEncoder
+from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule, TwoSidedEncoder, check_task
 
 # The vocabulary of a saved head, a term a line.
 _TERMS_FILE = "terms.txt"
@@ -154,7 +154,7 @@ class HybridHead(SavedModule):
 
     def forward(self, features: Features, task: str | None = None, parts: bool = False, **kwargs: Any) -> Features:
         """Set ``sentence_embedding``: (B, d + r + hashed) float32; ``parts``: [e_q, y_q, w], see :meth:`join`."""
-        task = _checked_task(task or features.get("task"))
+        task = check_task(task or features.get("task"), HybridEncoder.kind)
         if "terms" not in features:
             raise InputError("a hybrid encoder reads the terms of texts, too: load it with beir_cocodr.load_encoder")
         dense = features["sentence_embedding"].float()
@@ -271,15 +271,6 @@ def covariance_root(covariance: Doubles) -> Doubles:
     return root
 
 
-def _checked_task(task: object) -> str:
-    if task not in ("query", "document"):
-        raise InputError(
-            "a hybrid encoder has different vectors for queries and documents: encode with encode_query or "
-            "encode_document; training is for its dense part, before fuse"
-        )
-    return str(task)
-
-
 class HybridEncoder(TwoSidedEncoder):
     """A dense encoder fused with BM25: one vector whose dot product ranks as the z-normalised fusion does. An
     InputError: it is not found, damaged, or no hybrid encoder.
@@ -341,7 +332,7 @@ class HybridEncoder(TwoSidedEncoder):
         """The dense encoder's features of texts, and BM25's, which reads whole texts and no prompt."""
         features = super().preprocess(inputs, prompt=prompt, **kwargs)
         if len(self) and isinstance(self[-1], HybridHead):
-            features |= self.head.features([str(text) for text in inputs], _checked_task(kwargs.get("task")))
+            features |= self.head.features([str(text) for text in inputs], check_task(kwargs.get("task"), self.kind))
         return features
 
     def encode_query_parts(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:

@@ -18,6 +18,7 @@ from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS, HybridEncoder
 from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
 from beir_cocodr.models.spec import ALIASES, EncoderOptions, check_device
+from beir_cocodr.provenance import INCIDENTAL
 
 
 def model_source(name: str) -> str:
@@ -39,10 +40,8 @@ _KINDS: dict[str, type[COCODR]] = {HEAD_CLASS: MRL, HYBRID_CLASS: HybridEncoder}
 def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -> COCODR:
     """Load a dense encoder: an alias, a hub name, a folder, or what our own commands saved.
 
-    The options take precedence over the model's own.
-
-    Raises:
-        InputError: the model cannot be found or read, or compares by another similarity.
+    The options take precedence over the model's own. An InputError: the model cannot be found or read, or compares by
+    another similarity.
 
     Example:
         >>> from beir_cocodr import load_encoder
@@ -68,10 +67,8 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
 
 
 def load_cross_encoder(name: str, device: str | None = None) -> tuple[Any, Callable[[str], str]]:
-    """Load a cross-encoder that gives one score a pair, and what :func:`read_literally` makes of its tokenizer.
-
-    Raises:
-        InputError: it cannot be loaded whole, has no trained classifier, or several scores.
+    """Load a cross-encoder that gives one score a pair, and what :func:`read_literally` makes of its tokenizer; an
+    InputError: it cannot be loaded whole, has no trained classifier, or several scores.
     """
     from sentence_transformers import CrossEncoder
 
@@ -100,18 +97,13 @@ def weights_sha256(model: Any) -> str:
 # Lengths stand in the text format, which every key has beside the fingerprint.
 _LENGTHS = ("query_length", "document_length", "max_seq_length")
 
-# What a transformer's configuration says of its files and versions rather than of what it computes.
-_INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
-
 
 def fingerprint(model: Any) -> dict[str, str]:
     """``weights``, ``tokenizer`` and ``architecture`` of an encoder, sha256 in hexadecimal: all its vectors depend on.
 
     Two encoders may share their weights and differ in pooling or in the number of attention heads: those are the third
-    hash. Device, name and path count in none, and lengths and prompts are left to the text format.
-
-    Raises:
-        InputError: the model is no ``SentenceTransformer``, so that there is nothing to hash.
+    hash. Device, name and path count in none, and lengths and prompts are left to the text format. An InputError: the
+    model is no ``SentenceTransformer``, so that there is nothing to hash.
     """
     if not all(hasattr(model, name) for name in ("state_dict", "named_children", "tokenizer")):
         raise InputError(
@@ -148,5 +140,5 @@ def _module(module: Any) -> list[Any]:
     return [
         type(module).__name__,
         {name: value for name, value in settings.items() if name not in _LENGTHS and value is not None},
-        {k: v for k, v in content.items() if k not in _INCIDENTAL and not k.startswith("_")},
+        {k: v for k, v in content.items() if k not in INCIDENTAL and not k.startswith("_")},
     ]

@@ -4,14 +4,14 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from sentence_transformers.util import load_file_path
 from torch import Tensor
 
-from beir_cocodr.errors import InputError
-from beir_cocodr.models.cocodr import COCODR, PLACES, TwoSidedEncoder
+from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.models.cocodr import COCODR, PLACES, TwoSidedEncoder, check_task
 from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
 
@@ -129,8 +129,7 @@ class MRL(TwoSidedEncoder):
         """(N,) texts to their means and variances, (N, k) float32 each. ``task``, "query" or "document", decides on
         prompt and length; all else is as for ``encode_query``.
         """
-        if task not in ("query", "document"):
-            raise InputError(f"task is {task!r}; there are query and document")
+        check_task(task, self.kind)
         encode = self.encode_query if task == "query" else self.encode_document
         both: Any = encode(list(texts), batch_size=batch_size, convert_to_tensor=True, flatten=False, **kwargs)
         mean, variance = both.reshape(len(texts), 2 * self.head.k).split(self.head.k, dim=-1)
@@ -170,10 +169,7 @@ def _new_head(model: COCODR, given: dict[str, Any]) -> MRLHead:
 
 
 def _check(width: int, settings: dict[str, Any]) -> None:
-    if not 1 <= settings.get("k", 1) <= width:
-        raise InputError(f"k {settings['k']} is outside 1..{width}: an encoder of width {width} has no more")
-    if not settings.get("beta", 1) > 0:
-        raise InputError(f"beta {settings['beta']} is not above 0")
-    for name, choices in (("pooling", ("cls", "mean")), ("formula", ("exact", "paper"))):
-        if settings.get(name, choices[0]) not in choices:
-            raise InputError(f"{name} is {settings[name]!r}; there are {' and '.join(choices)}")
+    limits = {"k": Limits(min=1, max=width), "beta": Limits(above=0)}
+    limits |= {"pooling": Limits(choices=("cls", "mean")), "formula": Limits(choices=get_args(Formula))}
+    for name in limits.keys() & settings.keys():
+        limits[name].check(name, settings[name])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from beir_cocodr.arrays import Features
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.cocodr import SavedModule
+from beir_cocodr.models.cocodr import SavedModule, check_task
 from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
 
 #: Stands right after [CLS] in every text, and in which column.
@@ -76,12 +76,7 @@ class MRLHead(SavedModule):
         """Set ``sentence_embedding``: (B, 2k + 1) float32, or (B, 2k) [μ, σ²] without ``flatten``. The task, "query" or
         "document", comes from the argument or else the features.
         """
-        task = task or features.get("task")
-        if task not in ("query", "document"):
-            raise InputError(
-                f"MRL flattens queries and documents differently, and task {task} is neither: encode with "
-                "encode_query or encode_document, train with args.router_mapping (columns to query, document)"
-            )
+        task = check_task(task or features.get("task"), "MRL")
         mean, variance = self.distribution(features)  # (B, k) each
         vectors = torch.cat([mean, variance], dim=-1)
         if flatten:

@@ -169,13 +169,10 @@ class FusionSettings:
             elif kind.sized and part in ("smooth", "feedback"):
                 found[part] = True
             else:
-                raise InputError(f"model {name!r}: {part!r} is no setting of it; there are {cls._known(kind)}")
+                known = f"BM25's weight from 0 to {_WEIGHT_MAX:,}, as in hybrid@0.3:M" if kind.weighted else "none"
+                known += ", r and a number of components, smooth, feedback" if kind.sized else ""
+                raise InputError(f"model {name!r}: {part!r} is no setting of it; there are {known}")
         return cls(**found)
-
-    @staticmethod
-    def _known(kind: Fusion) -> str:
-        weight = f"BM25's weight from 0 to {_WEIGHT_MAX:,}, as in hybrid@0.3:M" if kind.weighted else "none"
-        return f"{weight}{', r and a number of components, smooth, feedback' if kind.sized else ''}"
 
 
 _FUSION = "beir_cocodr.retrieval.fusion"

@@ -22,7 +22,7 @@ from beir_cocodr.data.defects import StrictReport, ignore
 from beir_cocodr.data.readers import json_records
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, check_count
-from beir_cocodr.io import cache_folder, draft_folder, files_below, write_jsonl
+from beir_cocodr.io import cache_folder, draft_folder, files_below, write_jsonl, write_qrels
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.retrievers import Retrievers
@@ -219,10 +219,8 @@ def write_gpl(collection: Collection, found: Found, folder: Path, negatives: int
     ids, positives = collection.documents.ids, relevant_rows(collection)
     queries = ({"_id": query, "text": collection.queries[query], "metadata": {}} for query in positives)
     write_jsonl(folder / "qgen-queries.jsonl", queries)
-    lines = (f"{q}\t{id}\t{collection.qrels[q][id]}\n" for q, rows in positives.items() for id in ids(rows))
-    (folder / "qgen-qrels").mkdir()
-    with (folder / "qgen-qrels" / "train.tsv").open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(chain(["query-id\tcorpus-id\tscore\n"], lines))
+    judged = ((query, id, collection.qrels[query][id]) for query, rows in positives.items() for id in ids(rows))
+    write_qrels(folder / "qgen-qrels" / "train.tsv", judged)
     records = (
         {"qid": query, "pos": ids(rows), "neg": {model: ids(by[query]) for model, by in found.items()}}
         for query, rows in positives.items()

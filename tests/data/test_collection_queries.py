@@ -14,7 +14,7 @@ from beir_cocodr.errors import InputError
 def test_queries_are_those_of_the_collection(beir_folder, split):
     collection, found = load_collection(beir_folder, split), load_queries(beir_folder, split)
     assert list(found.queries.items()) == list(collection.queries.items())
-    assert found.corpus_hash == collection.documents.content_hash
+    assert found.documents.content_hash == collection.documents.content_hash
 
 
 def test_without_judgements_all_queries_are_taken(beir_folder, tmp_path):

@@ -1,20 +1,19 @@
 """The embedded collection: documentation of installed packages as queries and passages."""
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 import logging
 import platform
 import sysconfig
 from collections import Counter
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
-from beir_cocodr.errors import InputError, explained
-from beir_cocodr.io import cache_root, draft_folder, filling_cache, json_sha256, write_jsonl, write_text
-from beir_cocodr.records import Json
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import cache_root, draft_folder, filling_cache, json_sha256, write_jsonl, write_qrels, write_text
+from beir_cocodr.records import Json, installed_version
 
 
 def describe_apidocs(folder: Path) -> str:
@@ -116,15 +115,15 @@ def _key(domains: list[str]) -> Json:
 
 
 def _version(domain: str) -> str:
-    missing, kind = f"apidocs: package {DOMAINS[domain]!r} is not installed", importlib.metadata.PackageNotFoundError
-    with explained(missing, f"install it, or {_CHOICES}", kind):
-        return importlib.metadata.version(DOMAINS[domain])
+    if (found := installed_version(DOMAINS[domain])) is None:
+        raise InputError(f"apidocs: package {DOMAINS[domain]!r} is not installed; install it, or {_CHOICES}")
+    return found
 
 
 def _source_root(domain: str) -> Path:
     if not DOMAINS[domain]:
         return Path(sysconfig.get_path("stdlib"))
-    spec = importlib.util.find_spec(domain)  # of a top-level name: finds, does not import
+    spec = find_spec(domain)  # of a top-level name: finds, does not import
     if spec is None or spec.origin is None:
         raise InputError(f"apidocs: package {domain!r} is not installed; install it, or {_CHOICES}")
     return Path(spec.origin).parent
@@ -132,10 +131,10 @@ def _source_root(domain: str) -> Path:
 
 def _extract(domain: str) -> _Extraction:
     root = _source_root(domain)
-    docs = package_docstrings(root, domain if DOMAINS[domain] else "")
-    extraction = _Extraction(docs.modules, len(docs.docstrings))
+    docstrings, modules = package_docstrings(root, domain if DOMAINS[domain] else "")
+    extraction = _Extraction(modules, len(docstrings))
     pairs: dict[str, _Pair] = {}
-    for name, docstring in docs.docstrings:
+    for name, docstring in docstrings:
         if docstring.text is None:
             outcome: tuple[str, str] | str = "computed text"
         elif name is None:
@@ -183,8 +182,8 @@ def _write(folder: Path, extractions: dict[str, _Extraction], key: Json) -> None
             write_jsonl(draft / "corpus.jsonl", ({"_id": p.id, "title": "", "text": p.passage} for p in pairs))
             write_jsonl(draft / "queries.jsonl", ({"_id": f"query:{p.id}", "text": p.query} for p in pairs))
             for split in ("train", "test"):
-                rows = [f"query:{pair.id}\t{pair.id}\t1\n" for pair in pairs if pair.split == split]
-                write_text(draft / "qrels" / f"{split}.tsv", "".join(["query-id\tcorpus-id\tscore\n", *rows]))
+                rows = ((f"query:{pair.id}", pair.id, 1) for pair in pairs if pair.split == split)
+                write_qrels(draft / "qrels" / f"{split}.tsv", rows)
             write_text(draft / "statistics.json", json.dumps(statistics, indent=2) + "\n")
     except InputError:
         # A folder that is there already was written by another process from the same key.

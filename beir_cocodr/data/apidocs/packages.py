@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import filterfalse
 from pathlib import Path
 
@@ -23,23 +22,11 @@ SKIPPED = (
 _ADDS_TEXTS = (b"add_newdoc(", b"add_docstr(", b"add_docstr_all(")
 
 
-@dataclass
-class PackageDocs:
-    """Documentation of one package.
-
-    Attributes:
-        docstrings: the dotted public name of every documented object (None where it is not public) and what is
-            written about it, in the order of module names, then of the source.
-        modules: counts: files ``read``, ``unreadable``, ``private`` (holding no public name, so not read) and
-            ``skipped`` (folders and files of tests, examples, vendored code and the like).
-    """
-
-    docstrings: list[tuple[str | None, Docstring]] = field(default_factory=list)
-    modules: Counter[str] = field(default_factory=Counter)
-
-
-def package_docstrings(root: Path, package: str) -> PackageDocs:
-    """Read the public documentation of a package from its source files; nothing is imported.
+def package_docstrings(root: Path, package: str) -> tuple[list[tuple[str | None, Docstring]], Counter[str]]:
+    """Read the public documentation of a package from its source files; nothing is imported. Gives the dotted public
+    name of every documented object (None where it is not public) and what is written about it, in the order of module
+    names, then of the source; and counts of files: ``read``, ``unreadable``, ``private`` (holding no public name, so
+    not read) and ``skipped`` (folders and files of tests, examples, vendored code and the like).
 
     An object is public if no part of its dotted name begins with an underscore, or if a module with such a name exports
     it (``from ._minimize import minimize`` in a package, ``__all__``) or an instance of it (``norm = norm_gen()``). Its
@@ -48,17 +35,18 @@ def package_docstrings(root: Path, package: str) -> PackageDocs:
 
     ``package`` is "" for the standard library, whose modules have no common parent.
     """
-    return _Package(root, package).read()
+    found = _Package(root, package)
+    return found.read(), found.modules
 
 
 class _Package:
     def __init__(self, root: Path, package: str) -> None:
-        self.docs = PackageDocs()
-        self.paths = dict(_modules(root, package, self.docs.modules))
+        self.modules = Counter[str]()
+        self.paths = dict(_modules(root, package, self.modules))
         self.sources: dict[str, ModuleSource | None] = {}
         self.aliases: dict[tuple[str, str], str] = {}  # (module, name) -> public path
 
-    def read(self) -> PackageDocs:
+    def read(self) -> list[tuple[str | None, Docstring]]:
         for module in self.paths:
             if _is_public(module) and (source := self.source(module)):
                 for name in self.exported(source):
@@ -66,17 +54,15 @@ class _Package:
         for module, path in self.paths.items():
             if module not in self.sources and any(call in path.read_bytes() for call in _ADDS_TEXTS):
                 self.source(module)
-        for module in self.paths:
-            if module not in self.sources:
-                self.docs.modules["private"] += 1
-            elif source := self.sources[module]:
-                self.docs.docstrings += [(self.public_name(found), found) for found in source.docstrings]
-        return self.docs
+        if private := len(self.paths.keys() - self.sources.keys()):
+            self.modules["private"] = private
+        sources = [source for module in self.paths if (source := self.sources.get(module))]
+        return [(self.public_name(found), found) for source in sources for found in source.docstrings]
 
     def source(self, module: str) -> ModuleSource | None:
         if module not in self.sources and module in self.paths:
             source = self.sources[module] = read_docstrings(self.paths[module], module)
-            self.docs.modules["read" if source else "unreadable"] += 1
+            self.modules["read" if source else "unreadable"] += 1
         return self.sources.get(module)
 
     def exported(self, source: ModuleSource) -> list[str]:

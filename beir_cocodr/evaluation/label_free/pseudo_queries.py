@@ -1,7 +1,7 @@
 """Queries with known answers: spans, for what is left of their documents, and queries made of documents by no model."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,8 +122,9 @@ def hold_out_crops(
     counts = _counts("documents_without_two_spans", looked, known, len(texts))
     queries = PseudoQueries(texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts)
     path = folder / "held_out.arrow"
-    write_arrow(path, _changed(documents, rests))
-    return Crops(queries, open_corpus(path).documents)
+    chunks = enumerate(itertools.chain.from_iterable(documents.chunks(_CROP_CHUNK)))
+    write_arrow(path, ((row, d["_id"], d["title"], rests.get(row, d["text"])) for row, d in chunks))
+    return Crops(queries, open_corpus(path))
 
 
 def _counts(without: str, looked: int, known: int, made: int) -> dict[str, int]:
@@ -142,11 +143,6 @@ def _cut(text: str, rng: np.random.Generator) -> tuple[str, str]:
     start, end = offsets[first][0], offsets[last - 1][1]
     crop, rest = text[start:end], f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
     return (crop, rest) if words(crop) and words(rest) else ("", "")
-
-
-def _changed(documents: Documents, rests: dict[int, str]) -> Iterator[tuple[int, str, str, str]]:
-    for row, document in enumerate(itertools.chain.from_iterable(documents.chunks(_CROP_CHUNK))):
-        yield row, document["_id"], document["title"], rests.get(row, document["text"])
 
 
 _CHUNK = 256

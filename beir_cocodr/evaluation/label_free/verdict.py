@@ -204,16 +204,18 @@ def compare_label_free(
     found = None
     if judged:
         expected = expected_values(evidence, models, calibration, alike)
-        found, posterior = judge_few(judged, results, expected, reference or models[0], calibration.margin)
+        found, posterior = judge_few(judged, results, expected, reference, calibration.margin)
         at = {model: i for i, model in enumerate(models)}
         pairs = [
             _with_judgements(pair, found, posterior.difference(at[pair.a], at[pair.b]), calibration.margin)
             for pair in pairs
         ]
-    ranking = choose(models, {(pair.a, pair.b): pair.estimate or 0.0 for pair in pairs})
+    best, *_ = ranking = choose(models, {(pair.a, pair.b): pair.estimate or 0.0 for pair in pairs})
+    open_pairs = records.indistinguishable(best, pairs)
+    but = f", but cannot be told from {', '.join(open_pairs)}" if open_pairs else ""
     findings = records.Findings(
         ranking=ranking,
-        best=_best(ranking[0], pairs),
+        best=records.Best(best, f"{best} has the best estimates{but}.", open_pairs),
         samples=samples,
         seed=seed,
         pseudo_queries=evidence.describe(),
@@ -250,12 +252,6 @@ def _with_judgements(
         estimate=mean,
         interval=interval,
     )
-
-
-def _best(best: str, pairs: list[records.PairVerdict]) -> records.Best:
-    open_pairs = records.indistinguishable(best, pairs)
-    but = f", but cannot be told from {', '.join(open_pairs)}" if open_pairs else ""
-    return records.Best(best, f"{best} has the best estimates{but}.", open_pairs)
 
 
 _USES = dict(zip(MODES, ("alone", "with feedback", "fused", "with RM3"), strict=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beir_cocodr.data.apidocs.packages import PackageDocs, package_docstrings
+from beir_cocodr.data.apidocs.packages import package_docstrings
 
 FILES = {
     "__init__.py": """
@@ -76,12 +76,12 @@ def package(tmp_path: Path) -> Path:
     return root
 
 
-def _public(docs: PackageDocs) -> dict[str, str | None]:
-    return {name: docstring.text for name, docstring in docs.docstrings if name is not None}
+def _public(root: Path, name: str) -> dict[str, str | None]:
+    return {name: docstring.text for name, docstring in package_docstrings(root, name)[0] if name is not None}
 
 
 def test_public_names_are_where_python_finds_the_objects(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    public = _public(package_docstrings(package, "synthetic"))
+    public = _public(package, "synthetic")
     assert "synthetic" not in sys.modules
     assert public.pop("synthetic.in_c") == "C text."  # there is no C code in this package
     monkeypatch.syspath_prepend(package.parent)
@@ -97,7 +97,7 @@ def test_public_names_are_where_python_finds_the_objects(package: Path, monkeypa
 
 
 def test_what_is_public(package: Path) -> None:
-    assert set(_public(package_docstrings(package, "synthetic"))) == {
+    assert set(_public(package, "synthetic")) == {
         "synthetic.solve",
         "synthetic.machine",
         "synthetic.machine.run",
@@ -111,15 +111,15 @@ def test_what_is_public(package: Path) -> None:
 
 
 def test_private_objects_are_counted_not_lost(package: Path) -> None:
-    docs = package_docstrings(package, "synthetic")
-    private = sorted(found.name for name, found in docs.docstrings if name is None)
+    docstrings, _ = package_docstrings(package, "synthetic")
+    private = sorted(found.name for name, found in docstrings if name is None)
     assert private == ["_hidden", "unexported"]
 
 
 def test_modules_are_counted(package: Path) -> None:
-    modules = package_docstrings(package, "synthetic").modules
+    _, modules = package_docstrings(package, "synthetic")
     assert modules == {"read": 8, "unreadable": 1, "private": 1, "skipped": 2}
 
 
 def test_modules_of_a_library_without_a_common_package(package: Path) -> None:
-    assert {"sub.plain.plain", "sub.deep", "sub.Deep.method"} <= set(_public(package_docstrings(package, "")))
+    assert {"sub.plain.plain", "sub.deep", "sub.Deep.method"} <= set(_public(package, ""))
