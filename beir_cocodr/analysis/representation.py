@@ -66,7 +66,7 @@ def sample_span_pairs(
         text_format: joins titles and texts.
         size: the most documents.
         seed: of the documents and of the spans. The spans of a document depend on nothing but the seed and its row.
-        span_tokens, flush_probability: see :func:`~beir_cocodr.data.spans.split_spans`; the defaults of pre-training.
+        span_tokens, flush_probability: see :func:`~beir_cocodr.data.spans.span_ranges`; the defaults of pre-training.
 
     Source: COCO-DR, section 4.1.
     """

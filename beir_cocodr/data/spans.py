@@ -18,14 +18,14 @@ _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[。！？；])|\n\s*\n")
 Range = tuple[int, int]
 
 
-def split_spans(
+def span_ranges(
     text: str,
     offsets: Sequence[Range],
     span_tokens: int = 30,
     flush_probability: float = 0.0,
     rng: np.random.Generator | None = None,
-) -> list[str]:
-    """Cut one text into consecutive spans of at most ``span_tokens`` tokens.
+) -> list[Range]:
+    """Cut one text into consecutive spans of at most ``span_tokens`` tokens: token ranges that cover all of them.
 
     Sentences are grouped greedily; a span ends when the next sentence would make it too long, or at random after a
     sentence with ``flush_probability``. A sentence that is longer by itself is cut into windows of about equal size, at
@@ -42,24 +42,12 @@ def split_spans(
 
     Example:
         >>> import re
-        >>> from beir_cocodr.data.spans import split_spans
+        >>> from beir_cocodr.data.spans import span_ranges
         >>> text = "Sort an array. The sort is stable. Ties keep their order."
         >>> tokens = [word.span() for word in re.finditer(r"[a-z]+|[.]", text, re.IGNORECASE)]
-        >>> split_spans(text, tokens, span_tokens=9)
-        ['Sort an array. The sort is stable.', 'Ties keep their order.']
+        >>> span_ranges(text, tokens, span_tokens=9)
+        [(0, 8), (8, 13)]
     """
-    ranges = span_ranges(text, offsets, span_tokens, flush_probability, rng)
-    return [text[offsets[first][0] : offsets[last - 1][1]] for first, last in ranges]
-
-
-def span_ranges(
-    text: str,
-    offsets: Sequence[Range],
-    span_tokens: int = 30,
-    flush_probability: float = 0.0,
-    rng: np.random.Generator | None = None,
-) -> list[Range]:
-    """The spans of :func:`split_spans` as token ranges, consecutive and covering all tokens."""
     spans: list[Range] = []
     begin = 0
     for sentence in _sentences(text, offsets):
@@ -73,12 +61,6 @@ def span_ranges(
     if begin < len(offsets):
         spans.append((begin, len(offsets)))
     return spans
-
-
-def draw_pair(spans: Sequence[str], rng: np.random.Generator) -> tuple[str, str]:
-    """Two different spans in random order, drawn without replacement."""
-    first, second = rng.choice(len(spans), size=2, replace=False)
-    return spans[int(first)], spans[int(second)]
 
 
 def has_two_spans(texts: Sequence[str], tokenizer: Any, span_tokens: int = 30) -> np.ndarray:
@@ -171,8 +153,9 @@ class SpannedText:
 
 
 def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
-    """Two different spans in random order (COCO)."""
-    return draw_pair([document.cut(i, i + 1) for i in range(len(document.ranges))], rng)
+    """Two different spans in random order, drawn without replacement (COCO)."""
+    first, second = rng.choice(len(document.ranges), size=2, replace=False).tolist()
+    return document.cut(first, first + 1), document.cut(second, second + 1)
 
 
 def window(document: SpannedText, rng: np.random.Generator) -> tuple[str]:

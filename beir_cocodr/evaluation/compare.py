@@ -81,7 +81,7 @@ def compare_models(
         judgements: a file of some judged queries, see :func:`~beir_cocodr.data.judgements.load_judgements`. Estimates
             without labels are then joined with them, and labels of the split are not looked at. A single encoder stands
             for every use of it that needs no training (:func:`~beir_cocodr.models.spec.ways_to_use`).
-        gatherer: see :func:`~beir_cocodr.evaluation.label_free.verdict.compare_label_free`.
+        gatherer: of the same corpus, models and settings, where it is asked more than once.
 
     Example:
         >>> from beir_cocodr import compare
@@ -113,6 +113,8 @@ def compare_models(
     if labels is None and judged is None and not collection.qrels:
         log.warning("%s has no judgements of split %r: the verdict is an estimate without labels", dataset, split)
     labelled = bool(collection.qrels) and labels is not False and judged is None
+    if not labelled and (file := next((model for model in models if Path(model).is_file()), None)):
+        raise InputError(f"{file}: a run cannot be judged without labels, nothing can be searched with it; name models")
     settings = {"dataset": dataset, "split": split, "models": models, "measures": measures, "labels": labelled}
     settings |= {"samples": samples, "seed": seed, "wanted": wanted, "against": against, "queries": queries}
     settings |= {"identical_ids": policy, "search": search.describe()}
@@ -124,13 +126,9 @@ def compare_models(
         if labelled:
             found, results = compare_labelled(models, collection, folder, measures, policy, queries, search)
         else:
-            found, results = compare_label_free(
-                *(models, collection, folder, policy == "drop", queries, samples, seed),
-                search=search,
-                judged=judged,
-                reference=against,
-                gatherer=gatherer,
-            )
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-")))
+            of = (collection.documents, models, place, samples, seed, policy == "drop", search)
+            found, results = compare_label_free(gatherer or Gatherer(*of), collection, folder, queries, judged, against)
         record = ComparisonRecord(
             **vars(found),
             dataset=dataset,

@@ -83,7 +83,7 @@ def count_unjudged(judged: Judgements, results: Results) -> float:
     return float(np.mean(found))
 
 
-def half_width(queries: float, deviation: float, level: float = LEVEL) -> float:
+def half_width(queries: float, deviation: float) -> float:
     """Of the confidence sequence for a mean: intervals that hold at all numbers of queries at once.
 
     σ √(2 (tρ² + 1) / (tρ)² · log(√(tρ² + 1) / α)) at t queries, asymptotic in t, with ρ so that it is narrowest at 30
@@ -93,7 +93,7 @@ def half_width(queries: float, deviation: float, level: float = LEVEL) -> float:
     """
     from scipy import special  # not needed to read what was found
 
-    alpha = 1 - level
+    alpha = 1 - LEVEL
     rho2 = (-float(special.lambertw(-(alpha**2) / math.e, -1).real) - 1) / _NARROWEST_AT
     grown = queries * rho2 + 1
     return deviation * math.sqrt(2 * grown / (queries**2 * rho2) * math.log(math.sqrt(grown) / alpha))

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Container, Iterable, Iterator
+from heapq import heappush, heappushpop
 from pathlib import Path
 
 from beir_cocodr.data.defects import raise_errors
@@ -119,11 +120,8 @@ def run_tops(path: Path, depth: int, queries: Container[str] | None = None) -> d
     for _, query, document, score in _hits(path):
         if queries is None or query in queries:
             hits = found.setdefault(query, [])
-            hits.append((score, document))
-            if len(hits) > 4 * depth:
-                hits.sort(reverse=True)
-                del hits[depth:]
-    tops = {query: [document for _, document in sorted(hits, reverse=True)[:depth]] for query, hits in found.items()}
+            (heappush if len(hits) < depth else heappushpop)(hits, (score, document))
+    tops = {query: [document for _, document in sorted(hits, reverse=True)] for query, hits in found.items()}
     for query, documents in tops.items():
         if len(set(documents)) < len(documents):
             twice = next(document for document in documents if documents.count(document) > 1)

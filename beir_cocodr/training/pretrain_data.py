@@ -15,7 +15,7 @@ from datasets import Dataset, concatenate_datasets
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.spans import SpannedText, draw_pair, has_two_spans, span_ranges, split_spans
+from beir_cocodr.data.spans import SpannedText, has_two_spans, span_pair, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS, WholeWordMasker
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
@@ -297,8 +297,9 @@ class ContextViews(Views):
         if places:
             return text, self.passages[places[int(rng.integers(len(places)))]]["text"]
         tokens = self.model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        spans = split_spans(text, tokens["offset_mapping"], self.options.span_tokens)
-        return draw_pair(spans, rng) if len(spans) > 1 else None
+        offsets = tokens["offset_mapping"]
+        spanned = SpannedText(text, offsets, span_ranges(text, offsets, self.options.span_tokens), len(offsets))
+        return span_pair(spanned, rng) if len(spanned.ranges) > 1 else None
 
     def _unmixed(self) -> dict[str, int]:
         changes = np.diff(self.document, prepend=0, append=self._documents() + 1) != 0

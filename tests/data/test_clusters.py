@@ -218,7 +218,7 @@ def test_non_finite_embeddings_are_named(value):
     ids = [f"q{i}" for i in range(20)]
     with pytest.raises(InputError, match="'q3', 'q17'"):
         cluster_queries(points, 2, ids=ids)
-    with pytest.raises(InputError, match="row 3, row 17"):
+    with pytest.raises(InputError, match="queries: 3, 17"):
         cluster_queries(points, 2)
 
 

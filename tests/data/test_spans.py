@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.spans import draw_pair, has_two_spans, split_spans
+from beir_cocodr.data.spans import SpannedText, has_two_spans, span_pair, span_ranges
 
 WORD = st.sampled_from(["flow", "wing", "boundary", "heat.", "layer!", "of", "a", "drag?", "shock;", "数据。", "x" * 9])
 
@@ -18,6 +18,10 @@ def offsets(text: str) -> list[tuple[int, int]]:
         ranges += [(at + i, min(at + i + 3, at + len(word))) for i in range(0, len(word), 3)]
         at += len(word)
     return ranges
+
+
+def split_spans(text: str, tokens: list[tuple[int, int]], *settings: object) -> list[str]:
+    return [text[tokens[first][0] : tokens[last - 1][1]] for first, last in span_ranges(text, tokens, *settings)]
 
 
 @given(words=st.lists(WORD, min_size=1, max_size=80), limit=st.integers(1, 30), seed=st.integers(0, 5))
@@ -59,7 +63,8 @@ def test_a_random_flush_makes_more_spans_and_is_reproducible():
 @given(count=st.integers(2, 9), seed=st.integers(0, 1000))
 def test_a_pair_is_two_different_spans(count, seed):
     spans = [str(i) for i in range(count)]
-    first, second = draw_pair(spans, np.random.default_rng(seed))
+    places = [(i, i + 1) for i in range(count)]
+    first, second = span_pair(SpannedText("".join(spans), places, places, count), np.random.default_rng(seed))
     assert first != second
     assert {first, second} <= set(spans)
 

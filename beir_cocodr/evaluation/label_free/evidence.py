@@ -234,6 +234,7 @@ class Gatherer:
         for place in places.values():
             place.mkdir()
         self.documents, self.models, self.drop = documents, list(models), drop_identical_ids
+        self.samples, self.seed = samples, seed
         self._whole = Retrievers(documents, places["whole"], search, kept)
         self._made = {name: self._whole.get(name) for name in [*models, BM25]}  # unknown names fail early
         self.contamination = find_contamination(models, documents.content_hash)

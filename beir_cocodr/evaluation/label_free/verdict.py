@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +30,6 @@ from beir_cocodr.evaluation.recommendation import (
     overall,
 )
 from beir_cocodr.evaluation.runs import file_names, write_run
-from beir_cocodr.io import parse_json
-from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.ranking import Results
 
 log = logging.getLogger(__name__)
@@ -48,8 +45,8 @@ NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 
 def load_calibration(path: Path = CALIBRATION_FILE) -> records.Calibration:
     """The calibration in a file; ``InputError`` if it is missing or not one of ours."""
-    with explained(f"{path} is no calibration", "make it with benchmarks/verdict.py", OSError, ValueError, InputError):
-        calibration = records.Calibration.from_json(parse_json(path.read_text(encoding="utf-8")), path)
+    with explained(f"{path} is no calibration", "make it with benchmarks/verdict.py", InputError):
+        calibration = records.Calibration.read(path)
         if not {GIVEN_QUERIES, CORPUS_ALONE} <= calibration.models.keys():
             raise InputError("it has no models of the difference")
         return calibration
@@ -154,52 +151,37 @@ MOST_QUERIES = 1_000
 
 
 def compare_label_free(
-    models: Sequence[str],
+    gatherer: Gatherer,
     collection: Collection,
     folder: Path,
-    drop_identical_ids: bool = False,
     queries: int | None = None,
-    samples: int = 300,
-    seed: int = 42,
-    calibration: records.Calibration | None = None,
-    search: SearchOptions = SearchOptions(),
     judged: Judgements | None = None,
     reference: str | None = None,
-    gatherer: Gatherer | None = None,
 ) -> tuple[records.Findings, dict[str, Results]]:
     """Estimate how models differ, and judge of each pair whether b is better than a; also each model's results for real
-    queries. An InputError for a run file, which cannot be judged without labels, or a model that cannot be found.
+    queries.
 
     Args:
+        gatherer: of the models and the collection's corpus.
         collection: with or without queries; its labels are not looked at.
         folder: gets NAME.run for real queries.
-        drop_identical_ids: leave documents whose id is the query's out of lists.
         queries: the most real queries, evenly spaced (1,000).
-        samples, seed: of held-out crops and of generated queries.
-        calibration: by default the packaged one.
         judged: of queries of the collection; estimates are then shrunken towards what is expected without them.
         reference: what a choice by them is held against; by default the first model.
-        gatherer: of the same corpus, models and settings, where it is asked more than once.
     """
-    if file := next((model for model in models if Path(model).is_file()), None):
-        raise InputError(f"{file}: a run cannot be judged without labels, nothing can be searched with it; name models")
-    if samples < 1:
-        raise InputError(f"samples is {samples}: ask for at least one pseudo-query")
-    calibration, documents = calibration or load_calibration(), collection.documents
+    calibration, documents, models = load_calibration(), collection.documents, gatherer.models
+    if gatherer.documents.content_hash != documents.content_hash:
+        raise InputError(f"{collection.name} has changed since it was read; start again")
     asked = {q: collection.queries[q] for q in spaced(collection.queries, MOST_QUERIES if queries is None else queries)}
     asked |= {id: query.text for id, query in judged.queries.items()} if judged else {}
     if len(asked) < len(collection.queries):
         log.info("%d of %d queries are searched for, evenly spaced", len(asked), len(collection.queries))
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-") as place:
-        gatherer = gatherer or Gatherer(documents, models, Path(place), samples, seed, drop_identical_ids, search)
-        if gatherer.documents.content_hash != documents.content_hash:
-            raise InputError(f"{collection.name} has changed since it was read; start again")
-        evidence = gatherer.gather(asked)
+    evidence = gatherer.gather(asked)
     corpus, alike = documents.content_hash, compare_figures(collection_figures(documents, evidence), calibration.ranges)
     pairs = [decide(evidence, a, b, calibration, alike, corpus) for a, b in itertools.combinations(models, 2)]
     results: dict[str, Results] = {}
     for name, file_name in file_names(models).items() if evidence.real else ():
-        results[name] = evidence.rankings[name].results(documents, drop_identical_ids, LIST_DEPTH)
+        results[name] = evidence.rankings[name].results(documents, gatherer.drop, LIST_DEPTH)
         write_run(folder / f"{file_name}.run", results[name], file_name)
     found = None
     if judged:
@@ -216,8 +198,8 @@ def compare_label_free(
     findings = records.Findings(
         ranking=ranking,
         best=records.Best(best, f"{best} has the best estimates{but}.", open_pairs),
-        samples=samples,
-        seed=seed,
+        samples=gatherer.samples,
+        seed=gatherer.seed,
         pseudo_queries=evidence.describe(),
         calibration=calibration,
         likeness=alike,
