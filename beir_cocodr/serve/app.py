@@ -51,8 +51,8 @@ _HEADERS = {
 # Bytes of what a page may send.
 _LONGEST = 65_536
 
-# Seconds that a wrong password takes.
-_DELAY = 1.0
+# Seconds that a wrong password takes, and how many may wait for theirs to be looked at.
+_DELAY, _MOST_WAITING = 1.0, 10
 
 
 class Guard:
@@ -68,6 +68,7 @@ class Guard:
     def __init__(self, app: ASGIApp, secret: str, hosts: frozenset[str], any_address: bool, port: int) -> None:
         self.app, self.secret, self.hosts, self.any_address = app, secret, hosts, any_address
         self.cookie, self._value, self._trying = f"beir-cocodr-{port}", secrets.token_urlsafe(32), asyncio.Lock()
+        self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -99,7 +100,9 @@ class Guard:
             return _error(403, "another site asks")
         if request.method == "POST" and headers.get("content-type") != "application/json":
             return _error(415, "only JSON is read")
-        if request.method == "POST" and int(headers.get("content-length") or _LONGEST + 1) > _LONGEST:
+        if request.method == "POST" and (
+            "transfer-encoding" in headers or int(headers.get("content-length") or _LONGEST + 1) > _LONGEST
+        ):  # what comes in chunks may be of any length
             return _error(413, f"more than {_LONGEST} bytes")
         shown = request.cookies.get(self.cookie, "")
         if open_to_all or request.url.path == "/api/login" or _equal(shown, self._value):
@@ -110,10 +113,16 @@ class Guard:
         given = None
         with suppress(InputError):
             given = (await _json(request)).get("secret")
-        if not isinstance(given, str) or not _equal(given, self.secret):
-            async with self._trying:  # one guess at a time, whoever makes it
-                await asyncio.sleep(_DELAY)
-            return _error(403, "that is not it")
+        if self._waiting >= _MOST_WAITING:
+            return _error(429, "too many try at once; try again in a minute")
+        self._waiting += 1
+        try:
+            async with self._trying:  # one at a time is looked at, whoever makes it: many at once guess no faster
+                if not isinstance(given, str) or not _equal(given, self.secret):
+                    await asyncio.sleep(_DELAY)
+                    return _error(403, "that is not it")
+        finally:
+            self._waiting -= 1
         answer = JSONResponse({})
         answer.set_cookie(self.cookie, self._value, httponly=True, samesite="strict")
         return answer

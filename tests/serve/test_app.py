@@ -1,15 +1,18 @@
 """Who may ask for what: requests of other sites, of other names, without a token; what is wrong with the others."""
 
+import asyncio
 import os
 import re
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("starlette", reason="starlette is not installed: pip install 'beir-cocodr[serve]'")
+import httpx2
 from starlette.testclient import TestClient
 
 from beir_cocodr.cli import search as commands
@@ -168,6 +171,8 @@ def test_what_is_sent_is_json_and_short(page):
     assert page.post("/api/judge", json=judging(query="w" * 70_000)).status_code == 413
     json = {"content-type": "application/json"}
     assert page.post("/api/judge", content=iter([text.encode()]), headers=json).status_code == 413  # length unknown
+    chunked = json | {"content-length": "9", "transfer-encoding": "chunked"}  # the length is then no length
+    assert page.post("/api/judge", content=text, headers=chunked).status_code == 413
     assert page.post("/api/judge", content="{" * 9_999, headers=json).status_code == 400
     assert page.get("/api/judge").status_code == 405
 
@@ -207,6 +212,25 @@ def test_on_a_network_addresses_are_let_in_and_unknown_names_are_not(session):
         assert client(session, "0.0.0.0", url).get("/").status_code == status
 
 
+def test_many_guesses_at_once_are_no_faster(session, monkeypatch):
+    monkeypatch.setattr(app, "_DELAY", 0.1)
+    host = httpx2.ASGITransport(app.guarded(session, "127.0.0.1", 8000, SECRET))
+
+    async def guess(*secrets):
+        async with httpx2.AsyncClient(transport=host, base_url=OURS) as browser:
+            tried = [browser.post("/api/login", json={"secret": secret}) for secret in secrets]
+            return [answer.status_code for answer in await asyncio.gather(*tried)]
+
+    async def guesses():
+        began = time.monotonic()
+        assert await guess(*["wrong"] * 5, SECRET) == [403] * 5 + [200]
+        assert time.monotonic() - began >= 0.5  # the right one is looked at in its turn
+        assert sorted(await guess(*["wrong"] * 14)) == [403] * 10 + [429] * 4
+        assert await guess(SECRET) == [200]
+
+    asyncio.run(guesses())
+
+
 def test_a_port_that_is_taken_and_a_host_that_is_none_are_named():
     listening = app.listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
@@ -244,7 +268,6 @@ def test_try_opens_a_page_and_ends_with_what_was_judged(tmp_path, monkeypatch, c
     answers = []
 
     def browse(link):
-        import httpx2
 
         try:
             url, secret = link.split("#")
