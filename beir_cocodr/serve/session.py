@@ -108,9 +108,10 @@ class Session:
         self.dataset, self.folder, self.options, self.samples = dataset, folder, options, samples
         place = Path(dataset.partition("?")[0])
         below = folder.resolve().parts[len(place.resolve().parts) :] if place.is_dir() else ()
-        if place.resolve() in folder.resolve().parents and not any(part.startswith(".") for part in below):
+        inside = place.resolve() in (folder.resolve(), *folder.resolve().parents)
+        if inside and not any(part.startswith(".") for part in below):
             raise InputError(
-                f"{folder} lies in {place}, and would be read as one of its files; choose another --output"
+                f"{folder} lies in {place}, and what is judged would be read as its files; choose another --output"
             )
         record = SessionRecord(str(place.resolve()) if place.exists() else dataset)
         if (folder / SESSION_FILE).is_file() and (former := SessionRecord.read(folder / SESSION_FILE)) != record:

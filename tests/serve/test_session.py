@@ -151,7 +151,9 @@ def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
         Session(str(files), ["bm25"], tmp_path / "out")
     with pytest.raises(InputError, match=r"inside.* lies in .* --output"):
         Session(str(files), ["bm25"], files / "runs" / "inside")
-    assert not (files / "runs").exists()
+    with pytest.raises(InputError, match=r"lies in .* --output"):
+        Session(str(files), ["bm25"], files)
+    assert sorted(path.name for path in files.iterdir()) == sorted(TEXTS)
     with pytest.raises(InputError, match="named twice"):
         Session(str(files), ["bm25", "bm25"], tmp_path / "other")
     with pytest.raises(InputError, match=r"hybrid:bm25.* needs a dense"):
