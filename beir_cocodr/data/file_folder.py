@@ -171,6 +171,13 @@ class TextFiles(FileSource):
             return self.corpus.name
         return unquote(id.partition("#")[0])
 
+    def begins(self, id: str) -> str:
+        """What the ids of all passages of the same document begin with: of a file, or of a record of a table."""
+        file, last = id.partition("#")[0], id.rpartition("#")[0]
+        if not unquote(file).lower().endswith(formats.TABLES):
+            return f"{file}#"
+        return id if last == file else f"{last}#"
+
     def _place(self, path: Path, report: Report) -> str:
         name = path.relative_to(self.corpus).as_posix() if path != self.corpus else path.name
         try:

@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -341,7 +342,7 @@ def read_table(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
             yield from _csv_rows(path, columns)
     except InputError as cause:
         report(error("no text field", str(path), str(cause).removeprefix(f"{path}: ")))
-    except (OSError, EOFError, ValueError, csv.Error) as cause:
+    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as cause:
         report(error("unreadable file", str(path), f"cannot be read to its end ({first_line(cause)}); mend it"))
 
 

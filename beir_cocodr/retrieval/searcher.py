@@ -135,13 +135,12 @@ class Searcher:
         return {id: self._hits(text, rows[rows >= 0], scores[rows >= 0]) for id, text, rows, scores in found}
 
     def full_text(self, id: str) -> str:
-        """The text of a document; of a passage of a file, the texts of all passages of the file."""
+        """The text of a document; of a passage of a file, or of a record of a table, the texts of all its passages."""
         if id not in self.documents:
             raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
-        place = id.partition("#")[0] + "#"
         if self._files is None or not self._files.corpus.is_dir() or self.file_of(id) is None:
             return self.documents[id]["text"]
-        # The passages of a file stand side by side.
+        place = self._files.begins(id)  # they stand side by side
         row = int(self.documents.rows([id])[0])
         first, last = row, row
         while first and self.documents.ids([first - 1])[0].startswith(place):

@@ -191,6 +191,17 @@ def test_tables_of_every_kind_have_the_same_records(tmp_path):
         assert named == [("1", "", 'one\na "b",\nc'), ("2", "", "two\nä")]
 
 
+def test_a_compressed_table_that_is_damaged_is_named(tmp_path):
+    rows = "".join(f"{n},text {n * 7919}\n" for n in range(20_000))
+    whole = gzip.compress(f"id,text\n{rows}".encode())
+    for place in range(20, len(whole), len(whole) // 20):  # zlib's own error, a wrong checksum, or broken lines
+        broken = bytearray(whole)
+        broken[place] ^= 0xFF
+        (tmp_path / "a.csv.gz").write_bytes(broken)
+        with pytest.raises(InputError, match=r"a\.csv\.gz.*cannot be read to its end"):
+            list(read_table(tmp_path / "a.csv.gz", Columns(), raise_errors))
+
+
 @pytest.mark.parametrize(
     ("name", "content", "columns", "words"),
     [

@@ -97,6 +97,20 @@ def test_a_folder_of_files_is_searched_and_only_what_changed_is_encoded(tiny_cos
     assert Searcher(folder / "news.txt").search("treaty")[0].file == "news.txt"
 
 
+def test_of_a_table_the_record_is_the_document_and_not_the_file(tmp_path):
+    long = [" ".join(f"Sentence {n} of part {part} says something." for n in range(40)) for part in range(2)]
+    rows = ["id,text", "a,A first one.", "b,Another one.", f"c,{' '.join(long)}", ",Without a name.", "d#1,The last."]
+    (tmp_path / "records.csv").write_text("\n".join(rows))
+    (tmp_path / "note.md").write_text("A note about records.")
+    searcher = Searcher(tmp_path)
+    texts = {id: searcher.full_text(id) for id in searcher.documents.ids() if id.startswith("records.csv")}
+    assert [texts[f"records.csv#{id}"] for id in ("a", "b", "d#1")] == ["A first one.", "Another one.", "The last."]
+    cut = [text for id, text in texts.items() if id.startswith("records.csv#c#")]
+    assert len(cut) > 1
+    assert {" ".join(text.split()) for text in cut} == {" ".join(long)}
+    assert "Without a name." in texts.values()
+
+
 def test_bad_input(beir_folder):
     searcher = Searcher(beir_folder)
     assert searcher.search("zzz") == []
