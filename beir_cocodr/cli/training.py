@@ -17,7 +17,14 @@ from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_record, print_training
 from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
-from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
+from beir_cocodr.training.presets import (
+    ADAPT_STAGES,
+    DEFAULT_STAGES,
+    GPL_TEACHER,
+    adapt_options,
+    check_preset,
+    chosen_stages,
+)
 
 _Start = Annotated[str, plain("Encoder to start from.")]
 
@@ -160,6 +167,7 @@ def adapt(
     right is printed; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
     chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
+    check_preset(preset, chosen)
     own: dict[str, Json] = {"finetune": {"weighting": weighting}, "fuse": {"bm25_weight": search.bm25_weight}}
     settings = {stage: adapt_options(stage, preset, **shared, **own.get(stage, {})) for stage in chosen}
     if show_config:

@@ -282,10 +282,11 @@ class FinetuneOptions(NegativeFilters, TrainingOptions):
             "the loss triplet": self.trained_loss == "triplet",
             "a fine-tuning in episodes": self.episodes > 0,
             "a fine-tuning in stages 2": self.stages == 2,
+            "a file of hard_negatives": self.hard_negatives is not None,
         }
         for what, asked in needing.items():
             if asked and not self.negatives:
-                raise InputError(f"{what} needs hard negatives: set negatives to 1 or more, or change it")
+                raise InputError(f"{what} needs hard negatives a query: set negatives to 1 or more, or change it")
         if self.mining_depth < self.mining_keep:
             raise InputError(f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}")
 

@@ -215,10 +215,26 @@ def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> An
     given = {name: value for name, value in overrides.items() if value is not None}
     if found.kind is FuseOptions:  # nothing is trained, so that it has no steps and no batches
         given = {name: value for name, value in given.items() if name in FuseOptions.__dataclass_fields__}
-    key = "pretrain" if stage == "coco" else stage
-    if preset is not None and preset in PRESETS and key not in PRESETS[preset]:
+    key = _preset_key(preset, stage)
+    if key is None and preset in PRESETS:
         preset = None  # it is of other stages of the chain
-    return stage_options(found.kind, key, preset, defaults=found.settings, **given)
+    return stage_options(found.kind, key or stage, preset, defaults=found.settings, **given)
+
+
+def _preset_key(preset: str | None, stage: str) -> str | None:
+    """What a preset calls a stage of ``adapt``, None where it has none; its "pretrain" is of one objective."""
+    found, settings = ADAPT_STAGES[stage], PRESETS.get(preset or "", {})
+    if stage in settings or found.kind is not PretrainOptions or "pretrain" not in settings:
+        return stage if stage in settings else None
+    objectives = (given.get("objective", "coco") for given in (settings["pretrain"], found.settings))
+    return "pretrain" if len(set(objectives)) == 1 else None
+
+
+def check_preset(preset: str | None, stages: Sequence[str]) -> None:
+    """Check that a preset is of some stage of a chain; else an InputError names those that are."""
+    known = [name for name in PRESETS if any(_preset_key(name, stage) for stage in stages)]
+    if preset is not None and preset not in known:
+        raise InputError(f"preset {preset!r} has nothing for {', '.join(stages)}; those that have: {', '.join(known)}")
 
 
 #: What is done unless stages are named.

@@ -8,7 +8,7 @@ import pytest
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
-from beir_cocodr.training.presets import ADAPT_STAGES, PRESETS, adapt_options, stage_options
+from beir_cocodr.training.presets import ADAPT_STAGES, PRESETS, adapt_options, check_preset, stage_options
 
 KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
 PUBLISHED = {
@@ -68,6 +68,30 @@ def test_a_preset_of_other_stages_is_refused():
     with pytest.raises(InputError, match=r"mrl.*pretrain.*cocodr-base"):
         stage_options(PretrainOptions, "pretrain", "mrl")
     assert adapt_options("qgen", "cocodr-base") == adapt_options("qgen")  # the preset is of other stages of the chain
+
+
+def test_a_preset_reaches_the_stage_of_its_own_objective_alone():
+    for stage in ("qc", "cotmae"):
+        assert adapt_options(stage, stage) == stage_options(PretrainOptions, "pretrain", stage)
+        assert adapt_options("coco", stage) == adapt_options("coco")
+    assert adapt_options("coco", "base") == stage_options(PretrainOptions, "pretrain", "base")
+    assert adapt_options("qc", "base") == adapt_options("qc")
+
+
+@pytest.mark.parametrize(
+    ("preset", "stages"),
+    [("mrl", ["coco", "finetune"]), ("cocodr-base", ["gpl"]), ("qc", ["coco"]), ("nope", ["coco"])],
+)
+def test_a_preset_without_any_stage_of_a_chain_is_named(preset, stages):
+    with pytest.raises(InputError, match=f"{preset}.*has nothing for {stages[0]}.* cpu"):
+        check_preset(preset, stages)
+    check_preset("cpu", [*ADAPT_STAGES])
+    check_preset(None, stages)
+
+
+def test_a_file_of_negatives_is_not_passed_over():
+    with pytest.raises(InputError, match=r"hard_negatives needs .*negatives to 1"):
+        FinetuneOptions(hard_negatives="mine.jsonl", negatives=0)
 
 
 def test_the_paper_is_one_preset_away():
