@@ -127,6 +127,7 @@ class Session:
         self._found: dict[str, dict[str, Results]] = {}
         self._drawn: dict[tuple[str, str], AnnotationCandidate] = {}
         self._gatherer: Gatherer | None = None
+        self._place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
@@ -137,11 +138,12 @@ class Session:
                 column.searcher, column.state = self._searcher, "ready"
         self._thread.start()
 
-    def stop(self) -> bool:
-        """End what is under way; whether it ended within seconds."""
+    def stop(self, patience: float = 5.0) -> bool:
+        """End what is under way; whether it ended within so many seconds. Temporary files are removed in any case."""
         self._stopping.set()
         self._changed.set()
-        self._thread.join(5)
+        self._thread.join(patience)
+        self._place.cleanup()
         return not self._thread.is_alive()
 
     def state(self, query: str = "") -> Json:
@@ -279,10 +281,7 @@ class Session:
 
     def _work(self) -> None:
         """Make models ready, then find the verdict whenever something was judged."""
-        with (
-            tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True) as place,
-            suppress(_Stopped),
-        ):
+        with suppress(_Stopped):
             for column in self.columns.values():
                 if column.searcher is None:
                     self._load(column)
@@ -291,7 +290,7 @@ class Session:
                 self._changed.clear()
                 self.working = True
                 try:
-                    self._prepare_verdict(Path(place))
+                    self._prepare_verdict(Path(self._place.name))
                     self._compare()
                     self.remark = ""
                 except InputError as error:

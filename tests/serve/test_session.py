@@ -1,7 +1,9 @@
 """A session on a page: what models find side by side, pairs to judge, and the verdict, which is that of ``compare``."""
 
 import json
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -143,6 +145,26 @@ def test_a_second_session_goes_on_and_encodes_nothing(beir_folder, tiny_cosine, 
         session.judge("d1", 1, f"query {number}")
     assert session.state()["judged"] == {"queries": 2, "documents": 2}
     assert not encoded
+
+
+def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(beir_folder, tmp_path, monkeypatch):
+    """As a page that is closed does not wait for a library, and Python's own end is left out then."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def prepare(place):
+        (place / "embeddings").write_bytes(b"large")
+        began.set()
+        goes_on.wait(60)
+
+    session = Session(str(beir_folder), ["bm25"], tmp_path / "out")
+    monkeypatch.setattr(session, "_prepare_verdict", prepare)
+    session.start()
+    assert began.wait(60)
+    assert Path(session._place.name).is_dir()
+    assert not session.stop(0.01)
+    assert not Path(session._place.name).exists()
+    goes_on.set()
+    assert session.stop()
 
 
 def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
