@@ -37,6 +37,7 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.dense import StoreChoice, shared_embeddings
 from beir_cocodr.retrieval.fusion import z_normalize
 from beir_cocodr.retrieval.store.encode import collection_queries
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 #: Numbers of the lexical part where no budget is given.
 LEXICAL_NUMBERS = 1_024
@@ -113,17 +114,19 @@ class _Tally:
     length: int = 0
     terms: int = 0
     forgotten: int = 0
+    limit: int = 0
 
     def add(self, terms: list[str], most: int) -> None:
         self.documents, self.terms = self.documents + 1, self.terms + len(terms)
         self.length += max(1, len(terms))
         self.found.update(set(terms))
         self.occurrences.update(terms)
-        if len(self.found) > most:
+        if len(self.found) > max(most, self.limit):
             once = [term for term, number in self.found.items() if number == 1]
             self.forgotten += len(once)
             for term in once:
                 del self.found[term], self.occurrences[term]
+            self.limit = 2 * len(self.found)  # else all are looked at again for every document, where few stood once
 
     def merge(self, other: "_Tally") -> None:
         for name, number in vars(other).items():
@@ -202,6 +205,7 @@ def fuse(
     most = LEXICAL_NUMBERS if options.bytes_per_document is None else options.bytes_per_document // 2 - width
     if most < 1:
         raise InputError(f"bytes_per_document {options.bytes_per_document}: no room for BM25 beside {width} numbers")
+    stored(dense, collection.documents, stores)  # a wrong one is named before a large corpus is read
     counts = count_terms(collection.documents, dense.text_format, options)
 
     def made() -> TrainingRecord:
@@ -270,6 +274,14 @@ def count_terms(documents: Documents, form: TextFormat, options: FuseOptions) ->
     return TermCounts.of(texts, Analyzer(options.analyzer), options.max_terms)
 
 
+def stored(dense: COCODR, documents: Documents, stores: Sequence[str | Path]) -> EmbeddingStore | None:
+    """The store that an encoder wrote, or None without any; an InputError for one that is another's."""
+    choice = StoreChoice(stores, documents)
+    found = choice.of(dense) if stores else None
+    choice.check_used()
+    return found
+
+
 class Fit:
     """What candidates share: the sample's weights and dense vectors, one SVD. ``counts`` are of the corpus, see
     :func:`count_terms`, and ``stores`` of the encoder.
@@ -285,9 +297,7 @@ class Fit:
     ) -> None:
         self.dense, self.counts, self.options = dense, counts, options
         self.normalize = dense.similarity_fn_name == "cosine"
-        choice = StoreChoice(stores, documents)
-        held = choice.of(dense) or shared_embeddings(dense, documents)
-        choice.check_used()
+        held = stored(dense, documents, stores) or shared_embeddings(dense, documents)
         self.rows = spaced_rows(len(documents), options.sample)
         self.texts = [dense.text_format.document(document) for document in documents.take(self.rows)]
         self.plain = self._head(Candidate(0, 0))

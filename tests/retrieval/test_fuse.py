@@ -21,10 +21,12 @@ from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.hybrid_encoder import BY_LENGTH, over_deviation
 from beir_cocodr.provenance import read_record
+from beir_cocodr.retrieval import fuse as module
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.fuse import TermCounts, spread
 from beir_cocodr.retrieval.fusion import z_normalize
 from beir_cocodr.retrieval.ranking import best_rows
+from beir_cocodr.retrieval.store.encode import encode
 
 EVERYTHING = FuseOptions(lexical="svd", bytes_per_document=100_000)
 
@@ -155,6 +157,21 @@ def test_terms_are_counted_as_bm25_counts_them(collection):
     assert 0 < fewer.left_out_share < 1
 
 
+def test_a_large_vocabulary_is_not_looked_through_for_every_document():
+    looks = []
+
+    class Watched(Counter):
+        def items(self):
+            looks.append(len(self))
+            return super().items()
+
+    tally = module._Tally(found=Watched())
+    for number in range(400):
+        for _ in range(2):  # no term stands once for long
+            tally.add([f"term{number // 2}", f"term{number // 2 + 1}"], 50)
+    assert len(looks) < 10
+
+
 @pytest.mark.parametrize("text", ["Return the sorted arrays, of np.ndarray_x!", "", "a I", "Ångström naïve 中文 x1"])
 @pytest.mark.parametrize("name", ["english", "none"])
 def test_the_analyzer_reads_as_the_host_does(text, name):
@@ -194,7 +211,7 @@ def test_the_command_line_fuses_and_keeps_what_is_there(beir_folder, tiny_cosine
     assert "options: bm25_weight" in capsys.readouterr().err
 
 
-def test_what_cannot_be_fused_is_named(beir_folder, whole, tiny_cosine, tmp_path):
+def test_what_cannot_be_fused_is_named(beir_folder, whole, tiny_cosine, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"HybridEncoder.*plain"):
         fuse(str(beir_folder), str(whole), tmp_path / "twice")
     with pytest.raises(InputError, match="no room for BM25"):
@@ -204,6 +221,11 @@ def test_what_cannot_be_fused_is_named(beir_folder, whole, tiny_cosine, tmp_path
     with pytest.raises(InputError, match="no document has a term"):
         fuse(str(corpus), str(tiny_cosine), tmp_path / "empty")
     assert not (tmp_path / "empty").exists()
+    store = tmp_path / "store"
+    encode(str(beir_folder), str(whole), store)
+    monkeypatch.setattr(module, "count_terms", None)  # which takes long, and is not begun
+    with pytest.raises(InputError, match="no model here needs it"):
+        fuse(str(beir_folder), str(tiny_cosine), tmp_path / "out", EVERYTHING, stores=[store])
 
 
 def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(beir_folder, tiny_cosine, tmp_path):
