@@ -112,6 +112,12 @@ def test_every_answer_says_what_a_browser_may_do(session, page):
         assert "unsafe" not in policy
         assert "frame-ancestors 'none'" in policy
         assert not [name for name in headers if name.startswith("access-control")]
+    session.report_file.parent.mkdir()
+    session.report_file.write_text("<p>A report.</p>")
+    policy = page.get("/report").headers["content-security-policy"]
+    session.report_file.unlink()
+    assert "allow-same-origin" not in policy
+    assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none'")  # its tables become files
     shown, script = page.get("/").text, page.get("/page.js").text
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?:", shown)
     assert not re.search(
