@@ -285,7 +285,9 @@ class Judgements:
             else:
                 first = kept.get(id, JudgedQuery())
                 grades, shares = first.grades | found.grades, first.probabilities | found.probabilities
-                kept[id] = replace(found, grades=grades, probabilities=shares, text=queries.get(id, found.text))
+                drawn = first.probability if found.probability is None else found.probability
+                whole = replace(found, grades=grades, probabilities=shares, probability=drawn)
+                kept[id] = replace(whole, text=queries.get(id, found.text))
         if not kept:
             why = "; ".join(f"{count} {what}" for what, count in counts.items()) or "nothing is judged"
             raise InputError(f"{self.file}: no judged query can be used: {why}")

@@ -334,6 +334,7 @@ class Session:
         if self._gatherer is None and len(ready) > 1:
             documents, drop = load_collection(self.dataset, labels="none").documents, identical_ids(self.dataset)
             options, kept = self.options, self._searcher.kept
+            place = Path(tempfile.mkdtemp(dir=place))  # where it fails, it is tried again
             self._gatherer = Gatherer(
                 documents, ready, place, self.samples, drop_identical_ids=drop == "drop", search=options, kept=kept
             )

@@ -63,6 +63,17 @@ def test_queries_that_were_typed_find_those_of_the_collection(tmp_path):
     assert found.queries[typed_id("something else")].text == "something else"
 
 
+@pytest.mark.parametrize("typed_first", [True, False])
+def test_a_query_that_was_drawn_stays_so_when_it_is_typed_too(tmp_path, typed_first):
+    shares = {"query_probability": 0.25, "document_probability": 0.5}
+    for typed in (typed_first, not typed_first):
+        own = {} if typed else {"query_id": "q7", **shares}
+        log_judgement(tmp_path / "log", "d1" if typed else "d2", 1, "heat of plates", **own)
+    [found] = load_judgements(tmp_path / "log").of({"q7": "heat of plates"}).queries.values()
+    assert (found.grades, found.probability) == ({"d1": 1, "d2": 1}, 0.25)
+    assert found.probabilities == {"d1": 1.0, "d2": 0.5}
+
+
 def test_processes_append_whole_lines(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: log_judgement(tmp_path / "log", f"d{i}", 1, "x" * 3000), range(60)))

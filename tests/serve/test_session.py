@@ -12,6 +12,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.label_free import evidence
 from beir_cocodr.evaluation.recommendation import PER_QUERY
 from beir_cocodr.retrieval.corpus_encoder import WATCHER
 from beir_cocodr.serve.session import Session
@@ -165,6 +166,19 @@ def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(beir_folde
     assert not Path(session._place.name).exists()
     goes_on.set()
     assert session.stop()
+
+
+def test_why_there_is_no_verdict_is_named_each_time(beir_folder, tiny_cosine, tmp_path, monkeypatch):
+    def fails(models, corpus):
+        raise InputError("training.json is damaged")
+
+    monkeypatch.setattr(evidence, "find_contamination", fails)
+    session = Session(str(beir_folder), ["bm25", str(tiny_cosine)], tmp_path / "out", samples=4)
+    for column in session.columns.values():
+        column.searcher = session._searcher
+    for _ in range(2):
+        with pytest.raises(InputError, match="is damaged"):
+            session._prepare_verdict(Path(session._place.name))
 
 
 def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
