@@ -94,7 +94,11 @@ class Command(TyperCommand):
     """A command that ends with :func:`ending`, and knows flags by older names and without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Takes ``--corpus`` for ``--dataset``, and ``--ray`` without a value for ``--ray auto``."""
+        """Takes ``--corpus`` for ``--dataset``, and ``--ray`` without a value for ``--ray auto``; what is passed on to
+        another tool is left as it is.
+        """
+        if ctx.ignore_unknown_options:
+            return super().parse_args(ctx, args)
         end = args.index("--") if "--" in args else len(args)
         words = ["--dataset" + word[8:] if word.split("=")[0] == "--corpus" else word for word in args[:end]]
         pairs = zip(words, [*words[1:], "-"], strict=False)

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 import beir_cocodr
+from beir_cocodr.cli import __main__ as commands
 from beir_cocodr.cli import guide
 from beir_cocodr.cli.__main__ import app, main
 
@@ -83,6 +84,15 @@ def test_showing_settings_does_nothing_and_ends_with_nothing(capsys):
 def test_of_several_processes_one_speaks(capsys, beir_folder, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert run(capsys, "validate", "--dataset", str(beir_folder))[2] == []
+
+
+def test_what_is_passed_on_is_left_as_it_is(capsys, monkeypatch):
+    words = ["encode", "input", "--corpus", "docs.jsonl", "--ray"]  # of Pyserini's own
+    passed = []
+    monkeypatch.setattr(commands, "load_plugin", lambda name: passed.extend)
+    for name in ("pyserini", "irds"):
+        assert run(capsys, name, *words)[0] == 0
+    assert passed == words * 2
 
 
 @pytest.mark.parametrize("given", [["--corpus", "FOLDER"], ["--corpus=FOLDER"], ["--dataset", "FOLDER"]])
