@@ -97,7 +97,8 @@ class Searcher:
         self.analyzer = Analyzer(options.analyzer)
         self.documents, source = load_collection(dataset, labels="none").documents, resolve_source(dataset, "test")
         self._files = source if isinstance(source, TextFiles) else None
-        named = str(self._files.corpus.resolve()) if self._files else source.documents_file
+        corpus = Path(source.documents_file)  # as seen from here; elsewhere the same name may be of another corpus
+        named = str(corpus.resolve()) if corpus.exists() else str(corpus)
         self.kept = cache_folder("embeddings") / text_sha256(named, repr(self._files and self._files.reading))[:32]
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
         self._retrievers = Retrievers(self.documents, Path(place.name), options, self.kept)

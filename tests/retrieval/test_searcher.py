@@ -111,6 +111,16 @@ def test_of_a_table_the_record_is_the_document_and_not_the_file(tmp_path):
     assert "Without a name." in texts.values()
 
 
+def test_corpora_of_one_name_in_two_places_are_kept_apart(tmp_path, monkeypatch):
+    kept = set()
+    for name in ("one", "two"):
+        (tmp_path / name / "data").mkdir(parents=True)
+        (tmp_path / name / "data" / "corpus.jsonl").write_text(f'{{"_id": "1", "text": "{name}"}}\n')
+        monkeypatch.chdir(tmp_path / name)
+        kept |= {Searcher("data").kept, Searcher(tmp_path / name / "data").kept}
+    assert len(kept) == 2
+
+
 def test_bad_input(beir_folder):
     searcher = Searcher(beir_folder)
     assert searcher.search("zzz") == []
