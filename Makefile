@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test faults lint docs release-check bench clean
+.PHONY: quickstart test test-oldest extras faults lint docs release-check bench clean
 
 # The stamp is newer than the files that say what to install, so that a second run costs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -18,6 +18,18 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 5 \
 		--dist loadfile --no-loadscope-reorder $(ARGS)
+
+# All tests with the lowest versions that pyproject.toml allows, in an environment of their own; PYTHON says which Python.
+test-oldest: $(VENV)/.uv
+	$(BIN)/python benchmarks/versions.py oldest --python $(PYTHON) $(ARGS)
+
+# Each extra alone: installed, checked, and imported.
+extras: $(VENV)/.uv
+	$(BIN)/python benchmarks/versions.py extras --python $(PYTHON) $(ARGS)
+
+$(VENV)/.uv: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
+	touch $@
 
 # Some of each kind of case of the campaign of broken inputs, kills, full disks and races: two minutes of one core.
 faults: $(VENV)/.installed

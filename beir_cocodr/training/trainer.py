@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
@@ -376,6 +378,10 @@ def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int)
     return max_steps if max_steps > 0 else max(1, round(epochs * examples / batch_size))
 
 
+#: Before torch 2.13 DDP writes constants such as BERT's positions anew in each pass, which breaks the gradient of two.
+BROADCAST_BUFFERS = None if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else False
+
+
 def shared_arguments(device: torch.device, steps: int, examples: int, batch_size: int) -> dict[str, Any]:
     """The host's training arguments that are the same whatever is trained, in :func:`training_precision` of the model's
     device; of ``examples``, a last batch that is not full is left out after full ones; ``batch_size`` is global.
@@ -391,6 +397,7 @@ def shared_arguments(device: torch.device, steps: int, examples: int, batch_size
         "dataloader_drop_last": examples >= batch_size,
         "dataloader_pin_memory": device.type == "cuda",
         "report_to": "none",
+        "ddp_broadcast_buffers": BROADCAST_BUFFERS,
         "disable_tqdm": True,  # our own bar is shown
     }
 

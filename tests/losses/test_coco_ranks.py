@@ -15,6 +15,7 @@ from beir_cocodr.losses.coco import COCOLoss, infonce
 from beir_cocodr.losses.tsdae import TSDAELoss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import build_head
+from beir_cocodr.training.trainer import BROADCAST_BUFFERS
 
 RANKS, ROWS = 2, 8
 CASES = {
@@ -70,7 +71,7 @@ def work(rank: int, folder: str, output: str) -> None:
     found = {}
     for name, (kind, mini_batch_size) in CASES.items():
         model, loss = build(kind, folder, mini_batch_size)
-        wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+        wrapped = DistributedDataParallel(model, find_unused_parameters=True, broadcast_buffers=BROADCAST_BUFFERS)
         for holder in (loss, getattr(loss, "loss", None)):
             if hasattr(holder, "model"):
                 holder.model = wrapped  # what the host's trainer does

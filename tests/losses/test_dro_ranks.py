@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, IDROLoss
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.training.trainer import BROADCAST_BUFFERS
 
 RANKS, STEPS, K = 2, 3, 6
 # The first half is the first rank's: clusters 0 and 4 are on one rank only, 3 on both unevenly, 5 on none.
@@ -56,7 +57,7 @@ def train(case: str, folder: str, rank: int = 0, ranks: int = 1) -> dict[str, to
     loss = kind(model, K, **settings)
     trained = model
     if ranks > 1:
-        trained = DistributedDataParallel(model, find_unused_parameters=True)
+        trained = DistributedDataParallel(model, find_unused_parameters=True, broadcast_buffers=BROADCAST_BUFFERS)
         loss.model = trained  # what the host's trainer does
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     part = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
