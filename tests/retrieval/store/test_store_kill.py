@@ -11,15 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_beir
+from conftest import exit_code, process, write_beir
 
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
 KILLS, DOCUMENTS, SIZE = 10, 300, 8
-
-# Forked from one process that has imported everything and done nothing, so that a run costs no imports.
-CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +27,6 @@ def folder(tmp_path_factory) -> Path:
 def run(folder: Path, model: Path, output: Path, precision: str, processes: int = 1) -> None:
     options = EncodeOptions(shard_size=SIZE, precision=precision, token_budget=256)
     encode(str(folder), str(model), output, options, processes, threads=1)
-
-
-def started(*arguments: object) -> multiprocessing.Process:
-    process = CONTEXT.Process(target=run, args=arguments)
-    process.start()
-    return process
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -49,10 +40,10 @@ def complete(folder: Path) -> dict[Path, int]:
 
 def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path):
     whole = tmp_path / "whole"
-    started(folder, tiny_bert, whole, "fp32").join()  # warms up
+    assert exit_code(run, folder, tiny_bert, whole, "fp32") == 0  # warms up
     begun = time.monotonic()
     again = tmp_path / "again"
-    started(folder, tiny_bert, again, "fp32").join()
+    assert exit_code(run, folder, tiny_bert, again, "fp32") == 0
     seconds, expected = time.monotonic() - begun, contents(whole)
     assert len(expected) == 2 * (-(-DOCUMENTS // SIZE) + 5)
     assert contents(again) == expected
@@ -62,23 +53,23 @@ def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path)
     while kills < KILLS:
         output = stores[-1]
         before = complete(output) if output.exists() else {}
-        process = started(folder, tiny_bert, output, "fp32")
+        encoding = process(run, folder, tiny_bert, output, "fp32")
         if kills % 5 == 0:
-            process.join(random.uniform(0, seconds))  # at any time, most likely while it starts
+            encoding.join(random.uniform(0, seconds))  # at any time, most likely while it starts
         else:
             wanted = len(list(output.glob("shard-*"))) + random.integers(1, 6)
-            while process.is_alive() and len(list(output.glob("shard-*"))) < wanted:
+            while encoding.is_alive() and len(list(output.glob("shard-*"))) < wanted:
                 time.sleep(0.001)
-            process.join(random.uniform(0, 0.04))
-        if process.is_alive():
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
+            encoding.join(random.uniform(0, 0.04))
+        if encoding.is_alive():
+            encoding.kill()
+            encoding.join()
             kills += 1
-        if process.exitcode == 0:
+        if encoding.exitcode == 0:
             assert contents(output) == expected
             stores.append(tmp_path / f"store-{len(stores)}")
             continue
-        assert process.exitcode == -signal.SIGKILL
+        assert encoding.exitcode == -signal.SIGKILL
         now = complete(output) if output.exists() else {}
         # What has its name is whole, and what was whole before was not written again.
         assert all(path.read_bytes() == expected[path.name] for path in now)
@@ -86,9 +77,7 @@ def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path)
         in_the_middle += any(path.name.startswith("shard-") for path in now) and 2 * len(now) < len(expected)
     assert in_the_middle >= 6
 
-    last = started(folder, tiny_bert, stores[-1], "fp32")
-    last.join()
-    assert last.exitcode == 0
+    assert exit_code(run, folder, tiny_bert, stores[-1], "fp32") == 0
     assert contents(stores[-1]) == expected
 
 
