@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import shlex
@@ -38,6 +39,12 @@ from reproduce.specification import COMBINATIONS, Cell, Paper, Step, Table, mean
 
 PAPERS = {paper.name: paper for paper in (cocodr.PAPER, mrl.PAPER, query_as_context.PAPER, extrapolation.PAPER)}
 TABLES = {table.name: (paper, table) for paper in PAPERS.values() for table in paper.tables}
+
+
+@functools.cache
+def _split(line: str) -> tuple[str, ...]:
+    return tuple(shlex.split(line))
+
 
 NOT_COMPARABLE = (
     "Not comparable: it shows that the path runs (tiny random encoders, parts of documentation, few steps)."
@@ -87,7 +94,7 @@ class Workshop:
         """The commands as they are run."""
         out = self.folder(name)
         lines = [resolve(command, self.scale, self.folder, out) for command in self.steps[name].commands]
-        return [self.scale.words(shlex.split(line)) for line in lines]
+        return [self.scale.words([*_split(line)]) for line in lines]
 
     def order(self, name: str) -> Iterator[str]:
         """A step behind those that it needs."""
