@@ -1,20 +1,36 @@
-"""Several commands one after another in the processes of one torchrun, which import everything once.
+"""Several commands one after another in two processes of torchrun's launcher, forked with everything imported.
 
-python -m torch.distributed.run ... tests/torchrun_commands.py commands.json
+python tests/torchrun_commands.py commands.json LOGS
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.cli.guide import hush
 
-if __name__ == "__main__":
-    for command in json.loads(Path(sys.argv[1]).read_text()):
+
+def run(commands: list[list[str]]) -> None:
+    for command in commands:
         try:
             main(command)
         except SystemExit as end:
             if end.code:
                 print(f"exit status {end.code}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    hush()  # as main does before anything of a host is imported
+    for name in ("finetune", "pretrain", "distill"):
+        import_module(f"beir_cocodr.training.{name}")
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logs = DefaultLogsSpecs(sys.argv[2], redirects=Std.ALL)
+    rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "max_restarts": 0}
+    config = LaunchConfig(1, 1, 2, logs_specs=logs, run_id="two", start_method="fork", **rendezvous)
+    elastic_launch(config, run)(json.loads(Path(sys.argv[1]).read_text()))

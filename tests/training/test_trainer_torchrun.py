@@ -54,9 +54,16 @@ def arguments(command, data, model, output):
     return [*map(str, [*COMMANDS[command], *SHARED, *named])]
 
 
-def torchrun(*command):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return subprocess.run([*launch, *map(str, command)], capture_output=True, text=True, timeout=500)
+def torchrun(commands, folder):
+    """What two processes print to stdout and to stderr."""
+    folder.mkdir()
+    (folder / "commands.json").write_text(json.dumps(commands))
+    program = [sys.executable, Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json", folder]
+    done = subprocess.run([*map(str, program)], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    logged = {name: sorted(folder.rglob(f"{name}.log")) for name in ("stdout", "stderr")}
+    assert [len(files) for files in logged.values()] == [2, 2]
+    return ["".join(file.read_text() for file in files) for files in logged.values()]
 
 
 def printed(text):
@@ -88,12 +95,10 @@ def trained(tmp_path_factory, beir_folder, without_dropout):
     (folder / "taken" / "thesis.tex").write_text("do not lose")
     taken = arguments("idro", beir_folder, without_dropout, folder / "taken")
     uneven = [*arguments("infonce", beir_folder, without_dropout, folder / "m"), "--batch-size", "7"]
-    (folder / "commands.json").write_text(json.dumps([*commands("2"), taken, uneven]))
-    done = torchrun(Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json")
-    assert done.returncode == 0, done.stderr[-2000:]
-    stages = [content["stage"] for content in printed(done.stdout)]  # each once, not by every process
+    out, err = torchrun([*commands("2"), taken, uneven], folder / "logs")
+    stages = [content["stage"] for content in printed(out)]  # each once, not by every process
     assert stages == ["finetune", "finetune", "finetune", "coco", "distill", "coco", "qc", "cotmae", "fuse"]
-    (folder / "stderr").write_text(done.stderr)
+    (folder / "stderr").write_text(err)
     return folder
 
 
