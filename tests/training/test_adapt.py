@@ -23,6 +23,7 @@ from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import adapt_options
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
 OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 SETTINGS = {"options": {"coco": PretrainOptions(**OPTIONS, span_tokens=12), "finetune": FinetuneOptions(**OPTIONS)}}
 

@@ -34,6 +34,7 @@ from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import ADAPT_STAGES, adapt_options
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
 SMALL = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 VERDICTS = {"better", "worse", "no difference", "cannot tell"}
 USES = {"alone": "", "with feedback": ", feedback", "fused": ", fused", "with RM3": ", RM3"}
