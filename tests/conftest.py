@@ -160,8 +160,9 @@ def compiled_once() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty cache of our own for the whole run."""
-    root = tmp_path_factory.mktemp("cache")
+    """A cache of our own for the whole run, empty at first, and one for all workers."""
+    root = tmp_path_factory.getbasetemp() / "cache"
+    root.mkdir(exist_ok=True)
     before = os.environ.get("BEIR_COCODR_CACHE")
     os.environ["BEIR_COCODR_CACHE"] = str(root)
     yield root

@@ -200,6 +200,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     if reporter := config.pluginmanager.getplugin("terminalreporter"):
         reporter.showfspath = False
+    config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all, locked as long as this lives
     Pool(session).run(count)
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
