@@ -25,6 +25,7 @@ pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_g
 
 # HF_HUB_OFFLINE=0 in the environment lets the tests marked `network` reach the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # threads for a few short texts work less than they wait
 # Every Java of the tests ends before what its second compiler makes would pay.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

@@ -329,7 +329,7 @@ print(pyarrow.default_memory_pool().max_memory())
 
 def test_memory_does_not_grow_with_documents_and_torch_is_not_imported(tmp_path):
     rng = np.random.default_rng(0)
-    words = [f"word{i}" for i in range(300)]
+    words = np.array([f"word{i}" for i in range(300)])
     sizes = (1000, 20_000)
     folders = [collection(tmp_path / str(n), [" ".join(rng.choice(words, 20)) for _ in range(n)]) for n in sizes]
     small, large = map(peak_memory, folders)
