@@ -146,7 +146,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     """The last line of all."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and not hasattr(session.config, "workerinput"):
+    if reporter is not None:
         skipped = [report.longrepr for report in reporter.stats.get("skipped", [])]
         reporter.write_line(describe_skips(found[2] for found in skipped if isinstance(found, tuple)))
 
