@@ -100,8 +100,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
 
 
-gc.disable()  # while everything is imported
-gc.set_threshold(20_000)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Nothing is thrown away while everything is imported."""
+    gc.set_threshold(20_000)
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
