@@ -15,27 +15,6 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_root, draft_folder, filling_cache, json_sha256, write_jsonl, write_qrels, write_text
 from beir_cocodr.records import Json, installed_version
 
-
-def describe_apidocs(folder: Path) -> str:
-    """The key and the counts of a folder from ``apidocs_folder``, as text for a terminal: one line with the key, then
-    per domain one line with what was kept and one with what was left out.
-    """
-    statistics = json.loads((folder / "statistics.json").read_text(encoding="utf-8"))
-    key = statistics["key"]
-    versions = ", ".join(f"{name} {version}" for name, version in {"Python": key["python"], **key["packages"]}.items())
-    lines = [f"{folder.name}: {versions}, format {key['format']}, split seed {key['split_seed']}"]
-    for domain, counts in statistics["domains"].items():
-        left_out = ", ".join(f"{reason} {count:,}" for reason, count in counts["left_out"].items())
-        modules = ", ".join(f"{count:,} {state}" for state, count in counts["modules"].items())
-        lines += [
-            f"  {domain}: {counts['kept']:,} of {counts['docstrings']:,} texts kept,"
-            f" {counts['train_queries']:,} train and {counts['test_queries']:,} test queries;"
-            f" words per query {counts['query_words']:.1f}, per passage {counts['passage_words']:.1f}",
-            f"    modules: {modules}; left out: {left_out or 'nothing'}",
-        ]
-    return "\n".join(lines)
-
-
 # Domain -> the distribution whose version stands for its sources ("" for the running Python).
 DOMAINS = {"stdlib": "", **{name: name for name in ("numpy", "pandas", "torch", "scipy")}, "sklearn": "scikit-learn"}
 _CHOICES = f"choose from {', '.join(DOMAINS)}, or several joined by '+'"
@@ -99,7 +78,9 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
         _drop_repeated(extractions)
         with filling_cache(folder.parent):
             _write(folder, extractions, key)
-        log.info("%s", describe_apidocs(folder))
+        for name, found in extractions.items():
+            message = "%s: %d of %d texts of %s kept; statistics.json there has versions and all counts"
+            log.info(message, folder, len(found.pairs), found.seen, name)
     return folder
 
 
