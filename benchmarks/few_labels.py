@@ -18,6 +18,7 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,13 @@ from machine import machine
 from study import COLLECTIONS
 
 from beir_cocodr import SearchOptions, load_collection
+from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.judgements import JudgedQuery, Judgements
 from beir_cocodr.evaluation.few_labels import (
     FEWEST,
     NORMAL,
     Expected,
-    Floats,
     JudgedGain,
-    Shrinkage,
     held_out_gain,
     judged_scores,
     query_weights,
@@ -91,16 +91,13 @@ class Study:
 
     def __init__(self, found: dict[str, Any]) -> None:
         self.models, self.found = ways_to_use(MODEL), found
-        self.scores: Floats = np.array(found["scores"])
+        self.scores: Doubles = np.array(found["scores"])
         self.values = self.scores.mean(axis=0)
         self.best, self.worst = int(self.values.argmax()), int(self.values.argmin())
         self.reference = self.models.index(MODEL)
         self.expected = Expected(**{part: np.array(value) for part, value in found["expected"].items()})
         nothing = Expected.nothing(len(self.models))
-        self.rules = {
-            "joined": Shrinkage(self.expected),
-            "labels alone": Shrinkage(Expected(nothing.mean, nothing.variances, self.expected.distances)),
-        }
+        self.rules = {"joined": self.expected, "labels alone": replace(nothing, distances=self.expected.distances)}
         self.results: dict[str, Results] = {
             model: {query: [(d, s) for d, s in hits] for query, hits in run.items()}
             for model, run in found["results"].items()
@@ -115,12 +112,12 @@ class Study:
             rows.append(self.measure(self.scores[judged], np.ones(count), left))
         return summary(rows, len(self.scores) - count)
 
-    def measure(self, scores: Floats, weights: Floats, left: Sequence[int] | Floats) -> dict[str, float]:
+    def measure(self, scores: Doubles, weights: Doubles, left: Sequence[int] | Doubles) -> dict[str, float]:
         rest = self.scores[left].mean(axis=0)
         found = {"best": rest[self.best], "worst": rest[self.worst]}
         found |= {f"fixed {name}": rest[self.models.index(name)] for name in FIXED}
-        for rule, shrinkage in self.rules.items():
-            posterior = shrinkage.posterior(scores, weights)
+        for rule, expected in self.rules.items():
+            posterior = expected.posterior(scores, weights)
             chosen = int(np.argmax(posterior.mean))
             if rule == "labels alone" and not len(scores):
                 continue
@@ -136,13 +133,13 @@ class Study:
                     found |= self.alone(scores, weights, chosen, true)
         return found
 
-    def alone(self, scores: Floats, weights: Floats, chosen: int, true: float) -> dict[str, float]:
+    def alone(self, scores: Doubles, weights: Doubles, chosen: int, true: float) -> dict[str, float]:
         """By judged queries alone: the chosen use's interval, and the gain of choosing."""
         apart = self.expected.distances
         gap = JudgedGain.of(
             scores[:, chosen] - scores[:, self.reference], weights, float(apart[chosen, self.reference]), MARGIN
         )
-        gain = held_out_gain(self.rules["joined"], scores, weights, self.reference, apart, MARGIN)
+        gain = held_out_gain(self.expected, scores, weights, self.reference, MARGIN)
         assert gap.interval is not None
         assert gain.interval is not None
         return {

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -126,6 +127,19 @@ def centred(variances: Doubles) -> Doubles:
 
 
 @dataclass(frozen=True)
+class Posterior:
+    """Values of M models, around their mean: N(mean, covariance)."""
+
+    mean: Doubles
+    covariance: Doubles
+
+    def difference(self, a: int, b: int) -> tuple[float, float]:
+        """Of b − a, the mean and the standard deviation."""
+        c = self.covariance
+        return float(self.mean[b] - self.mean[a]), math.sqrt(max(float(c[a, a] + c[b, b] - 2 * c[a, b]), 0.0))
+
+
+@dataclass(frozen=True)
 class Expected:
     """What is expected of M models without labels: their values, up to a constant, are N(mean, covariance).
 
@@ -145,47 +159,27 @@ class Expected:
         apart = 1 - np.eye(models)
         return cls(np.zeros(models), apart, apart)
 
-
-@dataclass(frozen=True)
-class Posterior:
-    """Values of M models, around their mean: N(mean, covariance)."""
-
-    mean: Doubles
-    covariance: Doubles
-
-    def difference(self, a: int, b: int) -> tuple[float, float]:
-        """Of b − a, the mean and the standard deviation."""
-        c = self.covariance
-        return float(self.mean[b] - self.mean[a]), math.sqrt(max(float(c[a, a] + c[b, b] - 2 * c[a, b]), 0.0))
-
-
-class Shrinkage:
-    """Judged queries and what was expected, each weighted by its precision.
-
-    The covariance of a query's scores is that of the judged ones, mixed with one that follows the rank distances and
-    counts for ten queries.
-    """
-
-    def __init__(self, expected: Expected) -> None:
-        middle = expected.mean - expected.mean.mean()
-        self.prior = Posterior(middle, centred(expected.variances))
-        self.spread = centred(expected.distances)
+    @cached_property
+    def _prior(self) -> tuple[Posterior, Doubles]:
+        """Of the models, and the (M, M) spread of a single query's scores."""
+        return Posterior(self.mean - self.mean.mean(), centred(self.variances)), centred(self.distances)
 
     def posterior(self, scores: Doubles, weights: Doubles) -> Posterior:
-        """After (n, M) scores of queries with (n,) weights."""
-        n = len(scores)
+        """After (n, M) scores of queries with (n,) weights: both are weighted by their precision. The covariance of a
+        query's scores is that of the judged ones, mixed with one that follows the rank distances and counts for ten
+        queries.
+        """
+        n, (prior, spread) = len(scores), self._prior
         if not n:
-            return self.prior
+            return prior
         values, shares = scores - scores.mean(axis=1, keepdims=True), weights / weights.sum()
         mean = shares @ values
         influences = n * shares[:, None] * (values - mean)
-        freedom, size = n - 1 + _COUNTS_FOR, max(float(np.trace(self.spread)), 1e-12)
+        freedom, size = n - 1 + _COUNTS_FOR, max(float(np.trace(spread)), 1e-12)
         usual = (np.square(influences).sum() + _COUNTS_FOR * _DEVIATION**2 * size) / freedom
-        error = (influences.T @ influences + _COUNTS_FOR * usual / size * self.spread) / freedom / n
-        gain = self.prior.covariance @ np.linalg.pinv(self.prior.covariance + error, rcond=1e-10, hermitian=True)
-        return Posterior(
-            self.prior.mean + gain @ (mean - self.prior.mean), self.prior.covariance - gain @ self.prior.covariance
-        )
+        error = (influences.T @ influences + _COUNTS_FOR * usual / size * spread) / freedom / n
+        gain = prior.covariance @ np.linalg.pinv(prior.covariance + error, rcond=1e-10, hermitian=True)
+        return Posterior(prior.mean + gain @ (mean - prior.mean), prior.covariance - gain @ prior.covariance)
 
 
 @dataclass(frozen=True)
@@ -276,8 +270,7 @@ def judge(
     models, weights = list(results), query_weights(judged)
     expected, reference = expected or Expected.nothing(len(models)), reference or models[0]
     scores = judged_scores(judged, list(results.values()))
-    shrinkage, place = Shrinkage(expected), models.index(reference)
-    posterior = shrinkage.posterior(scores, weights)
+    posterior = expected.posterior(scores, weights)
     pairs: dict[str, dict[str, JudgedGain]] = {a: {} for a in models[:-1]}
     for (i, a), (j, b) in itertools.combinations(enumerate(models), 2):
         pairs[a][b] = JudgedGain.of(scores[:, j] - scores[:, i], weights, float(expected.distances[i, j]), margin)
@@ -291,15 +284,13 @@ def judge(
         values=dict(zip(models, (weights @ scores / weights.sum()).tolist(), strict=True)),
         chosen=models[int(np.argmax(posterior.mean))],
         reference=reference,
-        held_out=held_out_gain(shrinkage, scores, weights, place, expected.distances, margin),
+        held_out=held_out_gain(expected, scores, weights, models.index(reference), margin),
         pairs=pairs,
     )
     return found, posterior
 
 
-def held_out_gain(
-    shrinkage: Shrinkage, scores: Doubles, weights: Doubles, reference: int, distances: Doubles, margin: float
-) -> JudgedGain:
+def held_out_gain(expected: Expected, scores: Doubles, weights: Doubles, reference: int, margin: float) -> JudgedGain:
     """What is gained over the reference on each query by the model that those before it choose.
 
     Source: Dawid, 1984 (prequential analysis); Blum, Kalai and Langford, 1999 (progressive validation).
@@ -308,9 +299,9 @@ def held_out_gain(
     gains, chosen, used = np.zeros(len(scores)), reference, 0.0
     for t in range(len(scores)):
         if t % step == 0:
-            chosen = int(np.argmax(shrinkage.posterior(scores[:t], weights[:t]).mean))
+            chosen = int(np.argmax(expected.posterior(scores[:t], weights[:t]).mean))
         gains[t] = scores[t, chosen] - scores[t, reference]
-        used += float(distances[chosen, reference]) / len(scores)
+        used += float(expected.distances[chosen, reference]) / len(scores)
     return JudgedGain.of(gains, weights, used, margin)
 
 

@@ -39,36 +39,19 @@ _CUSTOM = {"MRR": "mrr", "Accuracy": "accuracy", "R_cap": "r_cap"}
 
 @dataclass(frozen=True)
 class ParityMeasure:
-    """A measure that the tools have in common, or R_cap: recall divided by at most the cutoff, which only BEIR has."""
+    """A measure that the tools have in common, or R_cap: recall divided by at most the cutoff, which only BEIR has.
+
+    ``beir_custom`` is the metric of BEIR's ``evaluate_custom``, None for one that its ``evaluate`` returns.
+    """
 
     measure: Measure
-    capped: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"R_cap@{self.cutoff}" if self.capped else str(self.measure)
-
-    @property
-    def cutoff(self) -> int | None:
-        return self.measure.params.get("cutoff")  # type: ignore[no-any-return]
-
-    @property
-    def beir_cutoff(self) -> int:
-        return self.cutoff or BEIR_DEPTH
-
-    @property
-    def beir_name(self) -> str:
-        return f"{'R_cap' if self.capped else _NAMES[self.measure.NAME][0]}@{self.beir_cutoff}"
-
-    @property
-    def beir_custom(self) -> str | None:
-        """The metric of BEIR's ``evaluate_custom``; None for one that its ``evaluate`` returns."""
-        return _CUSTOM.get(self.beir_name.split("@")[0])
-
-    @property
-    def pytrec_name(self) -> str:
-        _, with_cutoff, without = _NAMES[self.measure.NAME]
-        return str(without) if self.cutoff is None else with_cutoff.format(self.cutoff)
+    name: str
+    cutoff: int | None
+    capped: bool
+    beir_cutoff: int
+    beir_name: str
+    beir_custom: str | None
+    pytrec_name: str
 
 
 def parse_parity_measures(text: str) -> list[ParityMeasure]:
@@ -91,8 +74,13 @@ def _parse(name: str) -> ParityMeasure:
             f"measure {name!r} is none that BEIR, ir-measures and pytrec_eval share; they share nDCG, AP and "
             "RR with a cutoff or without, R, P and Success with one (such as nDCG@10); BEIR adds R_cap@k"
         )
-    check_cutoff(name, measure.params.get("cutoff"))
-    return ParityMeasure(measure, capped is not None)
+    cutoff = measure.params.get("cutoff")
+    check_cutoff(name, cutoff)
+    beir, with_cutoff, without = _NAMES[measure.NAME]
+    beir, depth = "R_cap" if capped else beir, cutoff or BEIR_DEPTH
+    pytrec = str(without) if cutoff is None else with_cutoff.format(cutoff)
+    shown = f"R_cap@{cutoff}" if capped else str(measure)
+    return ParityMeasure(measure, shown, cutoff, bool(capped), depth, f"{beir}@{depth}", _CUSTOM.get(beir), pytrec)
 
 
 def ir_measures_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:

@@ -16,7 +16,6 @@ from beir_cocodr.evaluation.few_labels import (
     NORMAL,
     Expected,
     JudgedGain,
-    Shrinkage,
     count_unjudged,
     half_width,
     held_out_gain,
@@ -105,7 +104,7 @@ def test_of_two_models_the_estimate_is_the_mean_weighted_by_precision():
     rng = np.random.default_rng(3)
     scores = rng.random((25, 2))
     apart = 1 - np.eye(2)
-    found = Shrinkage(Expected(np.array([0.0, 0.1]), 0.03**2 * apart, 0.5 * apart))
+    found = Expected(np.array([0.0, 0.1]), 0.03**2 * apart, 0.5 * apart)
     mean, deviation = found.posterior(scores, np.ones(25)).difference(0, 1)
     gaps = scores[:, 1] - scores[:, 0]
     # In ten of 34 parts the variance is the one that is expected: its size from all, its shape from the distances.
@@ -123,7 +122,7 @@ def test_choosing_among_equals_gains_nothing_on_queries_that_had_no_part_in_it()
     nothing = Expected.nothing(8)
     for _ in range(40):
         scores = rng.random((30, 8))
-        gain = held_out_gain(Shrinkage(nothing), scores, np.ones(30), 0, nothing.distances, 0.01)
+        gain = held_out_gain(nothing, scores, np.ones(30), 0, 0.01)
         missed += not gain.interval[0] <= 0 <= gain.interval[1]
         optimism.append(scores.mean(axis=0).max() - scores[:, 0].mean())
     assert missed <= 4

@@ -118,7 +118,7 @@ def _by_interval(mean: float, interval: records.Interval, margin: float) -> tupl
 def expected_values(
     evidence: Evidence, models: Sequence[str], calibration: records.Calibration, likeness: records.Likeness = _ALIKE
 ) -> Expected:
-    """What the calibration expects of several models, for :class:`~beir_cocodr.evaluation.few_labels.Shrinkage`.
+    """What the calibration expects of several models, to be joined with judged queries.
 
     Deviations are those of :func:`decide`. Where the collection is unlike those of the calibration, the squares of
     expected differences join the variances, so that none is sure by itself.
