@@ -99,7 +99,7 @@ class _Item(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFiles(FileSource):
-    """A `Source` over files that are no collection yet, a folder or a file: a lone corpus without queries."""
+    """Files that are no collection yet, a folder or a file: a lone corpus without queries."""
 
     reading: Reading = Reading()
 

@@ -11,7 +11,7 @@ from typing import Any
 from beir_cocodr import load_plugin
 from beir_cocodr.data.defects import LineTally, Report, error
 from beir_cocodr.data.readers import Document, Judgement, Query, RecordChecker
-from beir_cocodr.data.sources import Labels, describe_splits
+from beir_cocodr.data.sources import FileSource, Labels, describe_splits
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_state
 
@@ -21,7 +21,7 @@ _SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
 
 
 class IrdsSource:
-    """A `Source` over an ir_datasets id such as ``beir/scifact``; an InputError where ir_datasets does not know it.
+    """An ir_datasets id such as ``beir/scifact``, read like a `FileSource`; an InputError where there is no such id.
 
     ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is taken at its word,
     whatever split is asked for, with one exception: ``train`` is never served with the judgements of another split.
@@ -141,6 +141,10 @@ class IrdsSource:
                 "and IR_DATASETS_HOME, or take what is here: a local folder, or apidocs/numpy, which needs no network"
             )
             checker.error("unreadable file", message, number or None)
+
+
+#: Where a collection is read from.
+Source = FileSource | IrdsSource
 
 
 def is_registered(dataset_id: str) -> bool:

@@ -1,10 +1,10 @@
-"""Where a collection is read from: the protocol, and BEIR folders and lone corpus files."""
+"""Where a collection is read from: BEIR folders and lone corpus files."""
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from beir_cocodr.data.defects import Report, error
 from beir_cocodr.data.readers import Document, Judgement, Query, read_documents, read_judgements, read_queries
@@ -15,51 +15,9 @@ WITHOUT_LABELS = "do what needs no labels: search, compare, adapt, fuse, pretrai
 Labels = Literal["required", "optional", "none"]
 
 
-class Source(Protocol):
-    """The parts of a collection as streams. Every defect goes to ``report``; a stream never stops at one.
-
-    Attributes:
-        name: the collection as the user gave it.
-        split: the split whose judgements are read, None if there are none.
-        documents_file, queries_file, judgements_file: what reports name; None where the part is absent.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def split(self) -> str | None: ...
-    @property
-    def documents_file(self) -> str: ...
-    @property
-    def queries_file(self) -> str | None: ...
-    @property
-    def judgements_file(self) -> str | None: ...
-
-    def key(self) -> tuple[str, ...] | None:
-        """What identifies the documents: a converted corpus is used again only under the same key.
-
-        None where nothing outside the documents shows whether they have changed.
-        """
-
-    def splits(self) -> list[str]:
-        """The splits that there are judgements of, sorted."""
-
-    def missing(self, report: Report, labels: Labels) -> None:
-        """Report the errors "missing file" and "missing split" for parts that must be there and are not."""
-
-    def documents(self, report: Report) -> Iterator[Document]:
-        """Stream (line, id, title, text)."""
-
-    def queries(self, report: Report) -> Iterator[Query]:
-        """Stream (line, id, text); nothing where there are none."""
-
-    def judgements(self, report: Report) -> Iterator[Judgement]:
-        """Stream (line, query id, document id, grade); nothing where there are none."""
-
-
 @dataclass(frozen=True)
 class FileSource:
-    """A `Source` over files.
+    """A collection in files: its parts as streams. Every defect goes to ``report``; a stream never stops at one.
 
     Generated queries as BEIR and GPL name them, ``qgen-queries.jsonl`` and ``qgen-qrels/train.tsv``, are the split
     ``qgen-train``, and ``train`` as well where there is no ``queries.jsonl``.
@@ -68,7 +26,8 @@ class FileSource:
         name: as the user gave it.
         corpus: the corpus file; where it does not exist, `missing` reports it.
         folder: the BEIR folder, None for a lone corpus file.
-        wanted_split: the split asked for.
+        wanted_split: the split asked for; ``split`` is that if there are judgements of it.
+        documents_file, queries_file, judgements_file: what reports name; None where the part is absent.
     """
 
     name: str
@@ -109,9 +68,13 @@ class FileSource:
         return ("qgen-" if alone else "", self.wanted_split)
 
     def key(self) -> tuple[str, ...] | None:
+        """What identifies the documents: a converted corpus is used again only under the same key. None where nothing
+        outside the documents shows whether they have changed.
+        """
         return file_state(self.corpus)
 
     def missing(self, report: Report, labels: Labels) -> None:
+        """Report the errors "missing file" and "missing split" for parts that must be there and are not."""
         if not self.corpus.is_file():
             message = "no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
             message += ", any other texts such as .txt and .md"
@@ -138,7 +101,7 @@ class FileSource:
             report(error("missing split", str(self.folder / "qrels" / f"{self.wanted_split}.tsv"), message))
 
     def splits(self) -> list[str]:
-        """The splits of the folder, sorted."""
+        """The splits that there are judgements of, sorted."""
         if self.folder is None:
             return []
         paths = [*self.folder.glob("*qrels/*.tsv"), *self.folder.glob("*qrels/*.tsv.gz")]
@@ -147,12 +110,15 @@ class FileSource:
         return sorted({prefix + name for prefix, name in zip(prefixes, names, strict=True)})
 
     def documents(self, report: Report) -> Iterator[Document]:
+        """Stream (line, id, title, text)."""
         return read_documents(self.corpus, report) if self.corpus.is_file() else iter(())
 
     def queries(self, report: Report) -> Iterator[Query]:
+        """Stream (line, id, text); nothing where there are none."""
         return read_queries(Path(self.queries_file), report) if self.queries_file else iter(())
 
     def judgements(self, report: Report) -> Iterator[Judgement]:
+        """Stream (line, query id, document id, grade); nothing where there are none."""
         return read_judgements(Path(self.judgements_file), report) if self.judgements_file else iter(())
 
     def _existing(self, name: str) -> str | None:

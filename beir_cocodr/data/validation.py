@@ -12,7 +12,8 @@ from beir_cocodr.arrays import Bools
 from beir_cocodr.data.collection import join_labels, resolve_source
 from beir_cocodr.data.defects import Defect, Repeats, Report, Severity, ignore, report_duplicates, warning
 from beir_cocodr.data.documents import hashes_of
-from beir_cocodr.data.sources import Labels, Source
+from beir_cocodr.data.irds import Source
+from beir_cocodr.data.sources import Labels
 
 __all__ = ["Defect", "summarize", "validate"]
 

@@ -253,7 +253,7 @@ def origin(dataset: str, split: str) -> Origin:
     if isinstance(source, TextFiles):
         return Origin(_safe(source.corpus.resolve().name), None, None)
     if not isinstance(source, FileSource):
-        identifier: str = source.dataset_id  # type: ignore[attr-defined]
+        identifier: str = source.dataset_id
         return Origin(_SPLITS.sub("", identifier), identifier, None)
     corpus = source.corpus.resolve()
     if corpus.is_relative_to(cache_root().resolve()):
