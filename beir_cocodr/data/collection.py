@@ -172,12 +172,12 @@ def converted_corpus(source: Source) -> Documents:
             return open_corpus(_place(folder, key))
     with filling_cache(folder), unfinished(folder) as draft:
         temporary, report = draft / "corpus.arrow", StrictReport(source.name)
-        written = write_arrow(temporary, source.documents(report), report.counts)
-        duplicates = written.ids.find(lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore)))
+        content_hash, ids = write_arrow(temporary, source.documents(report), report.counts)
+        duplicates = ids.find(lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore)))
         check_duplicates(duplicates, source.documents_file, report)
         if source.key() != key:
             raise InputError(f"{source.documents_file}: changed while it was being read; run again")
-        place = _place(folder, key or ("content", written.content_hash))
+        place = _place(folder, key or ("content", content_hash))
         temporary.replace(place)
     opened = open_corpus(place)
     if isinstance(source, TextFiles):

@@ -8,7 +8,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -216,15 +216,11 @@ _BATCH_ROWS, _BATCH_CHARACTERS = 16_384, 1 << 23
 _HASH, _COUNTS = b"content_hash", b"counts"
 
 
-class WrittenCorpus(NamedTuple):
-    """What is known once every document has been written."""
-
-    content_hash: str
-    ids: Repeats
-
-
-def write_arrow(path: Path, documents: Iterable[Document], counts: Mapping[str, int] | None = None) -> WrittenCorpus:
-    """Write a stream of documents to an Arrow file, in batches, and then what was counted on the way.
+def write_arrow(
+    path: Path, documents: Iterable[Document], counts: Mapping[str, int] | None = None
+) -> tuple[str, Repeats]:
+    """Write a stream of documents to an Arrow file, in batches, and then what was counted on the way; gives the content
+    hash, and what knows repeated ids.
 
     Of each document 16 bytes are kept, the hashes of its id and of its content. ``counts`` is read after the last
     document, as reading fills it, and "duplicate texts" is added to what is written.
@@ -240,15 +236,14 @@ def write_arrow(path: Path, documents: Iterable[Document], counts: Mapping[str, 
                 framed = (f"{len(i)} {len(title)} {len(text)}\n{i}{title}{text}" for i, title, text in rows)
                 digest.update("".join(framed).encode())
                 writer.write_batch(_record_batch(ids, titles, texts))
-            written = WrittenCorpus(digest.hexdigest(), seen_ids)
             repeated = len(contents.repeated())
             final = dict(counts or {}) | ({"duplicate texts": repeated} if repeated else {})
             # The schema went out before anything was known; an empty batch at the end can carry it.
-            metadata = {_HASH: written.content_hash.encode(), _COUNTS: json.dumps(final).encode()}
+            metadata = {_HASH: digest.hexdigest().encode(), _COUNTS: json.dumps(final).encode()}
             writer.write_batch(_record_batch([], [], []), custom_metadata=metadata)
         file.flush()
         os.fsync(file.fileno())
-    return written
+    return digest.hexdigest(), seen_ids
 
 
 def open_corpus(path: Path) -> Documents:
