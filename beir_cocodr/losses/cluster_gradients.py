@@ -6,7 +6,7 @@ backward computes anyway (:class:`ClusterStep`), and three ways from there to in
 published (:func:`gram_by_calls`), slow and the yardstick for the others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -19,9 +19,6 @@ from beir_cocodr.errors import InputError
 
 #: Of one module, over all forwards: (T, in) inputs, (T, out) output gradients and (T,) slots of the tokens.
 Tokens = tuple[Tensor, Tensor, Tensor]
-
-#: Sums a tensor over all processes in place; does nothing on one.
-Reduce = Callable[[Tensor], Tensor]
 
 # Most bytes of cluster gradients held at a time; a module with more is worked on in blocks of its outputs.
 _BLOCK = 128 << 20
@@ -187,7 +184,7 @@ class ClusterStep:
         self._loss_scale = gradient.detach().double()
 
 
-def module_gram(module: nn.Module, tokens: Tokens, n_slots: int, reduce: Reduce = sum_over_ranks) -> Tensor:
+def module_gram(module: nn.Module, tokens: Tokens, n_slots: int) -> Tensor:
     """(P, P) float64 inner products of P clusters' gradients with respect to one module's parameters, exactly.
 
     The gradients themselves are formed in blocks of at most 128 MiB and discarded.
@@ -196,26 +193,25 @@ def module_gram(module: nn.Module, tokens: Tokens, n_slots: int, reduce: Reduce 
         module: a Linear or a LayerNorm.
         tokens: see :data:`Tokens`.
         n_slots: P, clusters in the batch.
-        reduce: sums over processes what each has of the gradients.
     """
     if isinstance(module, nn.LayerNorm):
-        return gram_of(_layer_norm_gradients(module, tokens, n_slots), reduce)
+        return gram_of(_layer_norm_gradients(module, tokens, n_slots))
     inputs, gradients, slots = tokens
     gram = torch.zeros(n_slots, n_slots, dtype=torch.float64, device=gradients.device)
     order, sizes = _by_slot(slots, n_slots)
     rows = torch.split(inputs[order].to(gradients.dtype), sizes)
     block = max(1, _BLOCK // (n_slots * inputs.shape[1] * _wide(gradients[:0]).itemsize))
     for columns in torch.split(gradients[order], block, dim=1):
-        gram += gram_of(_outer_sums(torch.split(columns, sizes), rows), reduce)
+        gram += gram_of(_outer_sums(torch.split(columns, sizes), rows))
     if module.bias is not None:
-        gram += gram_of(_sums(gradients, slots, n_slots), reduce)
+        gram += gram_of(_sums(gradients, slots, n_slots))
     return gram
 
 
-def gram_of(vectors: Tensor, reduce: Reduce = sum_over_ranks) -> Tensor:
+def gram_of(vectors: Tensor) -> Tensor:
     """(P, s) gradients or sketches, of which each process has a part, to (P, P) float64 inner products."""
     wide = _wide(vectors)
-    reduce(wide)
+    sum_over_ranks(wide)
     return (wide @ wide.T).double()
 
 

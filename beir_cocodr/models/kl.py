@@ -1,6 +1,5 @@
 """Negative KL divergence between diagonal normal distributions, as a dot product, and a change that makes it small."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,22 +73,23 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
-class VectorTransform(ABC):
-    """A change of vectors that keeps every ranking; its arrays are saved by name in safetensors. ``document_mean``: c,
-    (w,) float64.
+@dataclass(frozen=True, eq=False)
+class Centring:
+    """d' = d − c for the mean document c, (w,) float64: q·d' = q·d − q·c, so no ranking changes; c = 0: nothing.
 
-    Documents d' are centred by c, so that the scores q'·d' lack the constant q'·c.
+    The arrays are saved by name in safetensors.
     """
 
     document_mean: np.ndarray
 
-    @abstractmethod
     def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray:
         """q' of (n, w) queries, computed in float64."""
+        return self._wide(queries).astype(dtype)
 
-    @abstractmethod
     def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray:
         """d' of (n, w) documents, computed in float64; a corpus goes through in chunks."""
+        centred: np.ndarray = self._wide(documents) - self.document_mean
+        return centred.astype(dtype)
 
     def save(self, path: str | Path) -> None:
         """Write to ``path``, in one step."""
@@ -112,7 +112,7 @@ class VectorTransform(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Folding(VectorTransform):
+class Folding(Centring):
     """A change of q = [1, r] and d = [γ, e] that leaves every ranking as it is and makes the numbers small.
 
     Folding: with the mean query m, r' = r − m and γ' = γ + m·e, so r'·e + γ' = r·e + γ, the same score. Centring: with
@@ -125,14 +125,13 @@ class Folding(VectorTransform):
     file or a graph over whole vectors), let it find candidates, and score them again so.
 
     Args:
-        query_mean: m, (w − 1,) float64.
         document_mean: c, (w,) float64, for vectors of width w.
+        query_mean: m, (w − 1,) float64.
 
     Source: ours; the vectors are those of MRL, Eq. 14.
     """
 
     query_mean: np.ndarray
-    document_mean: np.ndarray
 
     @classmethod
     def fit(cls, queries: Iterable[Any], documents: Iterable[Any]) -> "Folding":
@@ -145,7 +144,7 @@ class Folding(VectorTransform):
         _check_ones(query_mean[:1])
         rest = query_mean[1:]
         document_mean[0] += rest @ document_mean[1:]  # of γ', as folding is linear
-        return cls(rest, document_mean)
+        return cls(document_mean, rest)
 
     def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray:
         folded = self._wide(queries)

@@ -343,17 +343,18 @@ def test_one_module_in_blocks_of_any_size(name, block, monkeypatch):
     monkeypatch.setattr(cluster_gram, "_BLOCK", block)
     module = MODULES[name]().double()
     given, rows = tokens(module)
-    torch.testing.assert_close(module_gram(module, given, 4, lambda x: x), rows @ rows.T)
+    torch.testing.assert_close(module_gram(module, given, 4), rows @ rows.T)
     empty = tuple(part[:0] for part in given)
-    assert module_gram(module, empty, 4, lambda x: x).abs().max() == 0
+    assert module_gram(module, empty, 4).abs().max() == 0
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_gradients_are_summed_over_processes_before_their_products(name):
+def test_gradients_are_summed_over_processes_before_their_products(name, monkeypatch):
     """A process that adds the same gradients again makes all of them twice as long."""
     module = MODULES[name]().double()
     given, rows = tokens(module)
-    doubled = module_gram(module, given, 4, lambda x: x.mul_(2))
+    monkeypatch.setattr(cluster_gram, "sum_over_ranks", lambda x: x.mul_(2))
+    doubled = module_gram(module, given, 4)
     torch.testing.assert_close(doubled, 4 * rows @ rows.T)
 
 
@@ -363,9 +364,7 @@ def test_the_sketch_is_right_in_expectation(name):
     given, rows = tokens(module)
     exact = rows @ rows.T
     seeds, size = 500, 6
-    drawn = torch.stack(
-        [gram_of(sketched_gradients(module, given, 4, size, (s, 7)), lambda x: x) for s in range(seeds)]
-    )
+    drawn = torch.stack([gram_of(sketched_gradients(module, given, 4, size, (s, 7))) for s in range(seeds)])
     error = drawn.std(dim=0) / seeds**0.5
     assert ((drawn.mean(dim=0) - exact).abs() <= 5 * error + 1e-9 * exact.abs().max()).all()
     if name == "layer norm":
@@ -381,7 +380,7 @@ def test_the_two_sides_of_a_sketch_are_independent():
     (inputs, _, slots), _ = tokens(module)
     rows = torch.stack([(inputs[slots == slot].T @ inputs[slots == slot]).flatten() for slot in range(4)])
     exact, given, seeds = rows @ rows.T, (inputs, inputs, slots), 500
-    drawn = torch.stack([gram_of(sketched_gradients(module, given, 4, 6, (s, 0)), lambda x: x) for s in range(seeds)])
+    drawn = torch.stack([gram_of(sketched_gradients(module, given, 4, 6, (s, 0))) for s in range(seeds)])
     error = drawn.std(dim=0) / seeds**0.5
     assert ((drawn.mean(dim=0) - exact).abs() <= 5 * error + 1e-9).all()
     assert (error / exact.diagonal().max()).max() < 0.05

@@ -14,8 +14,8 @@ from beir_cocodr.arrays import Array, Doubles, Floats, Ints, non_finite_rows
 from beir_cocodr.disk import DiskFull
 from beir_cocodr.errors import InputError, explained, first_line
 from beir_cocodr.io import draft_folder, parse_json
-from beir_cocodr.models.kl import Folding, VectorTransform
-from beir_cocodr.retrieval.faiss.transform import QUANTISED, Centring, FaissOptions, Layout, documents_as_queries
+from beir_cocodr.models.kl import Centring, Folding
+from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Layout, documents_as_queries
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, as_matrix
 
@@ -49,7 +49,7 @@ class IndexParts:
     """
 
     index: Any
-    transform: VectorTransform
+    transform: Centring
     layout: Layout
     options: FaissOptions
     remainders: Floats | None
@@ -139,7 +139,7 @@ def build_parts(
     mean = _mean(vectors)
     options = options.fitted(len(vectors), vectors.dimensions)
     sample = _stand_ins(vectors, options) if queries is None else check_queries(queries, vectors.dimensions)
-    transform: VectorTransform
+    transform: Centring
     if options.transform == "folding":
         transform = Folding.fit(sample, mean[None])  # folding is linear: of the mean, it gives the mean
     else:
@@ -175,7 +175,7 @@ def check_queries(queries: Array, width: int) -> Array:
     return array
 
 
-def _trained(vectors: Embeddings, options: FaissOptions, transform: VectorTransform) -> tuple[Layout, Any]:
+def _trained(vectors: Embeddings, options: FaissOptions, transform: Centring) -> tuple[Layout, Any]:
     """Layout and trained index, empty still."""
     longest = None
     if options.kind == "hnsw" and options.reduction:
@@ -192,9 +192,7 @@ def _trained(vectors: Embeddings, options: FaissOptions, transform: VectorTransf
     return layout, _new_index(options, layout, sample)
 
 
-def _fill(
-    index: Any, vectors: Embeddings, options: FaissOptions, transform: VectorTransform, layout: Layout
-) -> Floats | None:
+def _fill(index: Any, vectors: Embeddings, options: FaissOptions, transform: Centring, layout: Layout) -> Floats | None:
     """Add everything; (N,) what codes lose of MRL's prior, for kinds that quantise."""
     keeps = options.kind in QUANTISED and options.transform == "folding"
     priors = []
@@ -222,7 +220,7 @@ def _lost(index: Any, priors: Floats) -> Floats:
     return priors
 
 
-def _transformed(vectors: Embeddings, transform: VectorTransform) -> Iterator[Doubles]:
+def _transformed(vectors: Embeddings, transform: Centring) -> Iterator[Doubles]:
     return (transform.transform_documents(block, np.float64) for block in blocks(vectors))
 
 

@@ -4,13 +4,12 @@ are folded and centred, which makes them small, so that less of them is lost; di
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from beir_cocodr.arrays import Array, Doubles, Floats
 from beir_cocodr.errors import SEED_MAX, InputError
-from beir_cocodr.models.kl import VectorTransform
 from beir_cocodr.models.spec import Options, option
 
 logger = logging.getLogger(__name__)
@@ -147,20 +146,6 @@ class Layout:
         placed = np.zeros((len(vectors), self.width), dtype=np.float32)
         placed[:, : self.dimensions] = vectors
         return placed
-
-
-@dataclass(frozen=True, eq=False)
-class Centring(VectorTransform):
-    """d' = d − c for the mean document c, (w,) float64: q·d' = q·d − q·c, so no ranking changes; c = 0: nothing."""
-
-    document_mean: np.ndarray
-
-    def transform_queries(self, queries: Any, dtype: Any = np.float32) -> np.ndarray:
-        return self._wide(queries).astype(dtype)
-
-    def transform_documents(self, documents: Any, dtype: Any = np.float32) -> np.ndarray:
-        centred: np.ndarray = self._wide(documents) - self.document_mean
-        return centred.astype(dtype)
 
 
 def documents_as_queries(documents: Array) -> Doubles:

@@ -58,7 +58,7 @@ def test_scores_shift_by_a_constant_of_the_query_alone(vectors):
 def test_folding_alone_leaves_the_score_itself(vectors):
     queries, documents = vectors
     fitted = Folding.fit(queries, documents)
-    folding = Folding(fitted.query_mean, np.zeros_like(fitted.document_mean))
+    folding = Folding(np.zeros_like(fitted.document_mean), fitted.query_mean)
     after = folding.transform_queries(queries, np.float64) @ folding.transform_documents(documents, np.float64).T
     np.testing.assert_allclose(after, queries @ documents.T, rtol=0, atol=1e-9)
 
@@ -74,7 +74,7 @@ def test_rankings_are_identical_in_float32(vectors):
 def test_any_mean_will_do(vectors):
     queries, documents = vectors
     rng = np.random.default_rng(1)
-    folding = Folding(rng.standard_normal(2 * K), rng.standard_normal(2 * K + 1))
+    folding = Folding(rng.standard_normal(2 * K + 1), rng.standard_normal(2 * K))
     after = folding.transform_queries(queries, np.float64) @ folding.transform_documents(documents, np.float64).T
     np.testing.assert_array_equal(np.argsort(-after, axis=1), np.argsort(-(queries @ documents.T), axis=1))
 
