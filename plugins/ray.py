@@ -186,18 +186,15 @@ def encode(
     progress: bool = False,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> Json:
-    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: its arguments, errors and resumption. An
-    InputError: as there; Ray is not installed, the cluster is not to be reached or too small, or a node wrote its
-    shards to another folder.
+    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: its arguments, errors, resumption, and report with
+    ``ray``: actors, how many died, how many shards each node did. An InputError: as there; Ray is not installed, the
+    cluster is not to be reached or too small, or a node wrote its shards to another folder.
 
     Args:
         address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on this
             machine, or ``local`` for one that is started for this. Where this process is connected, that is taken.
         actors: by default as many as the cluster has room for.
         encoder: its device is by default the GPU of each actor where there are any, else the CPU.
-
-    Returns:
-        as there, and ``ray``: actors, how many died, and how many shards each node did.
     """
     # Imported here and below, so that actors, which import this module, start without torch where they need none.
     from beir_cocodr.retrieval.pool import torch_threads

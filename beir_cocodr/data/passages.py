@@ -88,7 +88,8 @@ _WINDOW_A_TOKEN = 16
 def split_passages(
     texts: Sequence[str], count: Count, limit: int = 144, language: str = "en", titles: Sequence[int] | None = None
 ) -> list[list[Range]]:
-    """Cut documents into consecutive passages of at most ``limit`` tokens, counted on the passage itself.
+    """Cut documents into consecutive passages of at most ``limit`` tokens, counted on the passage itself: the character
+    ranges of each.
 
     Sentences are grouped greedily. One that is too long by itself is cut between words, and a word that is too long (a
     text without spaces) between characters. No character but white space is lost, the order is kept, and no passage
@@ -101,9 +102,6 @@ def split_passages(
         language: of the sentences, see :func:`sentence_ranges`.
         titles: for each text the number of characters at its start that are a title, and so a sentence of their own;
             none by default.
-
-    Returns:
-        For each text the character ranges of its passages.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), section 4.1; published code groups one sentence too many.
     """

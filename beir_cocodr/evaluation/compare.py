@@ -124,7 +124,7 @@ def compare_models(
         if output is not None:
             folder = stack.enter_context(results_folder(output, {"command": "compare", **settings}, overwrite))
         if labelled:
-            found, results = compare_labelled(models, collection, folder, measures, policy, queries, search)
+            found, results = _compare_labelled(models, collection, folder, measures, policy, queries, search)
         else:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-")))
             of = (collection.documents, models, place, samples, seed, policy == "drop", search)
@@ -207,22 +207,17 @@ def check_judgements_kept(table: Path, judgements: Path | None) -> None:
         )
 
 
-def compare_labelled(
+def _compare_labelled(
     models: Sequence[str],
     collection: Collection,
     folder: Path,
     measures: str,
-    policy: str = "auto",
-    queries: int | None = None,
-    search: SearchOptions = SearchOptions(),
+    policy: str,
+    queries: int | None,
+    search: SearchOptions,
 ) -> tuple[Findings, dict[str, Results]]:
     """Evaluate all models, or score all TREC run files, test all against all, and rank them by the first measure: what
     was found, and each model's results. An InputError for what has to be corrected, other queries, runs and models.
-
-    Args:
-        collection: with labels.
-        folder: for results.json, runs and per-query scores.
-        policy, queries, search: see :func:`~beir_cocodr.evaluation.evaluate.evaluate`.
     """
     files = [model for model in models if Path(model).is_file()]
     if files and (others := [model for model in models if model not in files]):

@@ -161,16 +161,13 @@ def draw_candidates(
     A query is drawn half evenly, half in proportion to how much the models' lists differ for it (the range of each
     document's discount over the models, summed); of the documents that any model has among its ten best, ten are drawn,
     in proportion to that range. A query comes whole, and every query and document has its random number for good: what
-    is drawn later goes on with the same sample.
+    is drawn later goes on with the same sample. They come query by query, in the order in which they were drawn.
 
     Args:
         results: of all models, for the same queries.
         a, b: the models whose ranks are written beside.
         judged: queries that are judged already.
-        count: the most pairs.
-
-    Returns:
-        Query by query, in the order in which they were drawn; none where all lists are the same.
+        count: the most pairs; none where all lists are the same.
 
     Source: Ohlsson, 1998 (sequential Poisson sampling of queries, with permanent random numbers); Madow, 1949
     (systematic sampling of documents, in proportion to size and exact in its probabilities).

@@ -28,7 +28,7 @@ def coco_contrastive_loss(
     """Each span has to find the other span of its document among all spans of the batch.
 
     With S = scale * C Cᵀ, the diagonal set to −∞, and row i's target i xor 1, the cross entropy averaged over all rows.
-    Identical embeddings give exactly ln(2B − 1).
+    Identical embeddings give exactly ln(2B − 1). Scores are float32, also where the encoder ran in a lower precision.
 
     Args:
         embeddings: C, (2B, d); rows 2i and 2i + 1 come from document i.
@@ -36,9 +36,6 @@ def coco_contrastive_loss(
         normalize: compare by cosine instead of dot product.
         negatives: (N, d), further candidates of every row, which are nobody's target.
         rows: the rows that look for their other span, all by default; the candidates stay.
-
-    Returns:
-        A scalar. Scores are float32, also where the encoder ran in a lower precision.
 
     Source: COCO-DR, Eq. 1.
 
@@ -195,14 +192,12 @@ def infonce(model: Any, scale: float | None = None, mini_batch_size: int | None 
 
 
 def triplet_losses(queries: Tensor, documents: Tensor, scale: float = 1.0, normalize: bool = False) -> Tensor:
-    """−log softmax of each query's positive over its own positive and negatives.
+    """(B,) −log softmax of each query's positive over its own positive and negatives, float32 or wider. An example's
+    loss depends on its own texts alone.
 
     Args:
         queries, documents: (B, d) and (B, 1 + n, d), the positive first.
         scale, normalize: as for :func:`coco_contrastive_loss`.
-
-    Returns:
-        (B,) losses, float32 or wider. An example's loss depends on its own texts alone.
 
     Source: COCO-DR, Eq. 2; ANCE (Xiong et al., 2021).
     """

@@ -22,6 +22,7 @@ def lambda_rank_distillation_loss(
     """Σ over pairs with y(d) > y(d') of |1/π(d) − 1/π(d')| · softplus(s(d') − s(d)).
 
     π is the student's own rank of a document among those of its query, ties by position; no gradient passes through it.
+    The scalar is at least float32, and 0 where there is no pair.
 
     Args:
         student: s, (B, n) scores; only their differences within a row matter.
@@ -30,9 +31,6 @@ def lambda_rank_distillation_loss(
         mask: (B, n), True where there is a document to be compared (default everywhere).
         reduction: "sum" sums over the pairs of a query and averages over queries. "mean" averages over all pairs of all
             queries, as the lambda-MRR loss of CL-DRD does.
-
-    Returns:
-        A scalar, at least float32; 0 where there is no pair.
 
     Source: MRL, Eq. 12.
     """

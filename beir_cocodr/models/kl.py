@@ -25,16 +25,14 @@ def flatten_query(mean: Tensor, variance: Tensor, formula: Formula = "exact", lo
     """q = [1, σ_q² + μ_q², μ_q], so that −2·KL(Q‖D) = q·d + Σ_i log σ_qi² + k.
 
     The last two terms are the same for all documents; d is that of :func:`flatten_document`. Built in float64, because
-    q·d is a small difference of large sums.
+    q·d is a small difference of large sums: (..., 2k + 1), or (..., 2k + 2) for "paper", in float64 or else float32 as
+    given.
 
     Args:
         mean, variance: μ_q and σ_q² > 0, (..., k).
         formula: "paper" gives q = [1, Π σ_qi², μ_q², μ_q] of Eq. 14, with q·d twice Eq. 10.
         log_reference: for "paper" only, subtracted from Σ log σ_i² of queries and documents alike, so that products of
             hundreds of variances keep within the range of float32 (beyond e^±30 they saturate).
-
-    Returns:
-        (..., 2k + 1), or (..., 2k + 2) for "paper"; float64 for float64 input, else float32.
 
     Source: MRL, Eq. 13 and 14, with the trace of Eq. 9.
     """

@@ -59,12 +59,10 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     Args:
         domain: ``stdlib``, ``numpy``, ``pandas``, ``torch``, ``scipy``, ``sklearn``, or several joined by ``+`` in any
             order. In a union, pairs repeated across domains are kept once, in the domain that comes first by name.
-        cache_dir: root of the cache, by default :func:`~beir_cocodr.io.cache_root`; the folder lies under ``apidocs/``.
-
-    Returns:
-        The folder, with ``corpus.jsonl``, ``queries.jsonl``, ``qrels/train.tsv``, ``qrels/test.tsv`` and
-        ``statistics.json`` (key and counts per domain). It is made once per Python version, package versions and format
-        version, in some seconds; the same key gives the same bytes.
+        cache_dir: root of the cache, by default :func:`~beir_cocodr.io.cache_root`; the folder lies under ``apidocs/``,
+            with ``corpus.jsonl``, ``queries.jsonl``, ``qrels/train.tsv``, ``qrels/test.tsv`` and ``statistics.json``
+            (key and counts per domain). It is made once per Python version, package versions and format version, in
+            some seconds; the same key gives the same bytes.
     """
     domains = sorted(set(domain.split("+")))
     for name in domains:
