@@ -186,7 +186,7 @@ def encode(
     progress: bool = False,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> Json:
-    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: its arguments, errors, resumption, and report with
+    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: arguments, errors, resumption, and report with
     ``ray``: actors, how many died, how many shards each node did. An InputError: as there; Ray is not installed, the
     cluster is not to be reached or too small, or a node wrote its shards to another folder.
 
