@@ -2,6 +2,7 @@
 
 import logging
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -198,16 +199,12 @@ def _cut(text: str, start: int, end: int, count: Count, limit: int) -> tuple[int
 
 def _last_fitting(text: str, start: int, ends: Sequence[int], count: Count, limit: int) -> tuple[int, int] | None:
     """The last of ascending ends up to which the text fits, by bisection, and its tokens, if any does."""
-    best = None
-    low, high = 0, len(ends)
-    while low < high:
-        middle = (low + high) // 2
-        [tokens] = count([text[start : ends[middle]]])
-        if tokens <= limit:
-            best, low = (ends[middle], tokens), middle + 1
-        else:
-            high = middle
-    return best
+
+    def tokens(end: int) -> int:
+        return count([text[start:end]])[0]
+
+    fitting = bisect_right(ends, limit, key=tokens)
+    return (ends[fitting - 1], tokens(ends[fitting - 1])) if fitting else None
 
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,11 @@ A span is some sentences, grouped up to a number of tokens. A damaged copy has l
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -73,9 +75,7 @@ def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:
     """Token ranges of the sentences, consecutive and covering all tokens."""
     start = 0
     for match in _SENTENCE_END.finditer(text):
-        end = start
-        while end < len(offsets) and offsets[end][0] < match.start():
-            end += 1
+        end = bisect_left(offsets, match.start(), start, key=itemgetter(0))
         if end > start:
             yield start, end
             start = end

@@ -6,6 +6,7 @@ Scores of queries are (n, M), in the order in which the queries were judged.
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -109,13 +110,8 @@ def more_queries(difference: float, deviation: float, queries: int, margin: floa
         width = half_width(n, deviation)
         return width < abs(difference) or abs(difference) + width <= margin
 
-    if not settled(_PLANNED):
-        return None
-    low, high = max(queries, FEWEST) - 1, _PLANNED
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if settled(middle) else (middle, high)
-    return max(high - queries, 0)
+    counts = range(max(queries, FEWEST), _PLANNED)
+    return counts.start + bisect_left(counts, True, key=settled) - queries if settled(_PLANNED) else None
 
 
 def centred(variances: Doubles) -> Doubles:
