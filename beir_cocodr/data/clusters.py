@@ -15,9 +15,6 @@ from beir_cocodr.errors import InputError, check_count, explained, listed
 log = logging.getLogger(__name__)
 Method = Literal["faiss", "scikit-learn"]
 
-# Queries whose distances to all centroids are held at a time.
-_BLOCK = 16_384
-
 
 @dataclass(frozen=True)
 class Clusters:
@@ -175,14 +172,11 @@ def _scikit_learn(sample: Floats, first: Floats, seed: int, iterations: int) -> 
 
 
 def _nearest(points: Floats, centroids: Floats) -> Ints:
-    """(Q,) nearest of (K, d) centroids, in float64: vectors far from the origin would cancel in float32."""
-    wide = centroids.astype(np.float64)
-    norms = (wide**2).sum(axis=1)
-    labels = np.empty(len(points), np.int64)
-    for start in range(0, len(points), _BLOCK):
-        block = points[start : start + _BLOCK].astype(np.float64)
-        labels[start : start + _BLOCK] = (norms - 2 * block @ wide.T).argmin(axis=1)
-    return labels
+    """(Q,) nearest of (K, d) centroids, a chunk at a time in float64: vectors far from the origin cancel in float32."""
+    from sklearn.metrics import pairwise_distances_argmin
+
+    nearest: Ints = pairwise_distances_argmin(points, centroids)
+    return nearest
 
 
 def _check_enough_points(k: int, points: Floats) -> None:

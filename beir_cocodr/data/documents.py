@@ -55,13 +55,8 @@ class IdIndex:
     def row(self, id: str) -> int:
         """The row of one id, -1 where it is unknown."""
         wanted = np.int64(self._hash_of(id))
-        for position in range(int(self._sorted.searchsorted(wanted)), len(self._sorted)):
-            row = int(self._order[position])
-            if self._sorted[position] != wanted:
-                break
-            if self._ids[row].as_py() == id:
-                return row
-        return -1
+        rows = self._order[self._sorted.searchsorted(wanted) : self._sorted.searchsorted(wanted, "right")]
+        return next((row for row in rows.tolist() if self._ids[row].as_py() == id), -1)
 
     def rows(self, ids: Sequence[str]) -> Ints:
         """The rows of many ids, int64 (M,), -1 where an id is unknown."""

@@ -184,7 +184,5 @@ def lexical_queries(
 
 
 def _one_a_document(passages: list[Passage], rng: np.random.Generator) -> list[Passage]:
-    of_row: dict[int, list[Passage]] = {}
-    for passage in passages:
-        of_row.setdefault(passage.row, []).append(passage)
-    return [found[int(rng.integers(len(found)))] for found in of_row.values()]
+    documents = (list(found) for _, found in itertools.groupby(passages, lambda passage: passage.row))
+    return [found[int(rng.integers(len(found)))] for found in documents]
