@@ -28,18 +28,14 @@ def hashes_of(values: Iterable[str], hash_of: Callable[[str], int] = hash) -> In
 
 def gather(column: pa.ChunkedArray, rows: Ints) -> list[str]:
     """The values at the given rows, in that order, touching only those: ``ChunkedArray.take`` may join all chunks."""
-    ends = np.cumsum([len(chunk) for chunk in column.chunks])
-    chunk_of = np.searchsorted(ends, rows, side="right")
-    order = np.argsort(chunk_of, kind="stable")
-    values: list[str] = [""] * len(rows)
-    for positions in np.split(order, np.flatnonzero(np.diff(chunk_of[order])) + 1):
-        if len(positions):
-            number = int(chunk_of[positions[0]])
-            chunk = column.chunk(number)
-            taken = chunk.take(pa.array(rows[positions] - (ends[number] - len(chunk))))
-            for position, value in zip(positions.tolist(), taken.to_pylist(), strict=True):
-                values[position] = value
-    return values
+    starts = np.cumsum([0, *map(len, column.chunks)])
+    chunk_of = np.searchsorted(starts, rows, side="right") - 1
+    values = np.empty(len(rows), object)
+    for number in np.unique(chunk_of).tolist():
+        inside = chunk_of == number
+        taken = column.chunk(number).take(pa.array(rows[inside] - starts[number]))
+        values[inside] = taken.to_numpy(zero_copy_only=False)
+    return list(values)
 
 
 class IdIndex:
@@ -60,24 +56,16 @@ class IdIndex:
 
     def rows(self, ids: Sequence[str]) -> Ints:
         """The rows of many ids, int64 (M,), -1 where an id is unknown."""
-        found = np.full(len(ids), -1, dtype=np.int64)
         if not len(self._sorted) or not len(ids):
-            return found
+            return np.full(len(ids), -1, dtype=np.int64)
         wanted = hashes_of(ids, self._hash_of)
-        positions = self._sorted.searchsorted(wanted)
-        open_ = np.arange(len(ids))
-        while len(open_):
-            inside = positions[open_] < len(self._sorted)
-            open_ = open_[inside]
-            open_ = open_[self._sorted[positions[open_]] == wanted[open_]]
-            rows = self._order[positions[open_]]
-            values = gather(self._ids, rows)
-            hit = np.array([ids[i] == value for i, value in zip(open_.tolist(), values, strict=True)], dtype=bool)
-            found[open_[hit]] = rows[hit]
-            # Two ids that share a hash stand side by side: try the neighbour.
-            open_ = open_[~hit]
-            positions[open_] += 1
-        return found
+        positions = self._sorted.searchsorted(wanted).clip(max=len(self._sorted) - 1)
+        rows = np.where(self._sorted[positions] == wanted, self._order[positions], -1)
+        proposed = np.flatnonzero(rows >= 0)
+        for i, value in zip(proposed.tolist(), gather(self._ids, rows[proposed]), strict=True):
+            if ids[i] != value:  # two share a hash
+                rows[i] = self.row(ids[i])
+        return rows
 
 
 Rows = Sequence[int] | npt.NDArray[np.integer[Any]]
