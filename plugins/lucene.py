@@ -18,7 +18,7 @@ import numpy as np
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking, blocks
 
@@ -69,11 +69,9 @@ def start_java() -> None:
             jnius_config.add_options(f"--add-modules={_VECTOR_MODULE}")
         with _environment("JAVA_HOME", str(java.home)):
             import_module("jnius")
-    try:
+    other, way_out = "Java runs in this process without Lucene", "call beir_cocodr.plugins.pyserini.start_java() first"
+    with explained(f"{other}, started by something else", way_out, Exception):  # jnius raises one of its own
         java_class("io.anserini.search.SimpleSearcher")
-    except Exception as error:  # jnius raises one of its own, JavaException, that does not say more
-        way_out = "call beir_cocodr.plugins.pyserini.start_java() before it"
-        raise InputError(f"Java runs in this process without Lucene, started by something else: {way_out}") from error
     _quiet()
 
 
@@ -92,13 +90,10 @@ def import_pyserini(module: str) -> Any:
     start_java()
     # Pyserini 1.6 makes a client of OpenAI when it is imported, which fails without a key. Nothing uses it.
     with _environment("OPENAI_API_KEY", os.environ.get("OPENAI_API_KEY") or "none"):
-        try:
-            return import_module(module)
-        except URLError as error:
-            raise InputError(
-                f"Pyserini {version('pyserini')} reads its list of indexes from the network when it is "
-                f"imported, and cannot ({error.reason}): give it a network, or pip install 'pyserini<2'"
-            ) from error
+        reads = f"Pyserini {version('pyserini')} reads its list of indexes from the network when it is imported"
+        with explained(f"{reads}, and cannot", "give it a network, or pip install 'pyserini<2'", URLError):
+            imported = import_module(module)
+    return imported
 
 
 def _programs() -> Iterator[tuple[str, Path]]:

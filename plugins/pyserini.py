@@ -330,11 +330,10 @@ def register_prebuilt_index(file: str | Path) -> str:
     """Put an index of :func:`write_prebuilt_index` into Pyserini's table, once; gives its name, for
     ``FaissSearcher.from_prebuilt_index``. An InputError where there is none, or another has its name.
     """
-    try:
+    kinds = (OSError, ValueError, AttributeError, AssertionError)
+    with explained(f"{file} is no prebuilt index", "write it again", *kinds):
         [(name, row)] = parse_json(Path(file).read_text(encoding="utf-8")).items()
         assert {"urls", "md5", "filename"} <= row.keys()
-    except (OSError, ValueError, AttributeError, AssertionError) as error:
-        raise InputError(f"{file} is no prebuilt index ({first_line(error)}); write it again") from error
     table = import_pyserini("pyserini.prebuilt_index_info").FAISS_INDEX_INFO
     if table.get(name, row) != row:
         raise InputError(f"{file}: Pyserini has an index {name} already; write it under another name")

