@@ -86,13 +86,18 @@ class BM25:
         found = self._tokenizer.tokenize(texts, update_vocab=False, show_progress=False)
         return [Counter(token for token in ids if token != self._empty) for ids in found]
 
-    def term_scores(self, weights: Mapping[int, float]) -> np.ndarray:
-        """(N,) float32 scores of all documents for a query of weighted terms, numbered as in :meth:`term_counts`."""
+    def term_scores(self, weights: Mapping[int, float], first: int = 0, last: int | None = None) -> np.ndarray:
+        """(n,) float32 scores of consecutive documents, by default of all, for a query of weighted terms, which have
+        the numbers of :meth:`term_counts`.
+        """
         self.prepare()
-        postings, scores = self._index.scores, np.zeros(len(self.documents), np.float32)
+        last = len(self.documents) if last is None else last
+        postings, scores = self._index.scores, np.zeros(last - first, np.float32)
         for term, weight in weights.items():
-            held = slice(*postings["indptr"][term : term + 2])
-            scores[postings["indices"][held]] += np.float32(weight) * postings["data"][held]
+            begin, end = postings["indptr"][term : term + 2]
+            rows = postings["indices"][begin:end]
+            here = slice(*np.searchsorted(rows, np.array((first, last), rows.dtype)))
+            scores[rows[here] - first] += np.float32(weight) * postings["data"][begin:end][here]
         return scores
 
     def weights(self) -> sp.csr_matrix:

@@ -41,6 +41,12 @@ log = logging.getLogger(__name__)
 # Bytes of query vectors that are kept for those who search for the same queries.
 _KEPT_QUERIES = 64 << 20
 
+# Scores whose deviation is this share of what they are sums of differ by rounding alone.
+_ROUNDING = 1e-8
+
+# Squares of larger numbers are summed in double precision.
+_SQUARED_IN_FLOAT32 = 1e15
+
 
 class SharedEmbeddings:
     """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts.
@@ -97,6 +103,37 @@ def shared_embeddings(model: COCODR, documents: Documents) -> Embeddings | None:
 TRUNCATION_SAMPLE = 10_000
 
 
+class Moments:
+    """Mean and covariance of the embeddings of a corpus, from which follow those of the scores of any query.
+
+    They are summed around a first mean, so that nothing is lost where all embeddings point the same way. ``largest``
+    is that of all numbers without their sign, NaN or infinite where one of them is.
+    """
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        width = embeddings.dimensions
+        total, squares, largest = np.zeros(width), np.zeros((width, width)), 0.0
+        centre: torch.Tensor | None = None
+        for chunk in embeddings.chunks():
+            centre = chunk.double().mean(dim=0).float() if centre is None else centre
+            moved = chunk - centre
+            largest = float(np.maximum(largest, float(chunk.abs().max())))
+            moved = moved if largest < _SQUARED_IN_FLOAT32 else moved.double()
+            total += moved.sum(dim=0, dtype=torch.float64).numpy()
+            squares += (moved.T @ moved).double().numpy()
+        moved_mean = total / len(embeddings)
+        self.mean = moved_mean + (0 if centre is None else centre.double().numpy())
+        self.covariance = squares / len(embeddings) - np.outer(moved_mean, moved_mean)
+        self.largest = largest
+
+    def of_scores(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(Q,) means and deviations of the scores of all documents for (Q, d) queries; of constant ones 0."""
+        wide = queries.astype(np.float64)
+        deviation = np.sqrt(np.maximum(((wide @ self.covariance) * wide).sum(axis=1), 0))
+        rounding = _ROUNDING * self.largest * np.abs(wide).sum(axis=1)
+        return wide @ self.mean, np.where(deviation > rounding, deviation, 0)
+
+
 class Dense:
     """Exact search with one encoder over one corpus.
 
@@ -141,6 +178,11 @@ class Dense:
             return self.given
         shared = _SHARED.get()
         return self.encode_corpus(self.folder) if shared is None else shared.get(self)
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Of the embeddings, read once for them."""
+        return Moments(self.embeddings)
 
     def encode_corpus(self, folder: Path, encoder: CorpusEncoder | None = None) -> Embeddings:
         """Encode the corpus, to ``folder`` if it is too large for memory."""

@@ -1,6 +1,8 @@
 """BM25 and a dense encoder together: fusion of scores, of ranks, and feedback into the query."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,12 +13,16 @@ from beir_cocodr.models.spec import BM25_WEIGHT, SmoothOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.ranking import Lexical, Parts, Ranking, best_rows, blocks
+from beir_cocodr.retrieval.ranking import Lexical, Parts, Ranking, blocks
 from beir_cocodr.retrieval.store.store import DerivedEmbeddings, Embeddings
-from beir_cocodr.retrieval.topk import search_chunks
+from beir_cocodr.retrieval.topk import HostBest, ranks_of, scores_of, search_chunks
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
 _BLOCK_ELEMENTS = 2**23
+#: Queries that one pass over the corpus is for, at most.
+_QUERIES = 256
+# No sum of numbers up to this leaves float32.
+_SAFE = 1e38
 _RRF_DEPTH, _RRF_CONSTANT = 1000, 60
 
 # Components of truncated BM25.
@@ -35,6 +41,51 @@ def weighted_mean(dense: np.ndarray, lexical: np.ndarray, bm25_weight: float) ->
     """The fusion of z-normalised scores of any shape: (dense + w · lexical) / (1 + w)."""
     fused: np.ndarray = (dense + bm25_weight * lexical) / (1 + bm25_weight)
     return fused
+
+
+class LexicalScores(Protocol):
+    """(Q, N) scores of BM25, of which a block of documents is looked at."""
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """(Q,) means and deviations over all documents."""
+        ...
+
+    def block(self, first: int, last: int) -> np.ndarray:
+        """(Q, n) scores of consecutive documents."""
+        ...
+
+
+class HeldScores:
+    """Those that are there, (Q, N) float32."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        self.scores = scores
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.scores.mean(axis=1, dtype=np.float64), self.scores.std(axis=1, dtype=np.float64)
+
+    def block(self, first: int, last: int) -> np.ndarray:
+        return self.scores[:, first:last]
+
+
+class TermScores:
+    """Those of (Q,) queries of weighted terms, computed where they are looked at."""
+
+    def __init__(self, bm25: BM25, weights: Sequence[Mapping[int, float]]) -> None:
+        self.bm25, self.weights = bm25, weights
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        found = [HeldScores(self.bm25.term_scores(terms)[None]).moments() for terms in self.weights]
+        mean, deviation = (np.concatenate(part) for part in zip(*found, strict=True))
+        return mean, deviation
+
+    def block(self, first: int, last: int) -> np.ndarray:
+        return np.stack([self.bm25.term_scores(terms, first, last) for terms in self.weights])
+
+
+def _inverse(deviation: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.divide(1, deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    return found
 
 
 class _Fusion:
@@ -65,19 +116,36 @@ class Hybrid(_Fusion):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.rank(queries, self.dense.encode_queries(list(queries.values())), top_k)
 
-    def fuse(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
-        """(Q, N) float32 scores of queries, of which the encoder's are already there."""
-        lexical = z_normalize(self.lexical(texts, dense))
-        return weighted_mean(z_normalize(dense), lexical, self.bm25_weight).astype(np.float32)
+    def fused(self, texts: list[str], vectors: torch.Tensor) -> Iterator[np.ndarray]:
+        """(Q, n) float32 scores of queries and consecutive documents, in one pass over the corpus."""
+        return self._mixed(vectors, self.lexical(texts, vectors))
 
-    def lexical(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
-        """(Q, N) scores of BM25 for queries, of which the encoder's are already there."""
-        return np.stack([self.bm25.scores(text) for text in texts])
+    def lexical(self, texts: list[str], vectors: torch.Tensor) -> "LexicalScores":
+        """BM25's scores for queries, of which the encoder's vectors are (Q, d)."""
+        if isinstance(self.bm25, BM25):
+            return TermScores(self.bm25, self.bm25.term_counts(texts))
+        return HeldScores(np.stack([self.bm25.scores(text) for text in texts]))
+
+    def _mixed(self, vectors: torch.Tensor, lexical: "LexicalScores") -> Iterator[np.ndarray]:
+        mean, deviation = self.dense.moments.of_scores(vectors.numpy())
+        (added, scale), w = lexical.moments(), self.bm25_weight
+        # The weighted mean of two z-scores is a sum of multiples of the scores and a constant.
+        own, of_bm25 = (_inverse(part)[:, None] / (1 + w) for part in (deviation, scale))
+        constant = mean[:, None] * own + w * added[:, None] * of_bm25
+        first = 0
+        for chunk in self.dense.embeddings.chunks():
+            for part in torch.split(chunk, max(1, _BLOCK_ELEMENTS // 2 // len(vectors))):
+                scores = lexical.block(first, first + len(part)) * (w * of_bm25)
+                scores += (vectors @ part.T).numpy() * own
+                scores -= constant
+                first += len(part)
+                yield scores.astype(np.float32)
 
     def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
         """What the encoder and BM25 add to the weighted mean."""
-        dense, weight = self._dense_scores(self.dense.encode_queries([query])), self.bm25_weight
-        own, lexical = (z_normalize(part)[0, rows] for part in (dense, self.lexical([query], dense)))
+        vectors, size = self.dense.encode_queries([query]), len(self.dense.documents)
+        dense, weight = self._dense_scores(vectors), self.bm25_weight
+        own, lexical = (z_normalize(part)[0, rows] for part in (dense, self.lexical([query], vectors).block(0, size)))
         return Parts(own / (1 + weight), weight * lexical / (1 + weight))
 
     def _dense_scores(self, vectors: torch.Tensor) -> np.ndarray:
@@ -86,19 +154,31 @@ class Hybrid(_Fusion):
 
     def rank(self, queries: dict[str, str], vectors: torch.Tensor, top_k: int) -> Ranking:
         """Rank for queries whose embeddings, (Q, d), are already there."""
-        size, ties = len(self.dense.documents), self.dense.documents.tie_ranks()
-        depth, found_rows, found_scores, start = min(top_k, size), [], [], 0
-        for ids, texts in blocks(queries, max(1, _BLOCK_ELEMENTS // size)):
+        if not float(vectors.abs().max()) * self.dense.moments.largest * vectors.shape[1] < _SAFE:
+            self.dense.search_embeddings(list(queries), vectors, 1)  # fails, naming the documents or queries
+        start, found = 0, []
+        for ids, texts in blocks(queries, self._queries_a_pass()):
             block = vectors[start : start + len(ids)]
             start += len(ids)
-            dense = self._dense_scores(block)
-            if not np.isfinite(dense).all():
-                self.dense.search_embeddings(ids, block, 1)  # fails, naming the documents or queries
-            fused = self.fuse(texts, dense)
-            rows = np.stack([best_rows(row, ties, depth) for row in fused])
-            found_rows.append(rows)
-            found_scores.append(np.take_along_axis(fused, rows, axis=1))
-        return Ranking(list(queries), np.concatenate(found_scores), np.concatenate(found_rows))
+            found.append(self._best(self.fused(texts, block), len(ids), top_k))
+        scores, rows = (np.concatenate(part) for part in zip(*found, strict=True))
+        return Ranking(list(queries), scores, rows)
+
+    def _queries_a_pass(self) -> int:
+        held = not isinstance(self.bm25, BM25)
+        return max(1, min(_QUERIES, 8 * _BLOCK_ELEMENTS // len(self.dense.documents) if held else _QUERIES))
+
+    def _best(self, pieces: Iterator[np.ndarray], count: int, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(Q, k) scores and rows of the best of all documents for ``count`` queries, from :meth:`fused`."""
+        ties = self.dense.documents.tie_ranks()
+        best = HostBest(count, top_k)
+        for piece in pieces:
+            ranks = np.array(ties[best.seen : best.seen + piece.shape[1]], np.int64)
+            best.add(slice(0, count), torch.from_numpy(piece), torch.from_numpy(ranks))
+            best.seen += piece.shape[1]
+        keys, row_of_rank = best.result(), np.empty(len(ties), np.int64)
+        row_of_rank[ties] = np.arange(len(ties))
+        return scores_of(keys).numpy(), row_of_rank[ranks_of(keys).numpy()]
 
     def describe(self) -> Json:
         return {"model": "weighted mean of z-normalised scores", "bm25_weight": self.bm25_weight, **super().describe()}
@@ -130,14 +210,12 @@ class RM3(Hybrid):
         self.documents, self.terms, self.weight = documents, terms, weight
         self._counts: dict[int, Counter[int]] = {}  # of documents that were looked at
 
-    def lexical(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
-        scores = weighted_mean(z_normalize(dense), z_normalize(super().lexical(texts, dense)), self.bm25_weight)
-        first, ties = scores.astype(np.float32), self.dense.documents.tie_ranks()
-        expanded = []
-        for query, scores in zip(self.bm25.term_counts(texts), first, strict=True):
-            rows = best_rows(scores, ties, self.documents)
-            expanded.append(self.bm25.term_scores(self._expand(query, rows, scores[rows])))
-        return np.stack(expanded)
+    def lexical(self, texts: list[str], vectors: torch.Tensor) -> "LexicalScores":
+        counts = self.bm25.term_counts(texts)
+        first = self._mixed(vectors, TermScores(self.bm25, counts))
+        scores, rows = self._best(first, len(texts), self.documents)
+        expanded = [self._expand(*query) for query in zip(counts, rows, scores, strict=True)]
+        return TermScores(self.bm25, expanded)
 
     def _expand(self, query: Counter[int], rows: np.ndarray, scores: np.ndarray) -> dict[int, float]:
         """Weights of the terms of a query and of its best documents; nothing for a query of unknown terms."""
@@ -268,7 +346,9 @@ class OneVector(FusedFeedback):
         vectors = self.move(queries) if self.feedback else self.dense.encode_queries(list(queries.values()))
         return self.rank(queries, vectors, top_k)
 
-    def fuse(self, texts: list[str], dense: np.ndarray) -> np.ndarray:
+    def fused(self, texts: list[str], vectors: torch.Tensor) -> Iterator[np.ndarray]:
+        """All documents at once: the smoothing of each needs its neighbours."""
+        dense = self._dense_scores(vectors)
         axes, documents = self._projected()
         counts = np.zeros((len(texts), axes.shape[1]), np.float32)
         for line, terms in zip(counts, self.bm25.term_counts(texts), strict=True):
@@ -278,7 +358,10 @@ class OneVector(FusedFeedback):
         if self.smooth:
             nearer = self._smoothing()
             dense, lexical = (np.asarray((nearer @ scores.T).T) for scores in (dense, lexical))
-        return weighted_mean(z_normalize(dense), z_normalize(lexical), self.bm25_weight).astype(np.float32)
+        yield weighted_mean(z_normalize(dense), z_normalize(lexical), self.bm25_weight).astype(np.float32)
+
+    def _queries_a_pass(self) -> int:
+        return max(1, _BLOCK_ELEMENTS // len(self.dense.documents))
 
     def documents_at(self, rows: np.ndarray) -> np.ndarray:
         if not self.smooth:
@@ -330,6 +413,7 @@ class HybridFeedback:
         assert isinstance(dense.model, HybridEncoder)
         self.dense, self.model, self.bm25 = dense, dense.model, bm25
         self.weight, self.documents = weight, documents
+        self._exact: Hybrid | None = None
 
     def prepare(self) -> None:
         self.dense.prepare()
@@ -359,10 +443,11 @@ class HybridFeedback:
             vectors = self.dense.balanced(self.model.join(parts))
             return self.dense.search_embeddings(list(queries), vectors, self.documents).rows
         head = self.model.head
-        part = LeadingNumbers(self.dense.embeddings, head.dimension)
-        alone = Dense(self.model, self.dense.documents, self.dense.folder, given=part)
-        exact = Hybrid(alone, self.bm25, head.bm25_weight)
-        return exact.rank(queries, parts[:, : head.dimension].contiguous(), self.documents).rows
+        if self._exact is None:
+            part = LeadingNumbers(self.dense.embeddings, head.dimension)
+            alone = Dense(self.model, self.dense.documents, self.dense.folder, given=part)
+            self._exact = Hybrid(alone, self.bm25, head.bm25_weight)
+        return self._exact.rank(queries, parts[:, : head.dimension].contiguous(), self.documents).rows
 
     def describe(self) -> Json:
         given = None if self.bm25 is None else self.bm25.describe()

@@ -3,10 +3,16 @@
 :class:`NonFiniteScores`.
 """
 
+import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -83,13 +89,14 @@ def _listed(kind: str, names: Sequence[int | str]) -> str:
 Similarity = Literal["dot", "cosine"]
 Array = Tensor | NDArray[Any]
 
-# A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (64 MiB). Fewer queries a tile slow the product down,
-# fewer documents a tile mean more merges.
+# A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (128 MiB). Fewer queries a tile slow the product down,
+# with fewer documents a tile more of them reach the bounds, which are lower at first.
 QUERY_TILE = 1_024
-DOCUMENT_TILE = 16_384
+DOCUMENT_TILE = 32_768
 
-# Scores that are selected from at a time: their masks and keys are what selection needs beside the tile.
-_SELECTION = 1 << 21
+# Scores that a thread selects from at a time: their masks and keys are what selection needs beside the tile.
+_SELECTION = 1 << 19
+_NO_KEY = np.iinfo(np.int64).min
 
 # Documents multiplied at a time by oneDNN, whose results then stay in the processor's cache until copied.
 _PANEL = 2_048
@@ -214,26 +221,26 @@ def _ranked(chunks: Iterable[Array], ranks: Tensor | None) -> Iterator[tuple[Ten
 
 
 class _Search:
-    """The best so far of every query, as sortable keys: every selection has exactly one right answer."""
+    """A search of one part of a corpus, tile by tile."""
 
     def __init__(self, queries: Tensor, top_k: int, query_tile: int, first_row: int) -> None:
-        self.top_k = top_k
         self.seen = first_row
-        self._best = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        on_host, size = queries.device.type == "cpu", len(queries)
+        self._best: HostBest | _DeviceBest = (
+            HostBest(size, top_k) if on_host else _DeviceBest(size, top_k, queries.device)
+        )
         self._norm = float(torch.linalg.vector_norm(queries, dim=1).max())
         self._scores = queries.new_empty(0)
         self._queries = list(torch.split(queries, query_tile))
-        # On an AMD processor the BLAS behind torch.mm takes twice as long as oneDNN, both in float32.
-        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        self._one_dnn = available and queries.device.type == "cpu"
+        self._one_dnn = queries.device.type == "cpu" and _one_dnn_is_faster()
         if self._one_dnn:
             self._queries = [part.to_mkldnn() for part in self._queries]
 
     def add(self, documents: Tensor, ranks: Tensor, excluded: Tensor | None) -> None:
         """Take in (n, d) documents, n > 0, with (n,) tie ranks."""
-        norm = float(torch.linalg.vector_norm(documents, dim=1).max())
-        finite = self._norm * norm < _SAFE_PRODUCT  # False for NaN as well
-        merged, first = [], 0
+        # Of all of them together, no less than the largest, which takes longer.
+        finite = self._norm * float(torch.linalg.vector_norm(documents)) < _SAFE_PRODUCT  # False for NaN as well
+        first = 0
         for queries in self._queries:
             part = slice(first, first + len(queries))
             scores = self._product(queries, documents)
@@ -243,18 +250,16 @@ class _Search:
                 local = excluded[part] - self.seen
                 at = ((local >= 0) & (local < len(documents))).nonzero().squeeze(1)
                 scores[at, local[at]] = -torch.inf
-            rows = max(1, _SELECTION // len(documents))
-            blocks = torch.split(scores, rows), torch.split(self._best[part], rows)
-            merged += [_merge(best, block, ranks, self.top_k) for block, best in zip(*blocks, strict=True)]
+            self._best.add(part, scores, ranks)
             first += len(queries)
-        self._best = torch.cat(merged)
+        self._best.seen += len(documents)
         self.seen += len(documents)
 
     def result(self) -> Tensor:
         """(Q, k) keys, best first."""
-        if not self._best.shape[1]:
+        if not self._best.seen:
             raise InputError("there are no documents to search")
-        return self._best.sort(dim=1, descending=True).values
+        return self._best.result()
 
     def _product(self, queries: Tensor, documents: Tensor) -> Tensor:
         """(q, d) by (n, d) to (q, n), in memory that the next tile uses again."""
@@ -281,6 +286,138 @@ class _Search:
             [self.seen + row for row in wrong.any(dim=0).nonzero().squeeze(1).tolist()],
             [first_query + row for row in wrong.any(dim=1).nonzero().squeeze(1).tolist()],
         )
+
+
+@cache
+def _one_dnn_is_faster() -> bool:
+    """MKL, behind torch.mm, takes twice as long as oneDNN on an AMD processor and half as long on one of Intel's."""
+    information = Path("/proc/cpuinfo")
+    vendor = information.read_text() if information.is_file() else platform.processor()
+    one_dnn, mkl = torch.backends.mkldnn.is_available(), torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    return bool(one_dnn and not (mkl and "GenuineIntel" in vendor))
+
+
+class HostBest:
+    """The best so far of every query, by all threads of a processor.
+
+    The scores that reach a query's bound, which the k-th best of everything seen cannot be below, are written behind
+    those held already, as keys. Where there is no room for more, the best k are kept and the bound is raised.
+    """
+
+    def __init__(self, queries: int, top_k: int) -> None:
+        self.seen, self.top_k = 0, top_k
+        self._keys = np.full((queries, 0), _NO_KEY)
+        self._held = np.zeros(queries, np.int64)
+        self._bound = np.full(queries, -np.inf, np.float32)
+        self._threads = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(self._threads)
+
+    def add(self, part: slice, scores: Tensor, ranks: Tensor) -> None:
+        """Take in the (q, n) scores of a part of the queries with (n,) ranks; the caller raises ``seen``."""
+        seen, width = self.seen + scores.shape[1], self._keys.shape[1]
+        # At first there is room for everything: what is held is then all that was seen, or at least k.
+        self._keys = _widened(self._keys, min(2 * self.top_k + 64, max(seen, 2 * width)))
+        values, complements = scores.numpy(), _LOW_WORD - ranks.numpy()
+
+        def take(rows: slice) -> None:
+            self._take(rows, values[rows.start - part.start : rows.stop - part.start], complements)
+
+        self._each_block(part, max(1, _SELECTION // scores.shape[1]), take)
+
+    def result(self) -> Tensor:
+        """(Q, k) keys, best first."""
+        found = np.empty((len(self._held), min(self.top_k, self.seen)), np.int64)
+
+        def select(rows: slice) -> None:
+            best = self._largest(self._keys[rows, : self._held[rows].max()])
+            found[rows] = np.sort(best, axis=1)[:, ::-1]
+
+        self._each_block(slice(0, len(found)), max(1, _SELECTION // self._keys.shape[1]), select)
+        return torch.from_numpy(found)
+
+    def _each_block(self, part: slice, size: int, work: Callable[[slice], None]) -> None:
+        size = min(size, -(-(part.stop - part.start) // self._threads))
+        blocks = [slice(first, min(first + size, part.stop)) for first in range(part.start, part.stop, size)]
+        # By NumPy alone, which lets others run meanwhile; each of these threads would get a pool of PyTorch's.
+        list((map if 1 in (len(blocks), self._threads) else self._pool.map)(work, blocks))
+
+    def _take(self, rows: slice, scores: NDArray[Any], complements: NDArray[Any]) -> None:
+        (count, n), held, kept = scores.shape, self._held[rows], self._keys[rows]
+        if self._bound[rows.start] == -np.inf and n >= self.top_k:
+            self._bound[rows] = np.maximum(self._bound[rows], self._lower_bound(scores))
+        at = _places(scores, self._bound[rows])
+        found = np.searchsorted(at, np.arange(count + 1) * n)
+        reached = scores.ravel()[at]
+        # Row by row: fewer steps than places of all rows at once would take.
+        lines = [slice(*pair) for pair in pairwise(found.tolist())]
+        for i, line in enumerate(lines):
+            at[line] -= i * n
+        keys, here, room = _host_keys(reached, complements[at]), np.diff(found), kept.shape[1]
+        into = _widened(kept, most := int((held + here).max()))
+        for row, line, first in zip(into, lines, held.tolist(), strict=True):
+            row[first : first + line.stop - line.start] = keys[line]
+        held += here
+        if most > room:
+            best = self._largest(into)
+            kept[:, : self.top_k], kept[:, self.top_k :], held[:] = best, _NO_KEY, self.top_k
+            self._bound[rows] = scores_of(torch.from_numpy(best.min(axis=1))).numpy()
+
+    def _largest(self, keys: NDArray[Any]) -> NDArray[Any]:
+        """The k largest of each row, in any order; all where there are fewer."""
+        last = max(0, keys.shape[1] - self.top_k)
+        return np.partition(keys, last, axis=1)[:, last:]
+
+    def _lower_bound(self, scores: NDArray[Any]) -> NDArray[Any]:
+        """The k-th largest of the maxima of disjoint groups, cheaper than the k-th largest score."""
+        size = max(1, scores.shape[1] // (2 * self.top_k))
+        groups = scores.shape[1] // size
+        maxima = scores[:, :groups].copy()
+        for start in range(groups, size * groups, groups):
+            np.maximum(maxima, scores[:, start : start + groups], out=maxima)
+        return np.partition(maxima, groups - self.top_k, axis=1)[:, groups - self.top_k]
+
+
+def _widened(keys: NDArray[Any], width: int) -> NDArray[Any]:
+    more = width - keys.shape[1]
+    return keys if more <= 0 else np.pad(keys, ((0, 0), (0, more)), constant_values=_NO_KEY)
+
+
+def _places(scores: NDArray[Any], bound: NDArray[Any]) -> NDArray[Any]:
+    """Places in the ravelled (q, n) scores that reach the (q,) bound, ascending."""
+    mask = np.empty(-(-scores.size // 8) * 8, bool)
+    mask[scores.size :] = False
+    np.greater_equal(scores, bound[:, None], out=mask[: scores.size].reshape(scores.shape))
+    words = mask.view(np.int64)  # most eights have none
+    there = np.flatnonzero(words != 0)
+    inner = np.flatnonzero(words[there].view(bool))
+    return np.take(there, inner >> 3) * 8 + (inner & 7)
+
+
+def _host_keys(scores: NDArray[Any], complements: NDArray[np.int64]) -> NDArray[np.int64]:
+    """:func:`to_keys` of scores and the complements of ranks."""
+    bits = (scores + np.float32(0)).view(np.int32)
+    ordered: NDArray[np.int64] = (bits ^ ((bits >> 31) & np.int32(_MAGNITUDE))).astype(np.int64)
+    return (ordered << 32) | complements
+
+
+class _DeviceBest:
+    """The best so far of every query, on an accelerator."""
+
+    def __init__(self, queries: int, top_k: int, device: torch.device) -> None:
+        self.seen, self.top_k = 0, top_k
+        self._none = torch.empty(queries, 0, dtype=torch.int64, device=device)
+        self._best: dict[int, Tensor] = {}  # of the parts of the queries, by the first
+
+    def add(self, part: slice, scores: Tensor, ranks: Tensor) -> None:
+        """Take in the (q, n) scores of a part of the queries with (n,) ranks."""
+        rows = max(1, 4 * _SELECTION // scores.shape[1])
+        blocks = torch.split(scores, rows), torch.split(self._best.get(part.start, self._none[part]), rows)
+        merged = [_merge(best, block, ranks, self.top_k) for block, best in zip(*blocks, strict=True)]
+        self._best[part.start] = torch.cat(merged)
+
+    def result(self) -> Tensor:
+        """(Q, k) keys, best first."""
+        return torch.cat(list(self._best.values())).sort(dim=1, descending=True).values
 
 
 def _merge(best: Tensor, scores: Tensor, ranks: Tensor, k: int) -> Tensor:

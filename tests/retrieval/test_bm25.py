@@ -85,3 +85,12 @@ def test_analyzer_english_stems_and_drops_stop_words_and_none_does_neither(colle
 def test_unknown_analyzer(collection):
     with pytest.raises(InputError, match="analyzer 'porter'"):
         BM25(collection.documents, analyzer="porter")
+
+
+def test_term_scores_of_consecutive_documents_are_part_of_all_scores(collection):
+    index = BM25(collection.documents)
+    for text in collection.queries.values():
+        [counts] = index.term_counts([text])
+        np.testing.assert_allclose(index.term_scores(counts), index.scores(text), rtol=1e-5, atol=1e-6)
+        for first, last in ((0, 1), (3, 7), (5, 5), (2, len(collection.documents))):
+            np.testing.assert_array_equal(index.term_scores(counts, first, last), index.term_scores(counts)[first:last])

@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
@@ -14,7 +16,9 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval import fusion
 from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.dense import Dense, Moments
 from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.store.store import MemoryEmbeddings
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +64,67 @@ def test_hybrid_is_the_weighted_mean_of_z_scores_over_all_documents(setting, col
     name, retrievers, _, documents, _ = setting
     expected = weighted(setting)
     check(retrievers.get(f"hybrid:{name}").search(collection.queries, 9), expected, 9)
-    monkeypatch.setattr(fusion, "_BLOCK_ELEMENTS", 3 * len(documents))  # three queries a block
+    monkeypatch.setattr(fusion, "_QUERIES", 3)  # a pass
+    monkeypatch.setattr(fusion, "_BLOCK_ELEMENTS", 24)  # four documents at a time
     check(retrievers.get(f"hybrid:{name}").search(collection.queries, 100), expected, len(documents))
+
+
+class Counted(MemoryEmbeddings):
+    """Embeddings in two chunks that know how often they were read."""
+
+    reads = 0
+
+    def chunks(self):
+        self.reads += 1
+        return self.blocks(len(self) // 2 + 1)
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "rm3"])
+def test_the_corpus_is_read_once_for_a_block_of_queries(setting, collection, tmp_path, kind):
+    """And once before, for the moments; where BM25 is somewhere else, for fewer queries at a time."""
+    name, retrievers, _, documents, _ = setting
+    embeddings = Counted(torch.from_numpy(documents.astype(np.float32)))
+    dense = Dense(COCODR(name), collection.documents, tmp_path, given=embeddings)
+    index = retrievers.get("bm25")
+    retriever = fusion.Hybrid(dense, index) if kind == "hybrid" else fusion.RM3(dense, index)
+    found = retriever.search(collection.queries, 5)
+    assert embeddings.reads == {"hybrid": 2, "rm3": 3}[kind]
+    retriever.search(collection.queries, 5)
+    assert embeddings.reads == {"hybrid": 3, "rm3": 5}[kind]
+
+    class Elsewhere:
+        def __init__(self):
+            self.scores = index.scores
+
+    if kind == "hybrid":
+        check(found, weighted(setting), 5)
+        check(fusion.Hybrid(dense, Elsewhere()).search(collection.queries, 5), weighted(setting), 5)
+
+
+def test_ties_go_by_descending_id_and_documents_of_one_text_are_constant(tiny_bert, tmp_path):
+    """More than two thousand copies: more than a search has room for."""
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("".join(json.dumps({"_id": f"{i:04}", "text": "wing flow"}) + "\n" for i in range(2_200)))
+    documents = load_collection(file, labels="none").documents
+    vector = COCODR(str(tiny_bert)).encode_corpus([{"title": "", "text": "wing flow"}])
+    given = MemoryEmbeddings(torch.from_numpy(np.repeat(vector, len(documents), axis=0)))
+    dense = Dense(COCODR(str(tiny_bert)), documents, tmp_path, given=given)
+    ranking = fusion.Hybrid(dense, BM25(documents)).search({"q": "wing"}, 4)
+    assert documents.ids(ranking.rows[0]) == ["2199", "2198", "2197", "2196"]
+    np.testing.assert_array_equal(ranking.scores, np.zeros((1, 4)))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 300), st.integers(1, 9), st.sampled_from([0.0, 1.0, 100.0]))
+def test_moments_of_scores_are_those_of_all_scores(seed, count, width, shift):
+    """Of vectors around one that is up to a hundred times as long as they differ."""
+    random = np.random.default_rng(seed)
+    vectors = (random.standard_normal((count, width)) + shift).astype(np.float32)
+    queries = random.standard_normal((4, width)).astype(np.float32)
+    mean, deviation = Moments(Counted(torch.from_numpy(vectors))).of_scores(queries)
+    scores = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    np.testing.assert_allclose(mean, scores.mean(axis=1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(deviation, scores.std(axis=1), rtol=1e-3, atol=1e-4)
 
 
 def moved(setting, weight=0.5):

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval import topk
 from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
 
@@ -33,11 +34,10 @@ def cut(documents: np.ndarray, sizes: list[int]) -> list[torch.Tensor]:
     return chunks
 
 
-@pytest.fixture(params=["oneDNN", "BLAS"])
+@pytest.fixture(params=[True, False], ids=["oneDNN", "BLAS"])
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The product by each of the libraries that PyTorch may be built with."""
-    if request.param == "BLAS":
-        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(topk, "_one_dnn_is_faster", lambda: request.param)
 
 
 @settings(deadline=None, max_examples=60)
@@ -97,6 +97,19 @@ def test_selection_in_many_blocks_of_one_tile() -> None:
     expected_scores, expected_rows = full_sort(queries @ documents.T, ranks, 50)
     np.testing.assert_array_equal(rows.numpy(), expected_rows)
     np.testing.assert_array_equal(scores.numpy(), expected_scores)
+
+
+@pytest.mark.parametrize("k", [1, 60])
+def test_selection_as_on_an_accelerator(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is another there, that runs on a processor as well."""
+    random = np.random.default_rng(5)
+    queries = random.integers(-2, 3, (40, 3)).astype(np.float32)
+    documents = random.integers(-2, 3, (3_000, 3)).astype(np.float32)
+    here = search_chunks(queries, [documents], k, query_tile=30, document_tile=700)
+    device = torch.device("cpu")
+    monkeypatch.setattr(topk, "HostBest", lambda count, k: topk._DeviceBest(count, k, device))
+    there = search_chunks(queries, [documents], k, query_tile=30, document_tile=700)
+    assert all(torch.equal(*pair) for pair in zip(here, there, strict=True))
 
 
 @pytest.mark.parametrize("order", [1, -1])
