@@ -80,7 +80,7 @@ class Search:
         if options.stores:
             raise InputError("stores are of one corpus, and each task of MTEB has its own: leave them out")
         self.model, self.options = model, options
-        kind = _TYPES.get(spec.kind, "hybrid")
+        kind = _TYPES.get(spec.kind.partition("@")[0], "hybrid")
         revision = json_sha256([versions(), options.describe()])[:16]
         self.mteb_model_meta = _meta(model, options, revision=revision, model_type=[kind])
         self._documents: Documents | None = None

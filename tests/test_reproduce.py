@@ -75,7 +75,7 @@ def test_commands_are_ones_that_the_command_line_takes(paper, tmp_path):
     """But for what is said to be lacking, which other versions may have."""
     place = shop(paper, tmp_path)
     lacking = {reason for name in place.steps for words in place.words(name) if (reason := unavailable(words))}
-    known = ("models of the kind", "restrain takes one --test")
+    known = ("models of the kind",)
     assert [reason for reason in lacking if not reason.startswith(known)] == []
 
 

@@ -48,7 +48,9 @@ Json = Annotated[bool, Option("--json", help="Print results as JSON.")]
 
 Preset = Annotated[
     str | None,
-    Option(help="cocodr-base, cocodr-large, mrl, qc or cotmae (as in the papers), base, large, or cpu (small)."),
+    Option(
+        help="cocodr-base, cocodr-large, mrl, qc, cotmae, extrapolation (as in the papers), base, large, cpu (small)."
+    ),
 ]
 
 Settings = Annotated[
@@ -204,15 +206,15 @@ def gives(into: str, kind: type, *names: str) -> Callable[[Command], Command]:
     return lambda command: _extended(command, into, _flags(kind, names, optional=True), given)
 
 
-def trains(stage: str | None, *names: str, presets: bool = True) -> Callable[[Command], Command]:
+def trains(stage: str | None, *names: str, presets: str | None = None) -> Callable[[Command], Command]:
     """Give a training command flags for its ``settings``, with a preset below them and ``--set`` between.
 
     Args:
         stage: of presets; None for a training that is no single stage.
         names: fields that it has flags for, beside those of every training.
-        presets: whether it has ``--preset``.
+        presets: what presets call that.
     """
-    layers: dict[str, tuple[Any, object]] = {"preset": (Preset, None)} if presets else {}
+    layers: dict[str, tuple[Any, object]] = {"preset": (Preset, None)}
     layers |= {"assignments": (Settings, None), "show_config": (ShowConfig, False)}
 
     def extend(command: Command) -> Command:
@@ -223,7 +225,7 @@ def trains(stage: str | None, *names: str, presets: bool = True) -> Callable[[Co
             flags[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=layer)
 
         def build(show_config: bool, assignments: list[str] | None, preset: str | None = None, **given: Any) -> object:
-            settings = stage_options(kind, stage or "", preset, assignments or (), **given)
+            settings = stage_options(kind, stage or presets or "", preset, assignments or (), **given)
             if not show_config:
                 return settings
             print_json({stage: asdict(settings)} if stage else asdict(settings))

@@ -18,7 +18,9 @@ from beir_cocodr.resampling.regimes import Recipe
 
 _Train = Annotated[str, plain("Dataset of the training queries: BEIR folder, irds:ID, BEIR name, or apidocs/DOMAIN.")]
 
-_Test = Annotated[str, plain("Dataset of the test queries, named the same way.")]
+_Test = Annotated[
+    list[str], plain("Dataset of the test queries, named the same way; repeat for several that count as one.")
+]
 
 _TrainSplit = Annotated[str, Option(help="Split of the training queries.")]
 
@@ -39,7 +41,8 @@ resample = typer.Typer(
 
 @resample.command()
 @options.trains(
-    None, *("start", "teacher", "query_length", "document_length", "encode_batch_size", "device"), presets=False
+    *(None, "start", "teacher", "query_length", "document_length", "encode_batch_size", "device"),
+    presets="resample evaluate",
 )
 def evaluate(
     folder: Annotated[Path, plain("Output of resample restrain or resample resttest.")],

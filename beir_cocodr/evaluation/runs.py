@@ -24,7 +24,7 @@ def identical_ids(dataset: str, policy: str = "auto") -> str:
         raise InputError(f"unknown policy for identical ids {policy!r}; there are {', '.join(POLICIES)}")
     if policy != "auto":
         return policy
-    parts = re.split(r"[/:\\]", dataset.lower())
+    parts = re.split(r"[/:\\]|, ", dataset.lower())
     return "drop" if any(part in ("arguana", "quora") for part in parts) else "keep"
 
 

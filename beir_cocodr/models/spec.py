@@ -224,6 +224,8 @@ HOSTED = {
     "rerank": Hosted("beir_cocodr.retrieval.hosted:Reranking", "a cross-encoder over the 100 best of M", None),
     "splade": Hosted("beir_cocodr.retrieval.hosted:Sparse", "a learned sparse encoder"),
     "colbert": Hosted("beir_cocodr.retrieval.hosted:LateInteraction", "MaxSim over the 1,000 best of BM25", BM25),
+    "colbert@tokens": Hosted("beir_cocodr.retrieval.hosted:TokenSearch", "over what an index of all tokens finds"),
+    "colbert@all": Hosted("beir_cocodr.retrieval.hosted:LateInteraction", "over all documents"),
 }
 
 #: The forms of names with another in them.

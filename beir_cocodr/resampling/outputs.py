@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,13 @@ class Inputs:
 
 
 def load_pair(
-    train: str, test: str, splits: tuple[str, str], output: Path, base: str | None, seed: int, search: SearchOptions
+    train: str,
+    test: str | Sequence[str],
+    splits: tuple[str, str],
+    output: Path,
+    base: str | None,
+    seed: int,
+    search: SearchOptions,
 ) -> TrainTest:
     """Both sets, once everything that can be checked before they are read is; an InputError says what is wrong."""
     check_output_free(output)
@@ -52,8 +58,10 @@ def embed_inputs(pair: TrainTest, splits: tuple[str, str], encoder: str, search:
     """Embed both sets' queries; ``splits``: as asked for. An InputError where an encoder is not there or of no use."""
     model = QueryEncoder(encoder, search)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-    origins = manifests.origin(pair.train.name, splits[0]), manifests.origin(pair.test.name, splits[1])
-    return Inputs(pair, *origins, model.describe(), train, test)
+    origin, test_origin = manifests.origin(pair.train.name, splits[0]), manifests.origin(pair.tests[0], splits[1])
+    if len(pair.tests) > 1:  # which together have no id
+        test_origin = replace(test_origin, ir_datasets_id=None)
+    return Inputs(pair, origin, test_origin, model.describe(), train, test)
 
 
 @dataclass(frozen=True)

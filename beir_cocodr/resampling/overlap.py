@@ -4,12 +4,13 @@
 Queries are compared as sets of words, or by an encoder; only the latter needs torch.
 """
 
+import functools
 import logging
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection as Container
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,17 +44,29 @@ _BLOCK = 64
 
 @dataclass(frozen=True)
 class TrainTest:
-    """A training set and a test set with judged queries each, usually two splits of one collection."""
+    """A training set and a test set with judged queries each, usually two splits of one collection.
+
+    ``tests``: the names of what was joined to one test set.
+    """
 
     train: Collection
     test: Collection
+    tests: tuple[str, ...]
 
     @classmethod
-    def load(cls, train: str, test: str, train_split: str = "train", test_split: str = "test") -> "TrainTest":
-        """Load datasets by name, judged, else an InputError; a warning is logged where their corpora differ."""
-        pair = cls(load_collection(train, train_split), load_collection(test, test_split))
+    def load(
+        cls, train: str, test: str | Sequence[str], train_split: str = "train", test_split: str = "test"
+    ) -> "TrainTest":
+        """Load datasets by name, judged, else an InputError; several test sets over one corpus count as one. A warning
+        is logged where training and test corpus differ.
+        """
+        tests = (test,) if isinstance(test, str) else tuple(dict.fromkeys(test))
+        loaded = [load_collection(name, test_split) for name in tests]
+        pair = cls(load_collection(train, train_split), functools.reduce(_joined, loaded), tests)
         if not pair.same_corpus:
-            log.warning("%s and %s have different corpora; labels are compared by the ids of documents", train, test)
+            log.warning(
+                "%s and %s have different corpora; labels are compared by the ids of documents", train, pair.test.name
+            )
         return pair
 
     @property
@@ -87,6 +100,28 @@ class TrainTest:
                     f"the id {query!r} has one text in {self.train.name} and another in {self.test.name}: "
                     "rename it in one of them"
                 )
+
+
+def _joined(one: Collection, other: Collection) -> Collection:
+    """Two test sets as one."""
+    if one.documents.content_hash != other.documents.content_hash:
+        raise InputError(
+            f"{one.name} and {other.name} have different corpora; test sets that count as one share theirs: resample "
+            "for each of them"
+        )
+    for query in one.queries.keys() & other.queries.keys():
+        if one.queries[query] != other.queries[query] or one.qrels[query] != other.qrels[query]:
+            raise InputError(
+                f"the id {query!r} has other texts or judgements in {one.name} than in {other.name}: rename it in one "
+                "of them"
+            )
+    return replace(
+        one,
+        name=f"{one.name}, {other.name}",
+        queries=one.queries | other.queries,
+        qrels=one.qrels | other.qrels,
+        counts=dict(Counter(one.counts) + Counter(other.counts)),
+    )
 
 
 @dataclass(frozen=True)
@@ -333,7 +368,7 @@ class Overlap(Report):
 
 def overlap(
     train: str,
-    test: str,
+    test: str | Sequence[str],
     *,
     train_split: str = "train",
     test_split: str = "test",
@@ -344,7 +379,8 @@ def overlap(
     corrected in a collection or the encoder.
 
     Args:
-        train, test: datasets as the command line names them, with the splits of their judgements.
+        train, test: datasets as the command line names them, with the splits of their judgements; several test sets
+            over one corpus count as one.
         encoder: its query embeddings decide by cosine which training query is nearest; without one it is the Jaccard
             similarity of stemmed words, stop words taken out.
         search: how queries are encoded.
@@ -361,7 +397,7 @@ def overlap(
     )
     return Overlap(
         train=SideRecord(train, pair.train.split, len(pair.train.queries)),
-        test=SideRecord(test, pair.test.split, len(pair.test.queries)),
+        test=SideRecord(pair.test.name, pair.test.split, len(pair.test.queries)),
         same_corpus=pair.same_corpus,
         label_overlap=label_overlaps(pair.train.qrels, pair.test.qrels),
         exact_duplicates=exact,

@@ -163,7 +163,7 @@ def ranks_for_targets(
 
 def resample_restrain(
     train: str,
-    test: str,
+    test: str | Sequence[str],
     encoder: str,
     output: Path,
     *,
@@ -184,7 +184,8 @@ def resample_restrain(
     sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
 
     Args:
-        train, test: datasets as the command line names them, with the splits of their judgements.
+        train, test: datasets as the command line names them, with the splits of their judgements; several test sets
+            over one corpus count as one.
         encoder: whose query embeddings are compared by cosine; ``search``: how queries are encoded.
         output: the folder; must not be there, or be empty.
         sizes, ks, exclude_top, seed: as for `restrain`; ``method``: of the search, see `nearest`.

@@ -79,7 +79,7 @@ def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[Held
 
 def resample_resttest(
     train: str,
-    test: str,
+    test: str | Sequence[str],
     encoder: str,
     output: Path,
     *,

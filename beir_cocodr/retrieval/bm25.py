@@ -1,8 +1,10 @@
 """BM25 by bm25s."""
 
+import copy
+import itertools
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
 import bm25s
 import numpy as np
@@ -58,17 +60,43 @@ class BM25:
 
     def prepare(self) -> None:
         """Build the index; a second call costs nothing."""
-        if self._index is not None:
-            return
+        if self._index is None:
+            self._build(*self._read())
+
+    def grid(self, k1: Iterable[float], b: Iterable[float]) -> Iterator[Self]:
+        """The same index with each pair of parameters; texts are read once."""
+        ids, vocabulary = self._read()
+        self._build(ids, vocabulary)
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        terms = np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(lengths.sum()))
+        rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
+        shape = len(ids), len(self._index.scores["indptr"]) - 1
+        counts = sp.csc_matrix((np.ones(len(terms), np.float32), (rows, terms)), shape)
+        df = np.diff(counts.indptr)
+        idf = np.repeat(np.log(1 + (len(ids) - df + 0.5) / (df + 0.5)), df)  # Lucene's, for each posting
+        for one, other in itertools.product(k1, b):
+            saturation = (one * (1 - other + other * lengths / lengths.mean()))[counts.indices]
+            weights = (idf * counts.data / (counts.data + saturation)).astype(np.float32)
+            made = copy.copy(self)
+            made.k1, made.b, made.derived, made._index = one, other, {}, copy.copy(self._index)
+            arrays = {"data": weights, "indices": counts.indices, "indptr": counts.indptr}
+            made._index.scores = self._index.scores | arrays
+            yield made
+
+    def _build(self, ids: list[list[int]], vocabulary: dict[str, int]) -> None:
+        index = bm25s.BM25(k1=self.k1, b=self.b)
+        index.index((ids, vocabulary), show_progress=False)
+        self._index = index
+
+    def _read(self) -> tuple[list[list[int]], dict[str, int]]:
+        """The terms of all documents by their numbers in the vocabulary."""
         ids: list[list[int]] = []
         for chunk in self.documents.chunks(10_000):
             texts = [self.text_format.document(document) for document in chunk]
             ids += self._tokenizer.tokenize(texts, update_vocab=True, show_progress=False)
-        vocabulary = self._tokenizer.get_vocab_dict()
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab_dict()
         self._empty = vocabulary.get("")
-        index = bm25s.BM25(k1=self.k1, b=self.b)
-        index.index((ids, vocabulary), show_progress=False)
-        self._index = index
+        return ids, vocabulary
 
     def scores(self, query: str) -> np.ndarray:
         """(N,) float32 scores of all documents for one query, 0 where no term is shared."""

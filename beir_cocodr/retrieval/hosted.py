@@ -1,9 +1,12 @@
 """Retrievers of sentence-transformers' classes: cross-encoders, learned sparse encoders, late interaction."""
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,17 +15,21 @@ from scipy import sparse
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from sentence_transformers.util import load_file_path
 
-from beir_cocodr.arrays import Floats, Ints
+from beir_cocodr.arrays import Floats, Ints, spaced_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat, readable
+from beir_cocodr.disk import UNFINISHED
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import json_sha256, parse_json, write_text
 from beir_cocodr.models.cocodr import set_lengths
 from beir_cocodr.models.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
-from beir_cocodr.models.loading import load_cross_encoder
+from beir_cocodr.models.loading import fingerprint, load_cross_encoder
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.progress import in_place
+from beir_cocodr.progress import Bar, in_place
 from beir_cocodr.records import Json
+from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.ranking import Ranking, Retriever
+from beir_cocodr.retrieval.token_vectors import TokenIndex, TokenVectors
 from beir_cocodr.retrieval.topk import NonFiniteScores, merge_keys, ranks_of, scores_of, to_keys
 
 #: What a folder of sentence-transformers says of the class that it is for.
@@ -33,6 +40,10 @@ RERANKED, CANDIDATES = 100, 1_000
 
 # Documents that are encoded at a time.
 _CHUNK = 256
+
+# Recall of an index of tokens: the file beside it, the most queries, and the depths.
+_RECALL, _MEASURED, _DEPTHS = "recall.json", 10, (10, 100)
+log = logging.getLogger(__name__)
 
 
 class HostRetriever:
@@ -45,6 +56,7 @@ class HostRetriever:
             in bfloat16 (PyTorch's autocast). Lengths and prompts of ``encoder`` are those of encoders; a cross-encoder
             has its own length.
         first: whose ``depth`` best documents are candidates.
+        folder: where what is made of the corpus is kept, if it is too much for memory; default: none for long.
 
     Raises:
         InputError: the model cannot be loaded whole, or is of another kind, whose layers would be drawn at random.
@@ -59,8 +71,12 @@ class HostRetriever:
         options: SearchOptions = SearchOptions(),
         first: Retriever | None = None,
         depth: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.documents, self.options, self.first, self.depth = documents, options, first, depth or self.depth
+        if folder is None:
+            self._own = TemporaryDirectory(prefix=UNFINISHED)  # removed with the retriever
+        self.folder = folder or Path(self._own.name)
         self.model: Any = self.load(name)
         self.read = readable(self.model.tokenizer, self.model.prompts.values())
 
@@ -163,29 +179,80 @@ class Reranking(HostRetriever):
 
 
 class LateInteraction(HostRetriever):
-    """The host's exact MaxSim of every query with its ``depth`` best documents of a first stage, or with all documents.
+    """The host's exact MaxSim of every query with its ``depth`` best documents of a first stage, with those that an
+    index of token vectors finds (``indexed``), or with all documents.
 
-    The vectors of all tokens would not fit into memory for long, so documents are encoded as they are scored, each once
-    a search, and nothing is kept.
+    A first stage's documents are encoded as they are scored. Otherwise the corpus is encoded once, the vectors of all
+    tokens are kept in a folder (float32; with ``bf16`` float16), and an index beside them. What it finds of all
+    documents' best is measured with some queries of the first search, and kept as well.
     """
 
-    depth = CANDIDATES
+    depth, indexed = CANDIDATES, False
 
     def load(self, name: str) -> MultiVectorEncoder:
+        if self.indexed:
+            import_faiss()  # before anything is encoded
         model: MultiVectorEncoder = load_host(MultiVectorEncoder, name, self.options)
         return model
 
+    def prepare(self) -> None:
+        super().prepare()
+        if self.indexed:
+            _ = self.index
+
+    @cached_property
+    def tokens(self) -> TokenVectors:
+        """Of the corpus; read where this model encoded this corpus before."""
+        settings = [module.get_config_dict() for module in self.model if hasattr(module, "get_config_dict")]
+        model = [fingerprint(self.model), settings, self.model.prompts, self.text_format.title_separator]
+        place = self.folder / f"tokens-{json_sha256([model, self.options.bf16])[:16]}"
+        corpus = self.documents.content_hash
+        if place.is_dir() and corpus and (found := TokenVectors(place, self.options.verify)).corpus == corpus:
+            return found
+        starts = range(0, len(self.documents), _CHUNK)
+        parts = Bar(starts, "Tokens", unit=" blocks", disable=not self.options.progress)
+        encoded = (self._checked(np.arange(start, min(start + _CHUNK, len(self.documents)))) for start in parts)
+        return TokenVectors.write(place, encoded, corpus, self.options.bf16)
+
+    def _checked(self, rows: Ints) -> list[torch.Tensor]:
+        found = self.vectors(self.texts(self.documents.take(rows)))
+        if wrong := [row for row, vectors in zip(rows, found, strict=True) if not vectors.isfinite().all()]:
+            raise NonFiniteScores(self.documents.ids(np.array(wrong)), [])
+        return found
+
+    @cached_property
+    def index(self) -> TokenIndex:
+        return TokenIndex(self.tokens, self.options.verify)
+
+    def vectors(self, texts: list[str]) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = self.encode(self.model.encode_document, texts, show_progress_bar=False)
+        return found
+
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        encoded = self.encode(self.model.encode_query, list(map(self.read, queries.values())))
+        if not self.indexed:
+            return self._streamed(queries, encoded, top_k)
+        if queries and self.recall is None:
+            self._measure(list(queries), encoded)
+        return self._found(list(queries), encoded, top_k)
+
+    def _found(self, queries: list[str], encoded: Sequence[torch.Tensor], top_k: int) -> Ranking:
+        """Of what the index finds."""
+        scored = []
+        for query, vectors in zip(queries, encoded, strict=True):
+            rows = self.index.candidates(vectors, max(self.depth, top_k))
+            scored.append((rows, self._scores([query], [vectors], rows, self.tokens.take(rows))[0]))
+        return Ranking.of_best(queries, scored, self.documents.tie_ranks(), top_k)
+
+    def _streamed(self, queries: dict[str, str], encoded: Sequence[torch.Tensor], top_k: int) -> Ranking:
+        """Of a first stage's documents, or of all."""
         chosen = None if self.first is None else self.first.search(queries, self.depth).rows  # (Q, depth)
         wanted = np.arange(len(self.documents)) if chosen is None else np.unique(chosen[chosen >= 0])
-        encoded = self.encode(self.model.encode_query, list(map(self.read, queries.values())))
         ties, kept = self.documents.tie_ranks(), torch.empty(len(queries), 0, dtype=torch.int64)
         for start in range(0, len(wanted), _CHUNK):
             rows = wanted[start : start + _CHUNK]
-            vectors = self.encode(self.model.encode_document, self.texts(self.documents.take(rows)))
-            with self.precision():
-                scores = self.model.similarity(encoded, vectors).float().cpu().numpy()
-            self.check_finite(scores, rows, list(queries))
+            vectors = self.tokens.take(rows) if chosen is None else self.vectors(self.texts(self.documents.take(rows)))
+            scores = self._scores(list(queries), encoded, rows, vectors)
             if chosen is not None:
                 scores[~np.stack([np.isin(rows, row) for row in chosen])] = -np.inf
             ranks = torch.from_numpy(ties[rows]).expand(scores.shape)
@@ -193,21 +260,55 @@ class LateInteraction(HostRetriever):
         found, there = np.argsort(ties)[ranks_of(kept).numpy()], np.isfinite(values := scores_of(kept).numpy())
         return Ranking(list(queries), np.where(there, values, 0), np.where(there, found, -1))
 
+    def _scores(
+        self, queries: list[str], encoded: Sequence[torch.Tensor], rows: Ints, vectors: Sequence[torch.Tensor]
+    ) -> Floats:
+        """(Q, n) float32 of documents."""
+        with self.precision():
+            scores: Floats = self.model.similarity(encoded, vectors).float().cpu().numpy()
+        self.check_finite(scores, rows, queries)
+        return scores
+
+    @property
+    def recall(self) -> Json | None:
+        """Of the index, and over how many queries; None until there was a search."""
+        file = self.tokens.folder / _RECALL
+        return dict(parse_json(file.read_text())) if file.is_file() else None
+
+    def _measure(self, queries: list[str], encoded: Sequence[torch.Tensor]) -> None:
+        drawn = spaced_rows(len(queries), _MEASURED)
+        some, vectors = {queries[i]: "" for i in drawn}, [encoded[i] for i in drawn]
+        found = self._found(list(some), vectors, max(_DEPTHS)).rows
+        exact = self._streamed(some, vectors, max(_DEPTHS)).rows
+        pairs = [(a, b[b >= 0]) for a, b in zip(found, exact, strict=True)]
+        shares = {k: np.mean([len(np.intersect1d(a[:k], b[:k])) / len(b[:k]) for a, b in pairs]) for k in _DEPTHS}
+        recall = {f"recall@{k}": float(share) for k, share in shares.items()} | {"queries": len(some)}
+        write_text(self.tokens.folder / _RECALL, json.dumps(recall) + "\n")
+        log.info("the index of tokens finds of exact MaxSim's best: %s", recall)
+
     def describe(self) -> Json:
         width = self.model.get_embedding_dimension()
-        return self.described(model="late interaction", similarity=self.model.similarity_fn_name, dimensions=width)
+        index = {"candidates": "tokens", "searched": self.depth, "recall": self.recall} if self.indexed else {}
+        own = {"similarity": self.model.similarity_fn_name, "dimensions": width}
+        return self.described(model="late interaction", **own, **index)
+
+
+class TokenSearch(LateInteraction):
+    """Late interaction whose candidates are found by an index of token vectors."""
+
+    indexed = True
 
 
 class Sparse(HostRetriever):
     """Dot products of sparse vectors; what shares no dimension with the query is not retrieved.
 
-    The corpus is encoded once and held in memory as a sparse matrix.
+    The corpus is encoded once and held in memory as an inverted index, of which a query reads its dimensions' lists.
 
     Raises:
         InputError: the encoder compares by something else.
     """
 
-    _matrix: Any = None
+    _postings: Any = None
 
     def load(self, name: str) -> SparseEncoder:
         model: SparseEncoder = load_host(SparseEncoder, name, self.options)
@@ -218,25 +319,25 @@ class Sparse(HostRetriever):
         return model
 
     def prepare(self) -> None:
-        if self._matrix is None:
+        if self._postings is None:
             chunks = map(self.texts, self.documents.chunks(4 * _CHUNK))
             parts = [self._vectors(self.model.encode_document, texts) for texts in chunks]
-            self._matrix = sparse.vstack(parts, format="csr")
+            self._postings = sparse.vstack(parts, format="csc").T  # (V, N) in CSR format: a row is a dimension's list
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         self.prepare()
         encoded = self._vectors(self.model.encode_query, list(map(self.read, queries.values())))
         scored = []
         for row, query in enumerate(queries):
-            scores = self._matrix @ encoded[row].toarray()[0]
-            self.check_finite(scores[None], np.arange(len(scores)), [query])
-            matching = np.flatnonzero(scores > 0)
-            scored.append((matching, scores[matching]))
+            found = encoded[row] @ self._postings  # (1, N)
+            self.check_finite(found.data[None], found.indices, [query])
+            matching = found.data > 0
+            scored.append((found.indices[matching], found.data[matching]))
         return Ranking.of_best(queries, scored, self.documents.tie_ranks(), top_k)
 
     def describe(self) -> Json:
         self.prepare()
-        active = float(self._matrix.nnz / self._matrix.shape[0])
+        active = float(self._postings.nnz / self._postings.shape[1])
         return self.described(model="sparse", similarity="dot", active_dimensions_of_a_document=active)
 
     def _vectors(self, encode: Any, texts: list[str]) -> Any:

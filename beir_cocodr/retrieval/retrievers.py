@@ -74,7 +74,8 @@ class Retrievers:
 
     def _hosted(self, spec: ModelSpec) -> Retriever:
         first = self.get(spec.first) if spec.first else None
-        made: Retriever = load_object(HOSTED[spec.kind].build)(spec.host, self.documents, self.options, first)
+        build, folder = load_object(HOSTED[spec.kind].build), self.kept or self.folder
+        made: Retriever = build(spec.host, self.documents, self.options, first, folder=folder)
         return made
 
     def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Retriever:

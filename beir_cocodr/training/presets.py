@@ -61,8 +61,14 @@ _COCODR_IDRO: Json = _IDRO | _KMEANS | {"batch_size": _PerProcess(64), "idro_mod
 _MRL: Json = {"student": "mrl", "loss": "lambdarank", "batch_size": 512, "candidates": 100}
 _MRL |= {"warmup": 4_000, "refresh_steps": 5_000}
 
+# Extrapolation, section 5.1.2: BERT, BM25's 1,000 best reranked, all others from the whole corpus; hard negatives as in
+# section 5.2.2. Epochs, batch, rate and lengths are not printed: as usual for MS MARCO. No checkpoint is chosen on dev.
+_EXTRAPOLATION: Json = {"start": "bert-base-uncased", "epochs": 20, "batch_size": 128, "learning_rate": 1e-5}
+_EXTRAPOLATION |= {"rerank": 1_000, "candidates": "tokens", "hard_negatives": "mined", "teacher": "cross-encoder"}
+_EXTRAPOLATION |= {"query_length": 32, "document_length": 128}
+
 #: Preset to stage to settings; what is not named keeps its default. Stages are the commands "pretrain", "finetune" and
-#: "distill", and those of ``adapt`` that are not one of these as it is.
+#: "distill", those of ``adapt`` that are not one of these as it is, and "resample evaluate".
 PRESETS: dict[str, dict[str, Json]] = {
     "cocodr-base": {"pretrain": _COCODR_COCO, "finetune": _COCODR_IDRO},
     "cocodr-large": {
@@ -70,6 +76,7 @@ PRESETS: dict[str, dict[str, Json]] = {
         "finetune": _COCODR_IDRO | {"max_steps": 30_000, "gradient_layers": 2},
     },
     "mrl": {"distill": _MRL},
+    "extrapolation": {"resample evaluate": _EXTRAPOLATION},
     # Whole batches of about the same size, whatever the number of GPUs, and iDRO's stable mode.
     "base": {"pretrain": _COCO, "finetune": _IDRO},
     "large": {

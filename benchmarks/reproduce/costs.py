@@ -241,10 +241,13 @@ def _regimes(words: list[str], given: dict[str, str], command: str, steps: Mappi
     queries = [s for s in sizes for _ in range(2)] or [int(TRAIN_QUERIES * 0.8)] * 5
     share, weights = throughputs()["share_of_length"]["value"], BASE.millions * 1e6
     trained = [one for one in given["--architecture"].split(",") if one != "bm25"]
-    texts = 2 * float(given["--epochs"]) * sum(queries)
+    from beir_cocodr.training.presets import PRESETS
+
+    settings = PRESETS[given["--preset"]]["resample evaluate"]
+    texts = 2 * float(settings["epochs"]) * sum(queries)
     flops = len(trained) * 6 * weights * texts * 128 * share
     ood = [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == "data"]
     documents = _MARCO + sum(size(one)[0] for one in ood)
     search = len(trained) * len(queries) * 2 * weights * documents * 128 * share
-    count = int(len(trained) * texts / 2 / int(given["--batch-size"]))
+    count = int(len(trained) * texts / 2 / int(settings["batch_size"]))
     return Cost(_hours(flops + search, 1), 20, len(trained) * len(queries) * 1.3, count)

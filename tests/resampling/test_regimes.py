@@ -17,7 +17,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes import Recipe, regimes
 from beir_cocodr.resampling.regimes.regimes import (
     Cell,
     Regimes,
@@ -136,8 +136,17 @@ def test_alignment_by_hand_and_by_scipy():
         assert ood_alignment(*short).kendall is None
 
 
-def test_given_models_of_restrain(folder, other, restrained, deep_bert, tiny_bert, tmp_path):
-    """Each regime's score is that of the model of its own set, on all test queries."""
+def test_given_models_of_restrain(folder, other, restrained, deep_bert, tiny_bert, tmp_path, monkeypatch):
+    """Each regime's score is that of the model of its own set, on all test queries; outside, each model is judged once,
+    whatever the number of sets.
+    """
+    judged, outside_hash, load = [], load_collection(other).documents.content_hash, regimes.load_retriever
+
+    def loaded(model, documents, *rest):
+        judged.extend([model] if documents.content_hash == outside_hash else [])
+        return load(model, documents, *rest)
+
+    monkeypatch.setattr(regimes, "load_retriever", loaded)
     models = tmp_path / "models"
     models.mkdir()
     (models / "interpolation").symlink_to(deep_bert)
@@ -155,6 +164,9 @@ def test_given_models_of_restrain(folder, other, restrained, deep_bert, tiny_ber
     assert rows["mine"].interpolation == pytest.approx(near)
     assert rows["mine"].extrapolation == pytest.approx(far)
     assert rows["mine"].gap == pytest.approx((far - near) / near)
+    assert sorted(judged) == sorted(
+        [*(str(models / found) for found in ("interpolation", "extrapolation")), str(tiny_bert), "bm25"]
+    )
     assert near != far
     assert rows["fixed"].gap == 0
     assert rows["words"].interpolation == pytest.approx(words)

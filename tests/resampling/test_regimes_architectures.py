@@ -14,10 +14,12 @@ import torch
 from conftest import write_beir
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.provenance import read_record
 from beir_cocodr.resampling.regimes import Recipe, architectures
 from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, K1, B, find_architectures, load_retriever
 from beir_cocodr.resampling.regimes.host_training import masked_language_model
 from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.training.trainer import Seal
 
 TOP = 15
 SETTINGS = {
@@ -47,7 +49,8 @@ def recipe(tiny_cosine) -> Recipe:
 @pytest.fixture(scope="module")
 def models(folder, recipe, tmp_path_factory) -> dict[str, str]:
     """Each architecture's model after two steps."""
-    output, shared = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("shared")
+    output = tmp_path_factory.mktemp("models") / "models"
+    shared = output.parent / "shared"
     return {
         found.name: str(found.train(str(folder), output / found.name, recipe, 1, shared))
         for found in find_architectures(["all"])
@@ -115,6 +118,8 @@ def test_late_interaction(models, folder, recipe, texts, tmp_path):
     found = ranked(models["late-interaction"], folder, recipe, tmp_path)
     assert_ranked_by(found, torch.tensor(best), texts)
     assert torch.allclose(host.similarity(queries, documents), torch.tensor(best), atol=1e-4)
+    by_tokens = ranked(models["late-interaction"], folder, replace(recipe, candidates="tokens"), tmp_path)
+    assert_ranked_by(by_tokens, torch.tensor(best), texts)
 
 
 def test_late_interaction_in_pieces(models, folder, recipe, tmp_path, monkeypatch):
@@ -173,6 +178,33 @@ def test_training_says_what_it_did_and_moves_the_weights(models, name, recipe, t
     [start] = [weight for key, weight in before.items() if key.endswith(layer)]
     assert moved.shape == start.shape
     assert not torch.equal(moved, start)
+
+
+@pytest.mark.parametrize("name", ["splade", "late-interaction", "cross-encoder"])
+def test_training_that_was_killed_goes_on_to_the_same_weights(models, name, folder, recipe, tmp_path, monkeypatch):
+    from safetensors.torch import load_file
+
+    [found] = find_architectures([name])
+    whole, on_save, saved = Path(models[name]), Seal.on_save, []
+
+    def killed(self, arguments, state, *rest, **more):
+        on_save(self, arguments, state, *rest, **more)
+        saved.append(state.global_step)
+        raise KeyboardInterrupt
+
+    shutil.copytree(whole.parent.parent / "shared", tmp_path / "shared", dirs_exist_ok=True)
+    monkeypatch.setattr(Seal, "on_save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        found.train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
+    monkeypatch.setattr(Seal, "on_save", on_save)
+    assert saved == [1]
+    found.train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
+    assert read_record(tmp_path / "m").resumed_from == "checkpoint-1"
+    files = [path.relative_to(whole) for path in whole.rglob("*.safetensors")]
+    assert files
+    for file in files:
+        for key, weight in load_file(whole / file).items():
+            assert torch.equal(weight, load_file(tmp_path / "m" / file)[key]), (file, key)
 
 
 def test_training_repeats_by_its_seed_and_is_not_repeated(folder, recipe, tmp_path):

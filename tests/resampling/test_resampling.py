@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -265,3 +266,25 @@ def test_an_output_that_is_taken_is_left_alone(folder, tmp_path):
         with pytest.raises(InputError, match="already"):
             restrain(folder, "no encoder is loaded for this", tmp_path / taken, sizes=[16])
     assert (tmp_path / "o" / "mine").read_text() == "x"
+
+
+def test_several_test_sets_count_as_one(folder, tiny_cosine, tmp_path):
+    header, *lines = (folder / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
+    halves = []
+    for name, part in {"one": lines[:TEST], "two": lines[TEST:]}.items():
+        shutil.copytree(folder, tmp_path / name)
+        (tmp_path / name / "qrels" / "test.tsv").write_text("".join([header, *part]))
+        halves.append(str(tmp_path / name))
+    whole = restrain(folder, tiny_cosine, tmp_path / "whole", sizes=[16])
+    joined = resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "joined", sizes=[16])
+    assert joined.sets == [replace(one, id=other.id) for one, other in zip(whole.sets, joined.sets, strict=True)]
+    assert joined.overlap == whole.overlap
+    assert (joined.test.dataset, joined.test.queries) == (", ".join(halves), TEST)
+    (tmp_path / "two" / "qrels" / "test.tsv").write_text("".join([header, *part, lines[0].replace("\t2", "\t1")]))
+    with pytest.raises(InputError, match=r"other texts or judgements in .*one.*two"):
+        resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", sizes=[16])
+    with (tmp_path / "two" / "corpus.jsonl").open("a") as file:
+        file.write('{"_id": "more", "title": "", "text": "wing"}\n')
+    with pytest.raises(InputError, match="different corpora"):
+        resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", sizes=[16])
+    assert not (tmp_path / "o").exists()

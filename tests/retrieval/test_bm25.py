@@ -94,3 +94,17 @@ def test_term_scores_of_consecutive_documents_are_part_of_all_scores(collection)
         np.testing.assert_allclose(index.term_scores(counts), index.scores(text), rtol=1e-5, atol=1e-6)
         for first, last in ((0, 1), (3, 7), (5, 5), (2, len(collection.documents))):
             np.testing.assert_array_equal(index.term_scores(counts, first, last), index.term_scores(counts)[first:last])
+
+
+def test_a_grid_is_an_index_for_each_pair_of_parameters(collection, monkeypatch):
+    read = []
+    chunks = type(collection.documents).chunks
+    monkeypatch.setattr(type(collection.documents), "chunks", lambda *arguments: read.append(1) or chunks(*arguments))
+    found = list(BM25(collection.documents).grid((0.9, 1.6), (0.0, 0.75)))
+    assert [(one.k1, one.b) for one in found] == [(0.9, 0.0), (0.9, 0.75), (1.6, 0.0), (1.6, 0.75)]
+    assert len(read) == 1
+    for one in found:
+        alone = BM25(collection.documents, k1=one.k1, b=one.b)
+        for query in [*collection.queries.values(), "wing wing", "nothing-known"]:
+            np.testing.assert_allclose(one.scores(query), alone.scores(query), rtol=1e-5)
+        np.testing.assert_allclose(one.weights().toarray(), alone.weights().toarray(), rtol=1e-5)

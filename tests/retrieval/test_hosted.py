@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
@@ -13,11 +14,12 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 
 from beir_cocodr import Searcher, load_collection
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.report.text import short_names
-from beir_cocodr.retrieval.hosted import LateInteraction
+from beir_cocodr.retrieval.hosted import LateInteraction, TokenSearch
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 
@@ -110,6 +112,54 @@ def test_late_interaction_is_the_hosts_maxsim(get, collection, tiny_colbert):
     few = LateInteraction(str(tiny_colbert), collection.documents, SearchOptions(), get("bm25"), 3)
     check(few.search(collection.queries, 20), scores + candidates(get, collection, "bm25", 3))
     assert (few.search(collection.queries, 20).rows[:, 3:] == -1).all()
+
+
+def test_token_search_finds_what_maxsim_over_all_documents_does(get, collection, tiny_colbert, tmp_path):
+    exact = get(f"colbert@all:{tiny_colbert}").search(collection.queries, 20)
+    tokens = get(f"colbert@tokens:{tiny_colbert}")
+    found = tokens.search(collection.queries, 20)
+    np.testing.assert_allclose(found.scores, exact.scores, atol=1e-5)
+    described = tokens.describe()
+    assert (described["candidates"], described["recall"]) == (
+        "tokens",
+        {"recall@10": 1.0, "recall@100": 1.0, "queries": 10},
+    )
+    few = TokenSearch(str(tiny_colbert), collection.documents, SearchOptions(), depth=20, folder=tmp_path)
+    nearly = few.search(collection.queries, 3)
+    assert (nearly.rows >= 0).all()
+    assert np.isin(nearly.scores.round(4), exact.scores.round(4)).mean() > 0.8
+    assert few.describe()["recall"]["recall@10"] < 1.01
+
+
+def test_tokens_are_encoded_once_for_a_model_and_a_corpus(collection, tiny_colbert, tmp_path, monkeypatch):
+    first = TokenSearch(str(tiny_colbert), collection.documents, folder=tmp_path)
+    ranking = first.search(collection.queries, 5)
+    again = TokenSearch(str(tiny_colbert), collection.documents, folder=tmp_path)
+    monkeypatch.setattr(again, "vectors", None)
+    np.testing.assert_array_equal(again.search(collection.queries, 5).rows, ranking.rows)
+    every = LateInteraction(str(tiny_colbert), collection.documents, folder=tmp_path)
+    monkeypatch.setattr(every, "vectors", None)
+    assert every.search(collection.queries, 5).rows.shape == (16, 5)
+    other = TokenSearch(str(tiny_colbert), collection.documents, SearchOptions(bf16=True), folder=tmp_path)
+    assert other.tokens.folder != first.tokens.folder
+    assert other.tokens.vectors.dtype == np.float16
+
+
+def corpus(*texts: str) -> Documents:
+    columns = {"id": map(str, range(len(texts))), "title": [""] * len(texts), "text": texts}
+    table = pa.table({name: pa.array(list(values), pa.large_string()) for name, values in columns.items()})
+    return Documents(table, f"{len(texts):064}")
+
+
+def test_tokens_of_another_corpus_take_the_place_and_damage_is_seen(tiny_colbert, tmp_path):
+    first = TokenSearch(str(tiny_colbert), corpus("supersonic flow", "a wing"), folder=tmp_path).tokens
+    larger = corpus("supersonic flow", "a wing", "heat transfer")
+    second = TokenSearch(str(tiny_colbert), larger, folder=tmp_path).tokens
+    assert (len(first), len(second), second.folder) == (2, 3, first.folder)
+    with (second.folder / "vectors.bin").open("r+b") as file:
+        file.write(b"damaged")
+    with pytest.raises(InputError, match=r"vectors\.bin.*delete"):
+        _ = TokenSearch(str(tiny_colbert), larger, folder=tmp_path).tokens
 
 
 @pytest.mark.parametrize("kind", ["rerank", "splade", "colbert"])

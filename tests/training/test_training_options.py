@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import ADAPT_STAGES, PRESETS, adapt_options, check_preset, stage_options
 
 KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
+KINDS |= {"resample evaluate": Recipe}
 PUBLISHED = {
     name: json.loads((Path(__file__).parents[2] / "benchmarks" / "published" / f"{name}.json").read_text())
-    for name in ("cocodr", "mrl", "query_as_context")
+    for name in ("cocodr", "mrl", "query_as_context", "extrapolation")
 }
 
 
@@ -49,6 +51,14 @@ def test_mrl_as_printed():
     assert documents["bm25_pool"] == documents["hard_pool"] == found.candidates
     assert found.refresh_steps == documents["hard_refresh_steps"]
     assert (found.student, found.loss) == ("mrl", "lambdarank")
+
+
+def test_extrapolation_as_printed():
+    printed, found = PUBLISHED["extrapolation"]["protocol"], stage_options(Recipe, "resample evaluate", "extrapolation")
+    assert (found.start, found.rerank) == (printed["finetune_init"], printed["reranker_depth"])
+    assert (found.first_stage, found.candidates, found.max_steps) == ("bm25", "tokens", -1)
+    assert (found.hard_negatives, found.teacher) == ("mined", "cross-encoder")
+    assert found.learning_rate == 1e-5
 
 
 @pytest.mark.parametrize(("preset", "name"), [("qc", "cocondenser"), ("cotmae", "cotmae")])

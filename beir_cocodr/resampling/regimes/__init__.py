@@ -28,6 +28,7 @@ class Recipe(Budget):
         document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers' defaults).
         rerank: documents of the first stage that the cross-encoder reranks (paper: 1,000).
         first_stage: "bm25", or an encoder.
+        candidates: of late interaction: "all" documents, or those that an index of all "tokens" finds (FAISS).
 
     Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2.
     """
@@ -47,6 +48,7 @@ class Recipe(Budget):
     query_flops: float = option(5e-5, min=0)
     rerank: int = option(100, min=1)
     first_stage: str = option("bm25")
+    candidates: str = option("all", choices=("all", "tokens"))
     encode_batch_size: int = option(64, "Texts encoded at a time.", min=1)
     device: str | None = option(None, "Device of all models, such as cpu or cuda:0.")
 

@@ -1,6 +1,5 @@
 """The retrieval architectures that are evaluated in both regimes, by name; a row of results is one, or given models."""
 
-import itertools
 import json
 import logging
 import shutil
@@ -46,7 +45,7 @@ from beir_cocodr.records import Record
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.host_training import TrainingUnit, masked_language_model, save_start
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.hosted import CONFIG, Reranking, Sparse
+from beir_cocodr.retrieval.hosted import CONFIG, Reranking, Sparse, TokenSearch
 from beir_cocodr.retrieval.hosted import LateInteraction as LateInteractionSearch
 from beir_cocodr.retrieval.ranking import Retriever
 from beir_cocodr.retrieval.retrievers import Retrievers
@@ -54,6 +53,7 @@ from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
+from beir_cocodr.training.outputs import lock_output
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.trainer import GuardedTrainer, Stage, drawn_dataset, run_stage
 
@@ -143,8 +143,8 @@ class HostArchitecture:
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
         if read_record(output) is not None:
             return output
-        shutil.rmtree(output, ignore_errors=True)
         collection, start = load_collection(dataset, "train"), output / "start"
+        shutil.rmtree(start, ignore_errors=True)
         source, text_format = self.start(collection, start, recipe, seed, shared)
         model, loss = self.build(source, text_format, recipe)
         read = readable(model.tokenizer)
@@ -154,7 +154,11 @@ class HostArchitecture:
         pool = bm25_negatives(collection, text_format, recipe.negative_depth, seed) if negatives else None
         pairs = TrainingPairs(collection, text_format, options, pool)
         stage = Stage(
-            plan=TrainingPlan(self.name, seen=(collection_provenance(collection, queries=True),)),
+            plan=TrainingPlan(
+                self.name,
+                options=recipe.describe() | {"seed": seed},
+                seen=(collection_provenance(collection, queries=True),),
+            ),
             model=model,
             loss=loss,
             dataset=_lists(pairs, read) if self.listwise else pairs.dataset(read),
@@ -166,7 +170,9 @@ class HostArchitecture:
         if not self.listwise:
             tasks = {"query": "query", "positive": "document"}
             stage = replace(stage, batch_keys=BatchKeys(pairs), column_tasks=tasks, names=pairs.names)
-        run_stage(stage, options, output, resume=False)
+        with lock_output(output, True, stage.plan) as finished:
+            if finished is None:
+                run_stage(stage, options, output, resume=True)
         return output
 
 
@@ -301,10 +307,10 @@ class TunedBM25:
         queries = {query: collection.queries[query] for query in chosen}
         [measure] = parse_measures(_MEASURE)
         grid: list[tuple[float, float, float]] = []  # score, k1, b
-        for k1, b in itertools.product(K1, B):
-            found = BM25(collection.documents, k1=k1, b=b).search(queries, _DEPTH)
+        for bm25 in BM25(collection.documents).grid(K1, B):
+            found = bm25.search(queries, _DEPTH)
             scores = score_queries([measure], qrels, found.results(collection.documents))
-            grid.append((float(scores[_MEASURE].mean()), k1, b))
+            grid.append((float(scores[_MEASURE].mean()), bm25.k1, bm25.b))
         _, k1, b = max(grid, key=lambda point: point[0])  # the first among equals
         log.info("BM25 on %s: k1 %g, b %g", dataset, k1, b)
         points = [{"k1": k1, "b": b, _MEASURE: score} for score, k1, b in grid]
@@ -351,6 +357,9 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
     # Those that training made have their own lengths.
     options = SearchOptions(EncoderOptions(device=recipe.device), batch_size=options.batch_size)
     first = retrievers.get(recipe.first_stage) if kind is Reranking else None
+    if kind is LateInteractionSearch:
+        kind = TokenSearch if recipe.candidates == "tokens" else kind
+        return kind(name, documents, options, folder=work)
     return kind(name, documents, options, first, recipe.rerank)
 
 

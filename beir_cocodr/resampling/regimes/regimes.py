@@ -186,6 +186,7 @@ class Cells:
     Attributes:
         output, recipe, measures, ood, progress: as for `evaluate_regimes`.
         policy: for documents whose id is the query's, of the resampled test set.
+        known: means by model and collection outside, so that one model of several sets is evaluated there once.
     """
 
     output: Path
@@ -194,6 +195,7 @@ class Cells:
     policy: str
     ood: Sequence[str]
     progress: bool
+    known: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def evaluate(self, candidate: Candidate, unit: TrainingUnit, seed: int) -> Cell:
         """The cell, made or completed; InputError: no model can be had, or the cell was made with another one."""
@@ -207,6 +209,8 @@ class Cells:
                 f"{', which has changed since' if other else f', not {candidate.where}'}; give the model another "
                 "name, or choose another --output"
             )
+        if cell is not None and cell.given is not None:
+            self.known.update({(candidate.model(unit, seed), name): means for name, means in cell.ood.items()})
         missing = [name for name in self.ood if cell is None or name not in cell.ood]
         if cell is not None and not missing:
             return cell
@@ -230,9 +234,11 @@ class Cells:
             )
             cell.write(file)
         for name in missing:
-            found, _ = self._scores(model, {"": load_collection(name, "test")}, identical_ids(name))
-            means = {measure: pooled_score([values])[0] for measure, values in found[""].items()}
-            cell = replace(cell, ood=cell.ood | {name: means})
+            if (model, name) not in self.known:
+                found, _ = self._scores(model, {"": load_collection(name, "test")}, identical_ids(name))
+                means = {measure: pooled_score([values])[0] for measure, values in found[""].items()}
+                self.known[model, name] = means
+            cell = replace(cell, ood=cell.ood | {name: self.known[model, name]})
             cell.write(file)
         return cell
 
