@@ -61,6 +61,10 @@ def evaluate(
             metavar="NAME=PATH",
         ),
     ] = None,
+    other_start: Annotated[
+        list[str] | None,
+        Option(help="Further starts of all architectures, for rows ARCHITECTURE@NAME; repeat.", metavar="NAME=PATH"),
+    ] = None,
     *,
     settings: Recipe,
     seed: Annotated[list[int] | None, Option(help="Of training; repeat for several. Default: 42.")] = None,
@@ -81,7 +85,17 @@ def evaluate(
     drawn = will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
     chosen = [name.strip() for names in architecture or () for name in names.split(",") if name.strip()]
     report = evaluate_regimes(
-        folder, output, chosen, model or (), settings, seed or (42,), ood or (), measures, keep_models, progress=True
+        folder,
+        output,
+        chosen,
+        model or (),
+        settings,
+        seed or (42,),
+        ood or (),
+        measures,
+        keep_models,
+        progress=True,
+        starts=other_start or (),
     )
     drawing = (PICTURE_FILE, alignment_picture) if drawn else None
     deliver(report, RESULTS_FILE, output, drawing, regime_tables, as_json)

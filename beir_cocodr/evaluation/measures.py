@@ -75,7 +75,7 @@ def compare(
     """Test every pair (a, b) of every family in every measure.
 
     ``scores`` are model to measure to (Q,) per-query scores, all in one order of queries; ``families`` name of a
-    question to the pairs that answer it, over which Holm's correction is.
+    question to the pairs that answer it, over which Holm's correction and Bonferroni's are.
     """
     compared = []
     for measure in next(iter(scores.values()), {}):
@@ -83,9 +83,11 @@ def compare(
             tests = [_test(family, measure, a, b, scores[a][measure], scores[b][measure], seed) for a, b in pairs]
             t = holm([test.t_p for test in tests])
             randomization = holm([test.randomization_p for test in tests])
+            tested = sum(test.t_p is not None for test in tests)
+            bonferroni = [None if test.t_p is None else min(1.0, test.t_p * tested) for test in tests]
             compared += [
-                replace(test, t_p_holm=p, randomization_p_holm=q)
-                for test, p, q in zip(tests, t, randomization, strict=True)
+                replace(test, t_p_holm=p, randomization_p_holm=q, t_p_bonferroni=b)
+                for test, p, q, b in zip(tests, t, randomization, bonferroni, strict=True)
             ]
     return compared
 

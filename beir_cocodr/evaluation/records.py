@@ -61,6 +61,7 @@ class PairedTest(_Comparison):
         randomization_p: two-tailed paired randomisation test of the mean; None like ``t_p``.
         wins, ties, losses: queries on which b is better, equal, worse.
         t_p_holm, randomization_p_holm: the same, by Holm's correction over its family, within a measure.
+        t_p_bonferroni: the same by Bonferroni's correction, as MRL has it; no verdict depends on it.
         verdict: from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else "cannot tell".
     """
 
@@ -77,6 +78,7 @@ class PairedTest(_Comparison):
     losses: int
     t_p_holm: float | None = None
     randomization_p_holm: float | None = None
+    t_p_bonferroni: float | None = None
     verdict: str = ""
 
     def __post_init__(self) -> None:

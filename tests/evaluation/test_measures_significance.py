@@ -78,3 +78,5 @@ def test_families_are_corrected_apart():
     smaller, larger = sorted([one, two_], key=lambda test: test.t_p)
     assert smaller.t_p_holm == pytest.approx(min(1, 2 * smaller.t_p))
     assert larger.t_p_holm >= smaller.t_p_holm
+    assert larger.t_p_bonferroni == pytest.approx(min(1, 2 * larger.t_p))
+    assert three.t_p_bonferroni == three.t_p

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+from functools import partial
 from pathlib import Path
 
 import ir_measures
@@ -255,6 +256,31 @@ def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path
     assert sorted(path.name for path in (output / "models").glob("*/*")) == ["dense-2", "dense-2"]
     assert [point.measures for point in more.points] == [point.measures for point in report.points if point.seed == 1]
     assert all(point.ood[str(other)] for point in more.points)
+
+
+def test_several_starts_in_one_run(restrained, tiny_cosine, tiny_bert, deep_bert, tmp_path, monkeypatch):
+    from beir_cocodr.resampling.regimes.architectures import DenseArchitecture
+
+    recipe = Recipe(start=str(tiny_cosine), max_steps=1, batch_size=4, device="cpu")
+    started, train = [], DenseArchitecture.train
+
+    def noted(self, dataset, folder, recipe, *rest):
+        started.append((folder.name, recipe.start))
+        return train(self, dataset, folder, recipe, *rest)
+
+    monkeypatch.setattr(DenseArchitecture, "train", noted)
+    run = partial(evaluate_regimes, restrained, tmp_path / "o", ["bm25", "dense"], recipe=recipe, seeds=[1])
+    report = run(starts=[f"bert={tiny_bert}"])
+    assert [row.model for row in report.rows] == ["bm25", "dense", "dense@bert"]
+    assert set(started) == {("dense-1", str(tiny_cosine)), ("dense@bert-1", str(tiny_bert))}
+    own, other = (row.measures[MEASURE] for row in report.rows[1:])
+    assert own.interpolation != other.interpolation
+    more = run(starts=[f"deep={deep_bert}"], keep_models=False)
+    assert [row.model for row in more.rows] == ["bm25", "dense", "dense@deep"]
+    with pytest.raises(InputError, match="other start bert"):
+        run(starts=[f"bert={deep_bert}"])
+    with pytest.raises(InputError, match="other-start 'bert'"):
+        run(starts=["bert"])
 
 
 def test_the_command(restrained, other, tiny_cosine, tmp_path, capsys):

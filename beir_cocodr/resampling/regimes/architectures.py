@@ -3,7 +3,7 @@
 import json
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -401,17 +401,42 @@ class Candidate:
     where: str | None = None
 
 
-def trained(architecture: Architecture, recipe: Recipe, seeds: Sequence[int], output: Path) -> Candidate:
-    """An architecture; its models go to ``output/models/SET/NAME-SEED``. One without chance has just the first."""
+def trained(
+    architecture: Architecture, recipe: Recipe, seeds: Sequence[int], output: Path, start: str = ""
+) -> Candidate:
+    """An architecture; its models go to ``output/models/SET/NAME-SEED``. One without chance has just the first.
+
+    ``start``: what another start than the recipe's own is called, which then stands behind the name.
+    """
+    name, shared = architecture.name + f"@{start}" * bool(start), output / "shared" / start
 
     def model(unit: TrainingUnit, seed: int) -> str:
         own = recipe
         if architecture.name == "dense-distilled" and recipe.teacher == TEACHER:
-            own = replace(recipe, teacher=trained(ARCHITECTURES[TEACHER], recipe, [seed], output).model(unit, seed))
-        folder = model_folder(output, unit, architecture.name, seed)
-        return str(architecture.train(str(unit.train), folder, own, seed, output / "shared"))
+            teacher = trained(ARCHITECTURES[TEACHER], recipe, [seed], output, start)
+            own = replace(recipe, teacher=teacher.model(unit, seed))
+        return str(architecture.train(str(unit.train), model_folder(output, unit, name, seed), own, seed, shared))
 
-    return Candidate(architecture.name, tuple(seeds if architecture.seeded else seeds[:1]), model)
+    return Candidate(name, tuple(seeds if architecture.seeded else seeds[:1]), model)
+
+
+def all_trained(
+    kinds: Sequence[Architecture], recipe: Recipe, seeds: Sequence[int], output: Path, starts: Mapping[str, str]
+) -> list[Candidate]:
+    """Architectures from the recipe's start, and those that have one from ``starts``, name to path, as well."""
+    found = [trained(kind, recipe, seeds, output) for kind in kinds]
+    for name, path in starts.items():
+        own = replace(recipe, start=path)
+        found += [trained(kind, own, seeds, output, name) for kind in kinds if kind.seeded]
+    return found
+
+
+def named_path(flag: str, text: str) -> tuple[str, str]:
+    """Both parts of NAME=PATH, else an InputError."""
+    name, equals, path = text.partition("=")
+    if not (name and equals and path) or "/" in name:
+        raise InputError(f"{flag} {text!r}: give NAME=PATH; in --model, PATH may hold {SET}, {SEED}")
+    return name, path
 
 
 def given(option: str, seeds: Sequence[int]) -> Candidate:
@@ -423,9 +448,7 @@ def given(option: str, seeds: Sequence[int]) -> Candidate:
             a seed. Without ``{set}`` one model is evaluated in both regimes.
         seeds: used where the path has ``{seed}``.
     """
-    name, equals, path = option.partition("=")
-    if not (name and equals and path) or "/" in name:
-        raise InputError(f"--model {option!r}: give NAME=PATH; PATH may hold {SET}, {SEED}, as mine=runs/{SET}-{SEED}")
+    name, path = named_path("--model", option)
 
     def model(unit: TrainingUnit, seed: int) -> str:
         return path.replace(SET, unit.name).replace(SEED, str(seed))

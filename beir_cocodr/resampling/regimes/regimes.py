@@ -32,11 +32,12 @@ from beir_cocodr.resampling.regimes.architectures import (
     SET,
     TEACHER,
     Candidate,
+    all_trained,
     find_architectures,
     given,
     load_retriever,
     model_folder,
-    trained,
+    named_path,
 )
 from beir_cocodr.resampling.regimes.host_training import REGIMES, TrainingUnit, training_units
 
@@ -186,7 +187,7 @@ class Cells:
     Attributes:
         output, recipe, measures, ood, progress: as for `evaluate_regimes`.
         policy: for documents whose id is the query's, of the resampled test set.
-        known: means by model and collection outside, so that one model of several sets is evaluated there once.
+        known: means by model and collection outside: a model of several sets is evaluated there once.
     """
 
     output: Path
@@ -372,6 +373,7 @@ def evaluate_regimes(
     measures: str = DEFAULT_MEASURES,
     keep_models: bool = True,
     progress: bool = False,
+    starts: Sequence[str] = (),
 ) -> Regimes:
     """Train models on every resampled training set, or take given ones, and evaluate them in both regimes. An
     InputError names what has to be corrected.
@@ -389,6 +391,7 @@ def evaluate_regimes(
         measures: names that ir-measures knows; the first is that of the alignment.
         keep_models: keep trained models, or only their scores.
         progress: show bars on stderr.
+        starts: NAME=PATH of further starts, which give rows ARCHITECTURE@NAME (the paper's Table 9 in one run).
 
     Source: Zhan et al., 2022, sections 4 and 5.
     """
@@ -399,11 +402,12 @@ def evaluate_regimes(
     check_seeds(seeds)
     check_device(recipe.device)
     kinds = find_architectures(architectures)
-    candidates = [trained(found, recipe, seeds, output) for found in kinds] + [given(found, seeds) for found in models]
+    others = dict(named_path("--other-start", start) for start in starts)
+    candidates = [*all_trained(kinds, recipe, seeds, output, others), *(given(found, seeds) for found in models)]
     _check(candidates, ood)
     kept = naming_full_disk(output, lambda: f"{len([*output.glob('cells/**/*.json')])} models are evaluated and kept")
     with kept, files.sole_writer(files.output_folder(output, utf8=True)):
-        _check_resumable(output, folder, recipe, names)
+        _check_resumable(output, folder, recipe, names, others)
         cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
         labels = [_label(one, unit, seed) for unit in units for one in candidates for seed in one.seeds]
         with steps(dict.fromkeys(labels)):
@@ -443,8 +447,10 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
             log.warning("%s is one model in both regimes, as its path has no %s: no set trains it", candidate.name, SET)
 
 
-def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[str]) -> None:
-    """Cells in one output are comparable: they have one recipe, one set of measures, the same sets and start."""
+def _check_resumable(
+    output: Path, folder: Path, recipe: Recipe, measures: list[str], starts: Mapping[str, str]
+) -> None:
+    """Cells in one output are comparable: they have one recipe, one set of measures, the same sets and starts."""
     now: Json = {
         "manifest_sha256": files.file_sha256(folder / MANIFEST_FILE),
         "measures": measures,
@@ -452,19 +458,23 @@ def _check_resumable(output: Path, folder: Path, recipe: Recipe, measures: list[
     }
     contents = {"start": model_source(recipe.start), "teacher": recipe.teacher}
     now |= {f"{name}_sha256": files.content_sha256(path) for name, path in contents.items()}
+    others = {name: [path, files.content_sha256(model_source(path))] for name, path in starts.items()}
     if (file := output / _SETTINGS_FILE).is_file() and any((output / name).is_dir() for name in ("cells", "models")):
         with explained(f"{file} is damaged", "choose another --output", ValueError, TypeError):
             then = dict(files.parse_json(file.read_text()))
         if lacking := [name for name in now if name not in then]:
             log.warning("%s is of an earlier version: its %s cannot be checked", file, " and ".join(lacking))
-        if changed := [name for name in now if name not in lacking and then[name] != now[name]]:
+        changed = [name for name in now if name not in lacking and then[name] != now[name]]
+        before = then.get("other_starts", {})
+        if changed := changed + [f"start {name}" for name in others if before.get(name, others[name]) != others[name]]:
             raise InputError(
                 f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose another "
                 "--output"
             )
+        others = before | others
     elif not file.is_file() and any(not files.is_incidental(path) for path in output.iterdir()):
         raise InputError(f"{output} is not empty and holds no evaluation of regimes; choose another --output")
-    files.write_text(file, json.dumps(now, indent=2) + "\n")
+    files.write_text(file, json.dumps(now | {"other_starts": others}, indent=2) + "\n")
 
 
 def _evaluate(
@@ -479,7 +489,8 @@ def _evaluate(
                 found.setdefault((unit.group, candidate.name, seed), []).append(cells.evaluate(candidate, unit, seed))
             if not keep_models:
                 # Only now, as one may have been another's teacher.
-                for name in (TEACHER, *(candidate.name for candidate in own if candidate.where is None)):
+                names = [candidate.name for candidate in own if candidate.where is None]
+                for name in (*names, TEACHER, *(f"{TEACHER}@{name.partition('@')[2]}" for name in names)):
                     shutil.rmtree(model_folder(cells.output, unit, name, seed), True)
     if not keep_models:
         shutil.rmtree(cells.output / "shared", ignore_errors=True)
