@@ -12,8 +12,9 @@ from beir_cocodr.cli import options
 from beir_cocodr.cli.analysis import Picture, deliver
 from beir_cocodr.cli.options import plain
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.report.pictures import alignment_picture, overlap_picture, will_draw
+from beir_cocodr.report.pictures import alignment_picture, overlap_picture, resampling_picture, will_draw
 from beir_cocodr.report.terminal import print_record
+from beir_cocodr.resampling.manifest import Manifest
 from beir_cocodr.resampling.regimes import Recipe
 
 _Train = Annotated[str, plain("Dataset of the training queries: BEIR folder, irds:ID, BEIR name, or apidocs/DOMAIN.")]
@@ -123,14 +124,15 @@ def restrain(
     test_split: _TestSplit = "test",
     search: Annotated[str, Option(help="exact, or faiss.")] = "exact",
     base_id: _BaseId = None,
+    picture: Picture = None,
     *,
     encoding: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Training queries near to test queries (interpolation), and as many far from all (extrapolation)."""
-    from beir_cocodr.report.resampling_tables import resample_table
     from beir_cocodr.resampling.restrain import resample_restrain
 
+    drawn = will_draw(picture, True, "")
     manifest = resample_restrain(
         train,
         test,
@@ -146,7 +148,7 @@ def restrain(
         base=base_id,
         search=encoding,
     )
-    print_record(manifest, as_json, lambda manifest: [resample_table(manifest)])
+    _finish(manifest, output, drawn, as_json)
 
 
 @resample.command()
@@ -161,14 +163,15 @@ def resttest(
     train_split: _TrainSplit = "train",
     test_split: _TestSplit = "test",
     base_id: _BaseId = None,
+    picture: Picture = None,
     *,
     search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
     """Buckets of training and test queries: train on all but one, whose test queries are extrapolation."""
-    from beir_cocodr.report.resampling_tables import resample_table
     from beir_cocodr.resampling.resttest import resample_resttest
 
+    drawn = will_draw(picture, True, "")
     manifest = resample_resttest(
         train,
         test,
@@ -181,6 +184,14 @@ def resttest(
         base=base_id,
         search=search,
     )
+    _finish(manifest, output, drawn, as_json)
+
+
+def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> None:
+    from beir_cocodr.report.resampling_tables import resample_table
+
+    if drawn and manifest.points:
+        resampling_picture(output / "queries.png", manifest)
     print_record(manifest, as_json, lambda manifest: [resample_table(manifest)])
 
 

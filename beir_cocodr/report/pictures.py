@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # their modules import torch or scipy
     from beir_cocodr.analysis.representation import Representation
     from beir_cocodr.analysis.shift import Shift
     from beir_cocodr.analysis.source_clusters import SourceClusters
+    from beir_cocodr.resampling.manifest import Manifest
     from beir_cocodr.resampling.overlap import Overlap
     from beir_cocodr.resampling.regimes.regimes import Regimes
 
@@ -308,6 +309,21 @@ def overlap_picture(path: Path, report: Overlap) -> None:
         axis.set_xlabel(plain(f"similarity to the nearest training query ({kind})"))
         axis.set_ylabel("test queries")
         axis.set_title(plain(f"{report.test.dataset}: {report.test.queries:,} test queries"))
+
+
+def resampling_picture(path: Path, report: Manifest) -> None:
+    """Draw queries by their two main components, sets in colours, test queries as crosses.
+
+    Source: Zhan et al., 2022, Figure 1.
+    """
+    with _png(path, 6.4, 5.4) as figure:
+        axis = figure.subplots()
+        for name, found in report.points.items():
+            style: Any = {"marker": "x", "color": "black"} if name == "test" else {"marker": "o", "alpha": 0.5}
+            x, y = zip(*found, strict=True)
+            axis.scatter(x, y, 12, label=name, **style)
+        axis.legend()
+        axis.set_title(plain(f"{report.base} ({report.method}), {report.encoder.name}"))
 
 
 def alignment_picture(path: Path, report: Regimes) -> None:

@@ -5,7 +5,7 @@ from, for links and ids of ir_datasets; and which outputs of `resample` this mac
 import json
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from beir_cocodr.data.collection import Collection, load_collection, resolve_source
@@ -192,6 +192,8 @@ class Manifest(Record):
         base: name in ids of ir_datasets.
         same_corpus: whether training and test set have the same documents.
         train, test: what was resampled, and ``sets`` what was made of it.
+        points: of the largest sets of a regime, or the buckets, and of the test queries, some queries' two main
+            components, for the picture.
     """
 
     method: str
@@ -204,6 +206,7 @@ class Manifest(Record):
     sets: list[SetRecord]
     overlap: Overlaps
     versions: dict[str, str]
+    points: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
 
 def read_manifest(output: Path) -> Manifest:

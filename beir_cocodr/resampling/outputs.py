@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from beir_cocodr.arrays import Floats, Ints
+from beir_cocodr.arrays import Floats, Ints, spaced_rows
 from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import SEEDS
@@ -21,6 +21,9 @@ from beir_cocodr.resampling.similarity import nearest
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 log = logging.getLogger(__name__)
+
+# Queries of a kind in the picture.
+_DRAWN = 300
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ def write_resampled(
             ],
             overlap=_overlaps(inputs, sets),
             versions=versions(),
+            points=_points(inputs, sets),
         )
         manifest.write(draft / manifests.MANIFEST_FILE)
     manifests.remember(output)
@@ -169,6 +173,28 @@ def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], dict[st
     """The queries of these rows and their judgements."""
     ids = np.array(list(collection.queries), object)[rows]
     return {query: collection.queries[query] for query in ids}, {query: collection.qrels[query] for query in ids}
+
+
+def _points(inputs: Inputs, sets: Sequence[ResampledSet]) -> dict[str, list[tuple[float, float]]]:
+    """By PCA, at most :data:`_DRAWN` queries of a kind, evenly spaced.
+
+    Source: Zhan et al., 2022, Figure 1.
+    """
+    from sklearn.decomposition import PCA  # only what is written needs it
+
+    every, largest = np.arange(len(inputs.train)), max(len(one.train) for one in sets)
+    if sets[0].bucket is None:
+        rows = {one.regime: one.train for one in sets if len(one.train) == largest}
+    else:
+        rows = {f"bucket {one.bucket}": np.setdiff1d(every, one.train) for one in sets}
+    drawn = {name: found[spaced_rows(len(found), _DRAWN)] for name, found in rows.items() if len(found)}
+    vectors = {name: inputs.train.rows(found).numpy() for name, found in drawn.items()}
+    vectors["test"] = inputs.test.rows(spaced_rows(len(inputs.test), _DRAWN)).numpy()
+    together = np.concatenate(list(vectors.values())).astype(np.float64)
+    if min(together.shape) < 2:
+        return {}
+    axes = PCA(2, svd_solver="full").fit(together)
+    return {name: [(float(x), float(y)) for x, y in axes.transform(found).round(4)] for name, found in vectors.items()}
 
 
 def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> manifests.Overlaps:

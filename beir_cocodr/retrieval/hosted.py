@@ -232,7 +232,7 @@ class LateInteraction(HostRetriever):
         encoded = self.encode(self.model.encode_query, list(map(self.read, queries.values())))
         if not self.indexed:
             return self._streamed(queries, encoded, top_k)
-        if queries and self.recall is None:
+        if self.recall.get("queries", 0) < min(len(queries), _MEASURED):
             self._measure(list(queries), encoded)
         return self._found(list(queries), encoded, top_k)
 
@@ -265,15 +265,16 @@ class LateInteraction(HostRetriever):
     ) -> Floats:
         """(Q, n) float32 of documents."""
         with self.precision():
-            scores: Floats = self.model.similarity(encoded, vectors).float().cpu().numpy()
+            found = self.model.similarity(encoded, vectors, device=self.model.device)  # kept vectors are on the CPU
+        scores: Floats = found.float().cpu().numpy()
         self.check_finite(scores, rows, queries)
         return scores
 
     @property
-    def recall(self) -> Json | None:
-        """Of the index, and over how many queries; None until there was a search."""
+    def recall(self) -> dict[str, float]:
+        """Of the index, and over how many queries; empty until there was a search."""
         file = self.tokens.folder / _RECALL
-        return dict(parse_json(file.read_text())) if file.is_file() else None
+        return dict(parse_json(file.read_text())) if file.is_file() else {}
 
     def _measure(self, queries: list[str], encoded: Sequence[torch.Tensor]) -> None:
         drawn = spaced_rows(len(queries), _MEASURED)

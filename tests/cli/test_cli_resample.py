@@ -81,9 +81,11 @@ def test_the_command_line_end_to_end(folder, tiny_cosine, tmp_path, capsys):
         assert status.value.code in (0, None)
         printed = json.loads(capsys.readouterr().out)
         assert printed == json.loads((output / "manifest.json").read_text())
+        assert (output / "queries.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SystemExit) as status:
-        main(["resample", "restrain", "--k", "2", *common, "--output", str(tmp_path / "k")])
+        main(["resample", "restrain", "--k", "2", *common, "--output", str(tmp_path / "k"), "--no-picture"])
     assert "interpolation (k = 2)" in capsys.readouterr().out
+    assert not (tmp_path / "k" / "queries.png").exists()
     for arguments in (["resample"], ["resample", "restrain"], ["resample", "resttest"], ["overlap"]):
         with pytest.raises(SystemExit) as status:
             main([*arguments, "--help"])

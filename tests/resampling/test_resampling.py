@@ -288,3 +288,24 @@ def test_several_test_sets_count_as_one(folder, tiny_cosine, tmp_path):
     with pytest.raises(InputError, match="different corpora"):
         resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", sizes=[16])
     assert not (tmp_path / "o").exists()
+
+
+def test_points_are_main_components_of_queries(folder, tiny_cosine, tmp_path):
+    """By singular values: distances between points are those of the projection, whatever the axes' signs."""
+    from sentence_transformers import SentenceTransformer
+
+    found = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[8, 16])
+    assert list(found.points) == ["interpolation", "extrapolation", "test"]
+    host, vectors = SentenceTransformer(str(tiny_cosine)), []
+    for regime in ("interpolation", "extrapolation"):
+        texts = list(load_collection(tmp_path / "o" / "size-16" / regime, "train").queries.values())
+        assert len(found.points[regime]) == len(texts)
+        vectors.append(host.encode_query(texts))
+    vectors.append(host.encode_query(list(load_collection(folder, "test").queries.values())))
+    centred = np.concatenate(vectors) - np.concatenate(vectors).mean(0)
+    expected = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    points = np.array([point for part in found.points.values() for point in part])
+    np.testing.assert_allclose(np.abs(points), np.abs(expected), atol=1e-3)
+    buckets = resample_resttest(str(folder), str(folder), str(tiny_cosine), tmp_path / "b", buckets=2)
+    assert list(buckets.points) == ["bucket 1", "bucket 2", "test"]
+    assert sum(map(len, buckets.points.values())) == TRAIN + TEST
