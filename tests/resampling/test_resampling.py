@@ -302,7 +302,8 @@ def test_points_are_main_components_of_queries(folder, tiny_cosine, tmp_path):
         assert len(found.points[regime]) == len(texts)
         vectors.append(host.encode_query(texts))
     vectors.append(host.encode_query(list(load_collection(folder, "test").queries.values())))
-    centred = np.concatenate(vectors) - np.concatenate(vectors).mean(0)
+    unit = np.concatenate([part / np.linalg.norm(part, axis=1, keepdims=True) for part in vectors])
+    centred = unit - unit.mean(0)
     expected = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
     points = np.array([point for part in found.points.values() for point in part])
     np.testing.assert_allclose(np.abs(points), np.abs(expected), atol=1e-3)
