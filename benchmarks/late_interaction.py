@@ -81,6 +81,7 @@ def token_search(count: int, queries: int, work: Path) -> dict[str, Any]:
     _, building = used(found.prepare)
     some = dict(list(drawn.items())[:EXACT])
     every = LateInteraction(name, documents, options, folder=work)
+    _ = every.tokens
     exact, exact_seconds = used(lambda: every.search(some, 100))
     found.search(some, 100)  # measures the recall, once
     indexed, indexed_seconds = used(lambda: found.search(drawn, 100))
