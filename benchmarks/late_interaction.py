@@ -68,7 +68,7 @@ def token_search(count: int, queries: int, work: Path) -> dict[str, Any]:
     from beir_cocodr.retrieval.hosted import LateInteraction, TokenSearch
 
     work.mkdir(parents=True, exist_ok=True)
-    words = [text.split()[:40] for text in texts(count)]
+    words = [text.split()[:30] for text in texts(count)]
     with (work / "corpus.jsonl").open("w") as file:
         file.writelines(json.dumps({"_id": str(n), "text": " ".join(found)}) + "\n" for n, found in enumerate(words))
     documents = load_collection(str(work / "corpus.jsonl"), labels="none").documents
