@@ -57,14 +57,13 @@ def _requirements(extra: str | None) -> tuple[Requirement, ...]:
         declared = requires(DISTRIBUTION) or []
     for requirement in map(Requirement, declared):
         marker = requirement.marker
-        core = marker is None or marker.evaluate({"extra": ""})
-        if core if extra is None else (not core and marker is not None and marker.evaluate({"extra": extra})):
+        core, wanted = (marker is None or marker.evaluate({"extra": name}) for name in ("", extra or ""))
+        if wanted and core == (extra is None):
             # An extra may name others of this distribution.
-            if requirement.name == DISTRIBUTION:
-                for other in sorted(requirement.extras):
-                    found += _requirements(other)
-            else:
-                found.append(requirement)
+            own = requirement.name == DISTRIBUTION
+            found += (
+                (one for other in sorted(requirement.extras) for one in _requirements(other)) if own else [requirement]
+            )
     return tuple(found)
 
 
@@ -201,21 +200,24 @@ def doctor(hub_timeout: float = 3.0) -> Surroundings:
     return Surroundings(platform.python_version(), platform.platform(), installed(), findings)
 
 
+def _finding(name: str, status: Status, found: str, enables: str, how: str) -> Finding:
+    """With the way to get it where something is missing."""
+    return Finding(name, status, found, enables, "" if status == "ok" else how)
+
+
 def _core() -> Finding:
     missing = unmet(None)
-    if not missing:
-        return Finding("core packages", "ok", "all as required", "every command")
     how = "pip install --upgrade " + " ".join(f"'{requirement}'" for requirement in missing)
-    return Finding("core packages", "problem", f"missing or too old: {', '.join(missing)}", "every command", how)
+    found = f"missing or too old: {', '.join(missing)}" if missing else "all as required"
+    return _finding("core packages", "problem" if missing else "ok", found, "every command", how)
 
 
 def _extras() -> Iterator[Finding]:
     for name in extras():
         if name != "all":
-            missing, title, enables = unmet(name), f"extra {name}", EXTRAS.get(name, "")
-            how = f"pip install 'beir-cocodr[{name}]'"
-            absent = Finding(title, "absent", f"without {', '.join(missing)}", enables, how)
-            yield absent if missing else Finding(title, "ok", "installed", enables)
+            missing, how = unmet(name), f"pip install 'beir-cocodr[{name}]'"
+            found = f"without {', '.join(missing)}" if missing else "installed"
+            yield _finding(f"extra {name}", "absent" if missing else "ok", found, EXTRAS.get(name, ""), how)
 
 
 def _faiss() -> Finding:
@@ -230,15 +232,12 @@ def _faiss() -> Finding:
 
 
 def _java() -> Finding:
-    enables = "Lucene's BM25 and Pyserini's searchers; nothing dense needs it"
+    version, place = java_runtime() or (0, "")
+    status: Status = "ok" if version >= _JAVA else "problem" if version else "absent"
+    found = f"Java {version} ({place})" if version else "not found"
+    found += f", needed is {_JAVA}" if status == "problem" else ""
     how = "pip install 'beir-cocodr[pyserini]' brings one, or install a JDK 21 and set JAVA_HOME"
-    found = java_runtime()
-    if found is None:
-        return Finding("java", "absent", "not found", enables, how)
-    version, place = found
-    if version < _JAVA:
-        return Finding("java", "problem", f"Java {version} ({place}), needed is {_JAVA}", enables, how)
-    return Finding("java", "ok", f"Java {version} ({place})", enables)
+    return _finding("java", status, found, "Lucene's BM25 and Pyserini's searchers; nothing dense needs it", how)
 
 
 def _gpu() -> Finding:
@@ -255,14 +254,13 @@ def _gpu() -> Finding:
 
 
 def _disks() -> Iterator[Finding]:
+    how = "make room, or write elsewhere (--output; BEIR_COCODR_CACHE for the cache)"
     for name, folder in (("disk, here", Path.cwd()), ("disk, cache", cache_root())):
         folder = _nearest(folder)
         free = shutil.disk_usage(folder).free
-        found = f"{free / _GIB:.1f} GiB free at {folder}"
         enables = f"{free // _EMBEDDING:,} documents of 768 dimensions in fp32, half as many bytes in fp16"
-        how = "make room, or write elsewhere (--output; BEIR_COCODR_CACHE for the cache)"
-        little = Finding(name, "problem", found, enables, how)
-        yield little if free < _LITTLE_DISK else Finding(name, "ok", found, enables)
+        found = f"{free / _GIB:.1f} GiB free at {folder}"
+        yield _finding(name, "problem" if free < _LITTLE_DISK else "ok", found, enables, how)
 
 
 def _nearest(folder: Path) -> Path:
@@ -279,11 +277,10 @@ def _caches() -> Iterator[Finding]:
         ("cache of ir_datasets", collections, "downloaded collections, also offline", "IR_DATASETS_HOME"),
     ):
         nearest = _nearest(folder)
-        if not os.access(nearest, os.W_OK) or not nearest.is_dir():
-            how = f"set {variable} to a folder that can be written to"
-            yield Finding(name, "problem", f"{folder} cannot be written to", enables, how)
-        else:
-            yield Finding(name, "ok", f"{folder}{'' if folder.exists() else ', not made yet'}", enables)
+        usable = os.access(nearest, os.W_OK) and nearest.is_dir()
+        found = f"{folder}{'' if folder.exists() else ', not made yet'}" if usable else f"{folder} cannot be written to"
+        how = f"set {variable} to a folder that can be written to"
+        yield _finding(name, "ok" if usable else "problem", found, enables, how)
 
 
 def _hub(timeout: float) -> Finding:
@@ -292,7 +289,6 @@ def _hub(timeout: float) -> Finding:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
         return Finding("hub", "absent", "not tried: HF_HUB_OFFLINE is set", enables, "unset HF_HUB_OFFLINE")
     answer = hub_answers(endpoint, timeout)
-    if answer is None:
-        return Finding("hub", "ok", f"{endpoint} answers", enables)
     how = "give --model minilm or a folder; HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy"
-    return Finding("hub", "absent", f"{endpoint}: {answer}", enables, how)
+    found = f"{endpoint} answers" if answer is None else f"{endpoint}: {answer}"
+    return _finding("hub", "ok" if answer is None else "absent", found, enables, how)

@@ -32,6 +32,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.io import draft_folder, write_text
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.records import versions
+from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import read_manifest
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES
@@ -87,7 +88,7 @@ class Study:
             cut(arguments, self.collection)
         if not self.sets.is_dir():
             whole = str(self.collection)
-            resample_restrain(whole, whole, ENCODER, self.sets, sizes=[arguments.size])
+            resample_restrain(whole, whole, ENCODER, self.sets, RestrainOptions(sizes=(arguments.size,)))
 
     def report(self) -> dict[str, Any]:
         architectures = self.evaluate("minilm", self.arguments.architectures)

@@ -295,7 +295,7 @@ def _kind(value: object) -> type:
 def _options(command: str) -> list[tuple[str, str, type]]:
     """(name, flag, type) of all options and arguments of a command that take a value."""
     from beir_cocodr.cli.__main__ import app
-    from beir_cocodr.cli.resampling import resample
+    from beir_cocodr.cli.analysis import resample
 
     first, *rest = command.split()
     known = (resample if rest else app).registered_commands

@@ -89,16 +89,17 @@ def prepare_ours(method: str, options: argparse.Namespace) -> Callable[[], Any]:
 
 
 def prepare_restrain(options: argparse.Namespace) -> Callable[[], Any]:
+    from beir_cocodr.resampling import RestrainOptions
     from beir_cocodr.resampling.restrain import ranks_for_targets, restrain
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     stored = EmbeddingStore.found(options.folder / f"train-{options.train_queries}")
     test = np.load(options.folder / "test.npy")
-    sizes = [round(share * options.train_queries) for share in SIZES.values()]
+    sizes = tuple(round(share * options.train_queries) for share in SIZES.values())
 
     def run() -> Any:
-        ranks, depth = ranks_for_targets(stored, test, sizes)
-        found = restrain(ranks, depth, sizes=sizes)
+        ranks, depth = ranks_for_targets(stored, test, RestrainOptions(sizes=sizes))
+        found = restrain(ranks, depth, RestrainOptions(sizes=sizes))
         return np.array([[one.k, len(one.interpolation), len(one.extrapolation)] for one in found.sets])
 
     return run

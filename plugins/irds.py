@@ -23,6 +23,7 @@ from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import locked
 from beir_cocodr.records import Json, Record
+from beir_cocodr.resampling import ID, ID_PARTS
 from beir_cocodr.resampling import manifest as manifests
 
 from .irds_handlers import FolderDocs, FolderQrels, FolderQueries
@@ -51,8 +52,8 @@ def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
     for an id that cannot be one, or that is taken, as by another place; then none is registered.
     """
     for identifier in entries:
-        if not manifests.ID.fullmatch(identifier):
-            raise InputError(f"{identifier!r} cannot be an id in ir_datasets: {manifests.ID_PARTS}")
+        if not ID.fullmatch(identifier):
+            raise InputError(f"{identifier!r} cannot be an id in ir_datasets: {ID_PARTS}")
         if _PLACES.get(identifier, place) != place:
             raise InputError(f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another")
         if identifier not in _PLACES and is_registered(identifier):

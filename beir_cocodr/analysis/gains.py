@@ -70,24 +70,22 @@ def _same(name: str, other: str) -> bool:
 
 
 class Gains:
-    """Differences of a second model to a first one, by label or loaded name; an InputError where scores lack one.
-    ``scores``: of evaluations; None where there are none, and then no gain is known.
+    """Differences of a second model to a first one, by label or loaded name; an InputError where ``results`` lack one.
+    Without results no gain is known; all else is as for :func:`read_scores`.
     """
 
-    def __init__(self, scores: ModelScores | None, before: str, after: str) -> None:
-        self.scores = scores
-        self.labels = () if scores is None else (scores.label(before), scores.label(after))
+    def __init__(self, results: Sequence[Path], datasets: Sequence[str], measure: str, before: str, after: str) -> None:
+        self.scores = read_scores(results, datasets, measure)
+        self.labels = [self.scores.label(model) for model in (before, after)] if results else []
 
     def of(self, dataset: str) -> float | None:
         """The gain in the measure's mean; None unless both models are evaluated on the collection."""
-        if self.scores is None:
-            return None
-        first, second = (self.scores.scores[label].get(dataset) for label in self.labels)
-        return None if first is None or second is None else second - first
+        found = [scores[dataset] for label in self.labels if dataset in (scores := self.scores.scores[label])]
+        return found[1] - found[0] if len(found) == 2 else None
 
     def by_query(self, dataset: str) -> dict[str, float]:
         """The gain of every query that both models are evaluated on, from the files that `evaluate` wrote."""
-        if self.scores is None or self.of(dataset) is None:
+        if self.of(dataset) is None:
             return {}
         files = [self.scores.per_query[label][dataset] for label in self.labels]
         first, second = (read_per_query(file, [self.scores.measure]) for file in files)

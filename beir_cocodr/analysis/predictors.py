@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from sklearn.feature_extraction.text import CountVectorizer
 
 from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval.bm25 import BM25
 
 #: Predictors of Table 6 that are not here, and why.
 LEFT_OUT = {"MaxDC": "needs word embeddings", "P_clarity": "needs word embeddings"}
@@ -45,13 +46,12 @@ class QueryTerms:
 class TermStatistics:
     """Document and collection frequencies and postings of a corpus, by the analysis of our BM25.
 
-    The postings are held in memory, 8 bytes each, 16 while they are put together.
+    The postings are held in memory, 8 bytes each, 20 while they are put together.
 
     Args:
         documents: the corpus; it is streamed.
         text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" or "none", see :class:`BM25`; an InputError where it is unknown.
-        chunk_size: documents tokenised at a time; the result does not depend on it.
+        analyzer: see :class:`~beir_cocodr.data.analyzers.Analyzer`; an InputError where it is unknown.
 
     Attributes:
         documents: N, how many documents there are, empty ones included.
@@ -60,26 +60,17 @@ class TermStatistics:
         length: terms of the collection, Σ cf.
     """
 
-    def __init__(
-        self,
-        documents: Documents,
-        text_format: TextFormat | None = None,
-        analyzer: str = "english",
-        chunk_size: int = 10_000,
-    ) -> None:
-        text_format = text_format or TextFormat()
-        # BM25's own tokeniser: whatever BM25 comes to do with a text, these statistics do too.
-        self._tokenizer: Any = BM25(documents, text_format, analyzer)._tokenizer
-        parts = []
-        for chunk in documents.chunks(chunk_size):
-            ids = self._tokenize([text_format.document(document) for document in chunk], learn=True)
-            parts.append(_counts(ids, len(self._vocabulary)))
-        for part in parts:
-            part.resize((part.shape[0], len(self._vocabulary)))
-        # Rows can be stacked without a detour; dropping the parts first keeps two copies at most.
-        by_row = sparse.vstack(parts, format="csr")
-        parts.clear()
-        self.postings: sparse.csc_array = by_row.tocsc()
+    def __init__(self, documents: Documents, text_format: TextFormat | None = None, analyzer: str = "english") -> None:
+        self._read, text = Analyzer(analyzer), (text_format or TextFormat()).document
+        counter: Any = CountVectorizer(analyzer=self._read, dtype=np.int32)
+        counts, self._columns = sparse.csr_array((len(documents), 0), dtype=np.int32), dict[str, int]()
+        try:
+            counts = counter.fit_transform(text(document) for chunk in documents.chunks(10_000) for document in chunk)
+            self._columns = counter.vocabulary_
+        except ValueError as error:
+            if "empty vocabulary" not in str(error):  # a corpus without terms is none to the host
+                raise
+        self.postings = sparse.csc_array(counts)
         self.documents = len(documents)
         self.df: Ints = np.diff(self.postings.indptr).astype(np.int64)
         self.cf: Ints = np.asarray(self.postings.sum(axis=0, dtype=np.int64)).ravel()
@@ -87,33 +78,14 @@ class TermStatistics:
 
     def terms(self, query: str) -> QueryTerms:
         """The terms of a query."""
-        [known] = self._tokenize([query], learn=False)
-        stop_words = self._tokenizer.stopwords or ()
-        words = [word for word in self._tokenizer.splitter(query.lower()) if word not in stop_words]
-        return QueryTerms(np.asarray(known, np.int64), len(words) - len(known))
+        terms = self._read(query)
+        known = [self._columns[term] for term in terms if term in self._columns]
+        return QueryTerms(np.array(known, np.int64), len(terms) - len(known))
 
     def frequencies(self, column: int) -> npt.NDArray[np.int32]:
         """(df,) term frequencies of one term over its postings."""
         start, end = self.postings.indptr[column : column + 2]
         return self.postings.data[start:end]  # type: ignore[no-any-return]
-
-    @property
-    def _vocabulary(self) -> dict[str, int]:
-        return self._tokenizer.get_vocab_dict()  # type: ignore[no-any-return]
-
-    def _tokenize(self, texts: list[str], learn: bool) -> list[list[int]]:
-        # Without allow_empty the host gives a text without words a term of its own, "".
-        options = {"update_vocab": learn, "show_progress": False, "allow_empty": False}
-        return self._tokenizer.tokenize(texts, **options)  # type: ignore[no-any-return]
-
-
-def _counts(ids: list[list[int]], width: int) -> sparse.csr_array:
-    """(n, width) sparse term frequencies of n documents, each a list of term ids."""
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    columns = np.fromiter((term for terms in ids for term in terms), np.int32, int(lengths.sum()))
-    rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
-    ones = np.ones(len(columns), np.int32)
-    return sparse.csr_array((ones, (rows, columns)), shape=(len(ids), width))
 
 
 def avg_idf(statistics: TermStatistics, terms: Ints) -> float:

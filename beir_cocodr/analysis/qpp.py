@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,11 +55,6 @@ class Correlation(Coefficients):
 
     predictor: str
     queries: int
-
-    def named(self, kind: Callable[..., C], predictor: str, queries: str) -> C:
-        """The same as another record, which has other names for ``predictor`` and ``queries``."""
-        coefficients = {field.name: getattr(self, field.name) for field in fields(Coefficients)}
-        return kind(**coefficients, **{predictor: self.predictor, queries: self.queries})
 
 
 @dataclass(frozen=True)
@@ -174,15 +169,17 @@ def qpp(
         queries=len(quality),
         queries_without_known_terms=sum(not len(found.known) for found in terms.values()),
         unknown_query_words=sum(found.unknown for found in terms.values()),
-        predictors=correlations(values, quality),
+        predictors=correlations(values, quality, Correlation),
         predictors_left_out=LEFT_OUT,
         versions=versions(),
     )
     return Prediction(record, values, quality)
 
 
-def correlations(values: Mapping[str, SomeValues], quality: SomeValues) -> list[Correlation]:
-    """Pearson's r and Kendall's tau-b of every predictor with the quality of queries, one row a predictor."""
+def correlations(values: Mapping[str, SomeValues], quality: SomeValues, kind: Callable[..., C]) -> list[C]:
+    """Pearson's r and Kendall's tau-b of every predictor with the quality of queries, one row a predictor, each of a
+    ``kind`` of :class:`Coefficients` that has behind these the predictor's name and the number of queries.
+    """
     y = np.array([value for value in quality.values() if value is not None], np.float64)
     known = [query for query, value in quality.items() if value is not None]
     used, found = [], []
@@ -193,7 +190,7 @@ def correlations(values: Mapping[str, SomeValues], quality: SomeValues) -> list[
         found.append(_correlate(x[finite], y[finite]))
     corrected = [holm([row[column] for row in found]) for column in (1, 3)]
     return [
-        Correlation(r, r_p, r_holm, tau, tau_p, tau_holm, len(y) - count, name, count)
+        kind(r, r_p, r_holm, tau, tau_p, tau_holm, len(y) - count, name, count)
         for name, count, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(values, used, found, *corrected, strict=True)
     ]
 

@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beir_cocodr.analysis import RepresentationOptions
-from beir_cocodr.analysis.gains import Gains, read_scores
+from beir_cocodr.analysis.gains import Gains
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Doubles, check_finite
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
-from beir_cocodr.data.text import MOST_CHARACTERS, TextFormat
+from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.errors import InputError, check_names
 from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
@@ -35,6 +35,9 @@ from beir_cocodr.records import Json, Report, versions
 
 log = logging.getLogger(__name__)
 _BLOCK = 256
+
+#: The chance of pre-training that a sentence ends a span early, see :func:`~beir_cocodr.data.spans.span_ranges`.
+_FLUSH = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,45 +52,33 @@ class SpanPairs:
     too_short: int
 
 
-def sample_span_pairs(
-    documents: Documents,
-    tokenizer: Any,
-    text_format: TextFormat,
-    size: int,
-    seed: int = 42,
-    span_tokens: int = 30,
-    flush_probability: float = 0.1,
-) -> SpanPairs:
-    """Draw documents at random, without replacement, until ``size`` of them have two spans; an InputError under two.
+def sample_span_pairs(documents: Documents, model: Any, options: RepresentationOptions) -> SpanPairs:
+    """Draw documents at random, without replacement, until the sample is complete; an InputError under two of them.
 
-    Args:
-        documents: the corpus; only what is drawn is read.
-        tokenizer: counts the tokens of spans.
-        text_format: joins titles and texts.
-        size: the most documents.
-        seed: of the documents and of the spans. The spans of a document depend on nothing but the seed and its row.
-        span_tokens, flush_probability: see :func:`~beir_cocodr.data.spans.span_ranges`; the defaults of pre-training.
+    The model's tokenizer counts the tokens of spans, and its text format joins titles and texts; only what is drawn is
+    read. The spans of a document, cut as in pre-training, depend on nothing but the seed and its row.
 
     Source: COCO-DR, section 4.1.
     """
+    size, span_tokens = options.sample, options.span_tokens
     ids: list[str] = []
     first: list[str] = []
     second: list[str] = []
     too_short = 0
-    order = np.random.default_rng(seed).permutation(len(documents))
+    order = np.random.default_rng(options.seed).permutation(len(documents))
     for start in range(0, len(order), _BLOCK):
         rows = order[start : start + _BLOCK]
         block = documents.take(rows)
-        texts = [text_format.document(document)[:MOST_CHARACTERS] for document in block]
-        tokens = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        texts = [model.text_format.document(document)[:MOST_CHARACTERS] for document in block]
+        tokens = model.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for row, document, text, offsets in zip(rows.tolist(), block, texts, tokens["offset_mapping"], strict=True):
             if len(ids) == size:
                 return SpanPairs(ids, first, second, too_short)
             if len(offsets) <= span_tokens:  # what is longer has two spans
                 too_short += 1
                 continue
-            rng = np.random.default_rng((seed, row))
-            ranges = span_ranges(text, offsets, span_tokens, flush_probability, rng)
+            rng = np.random.default_rng((options.seed, row))
+            ranges = span_ranges(text, offsets, span_tokens, _FLUSH, rng)
             one, other = span_pair(SpannedText(text, offsets, ranges, span_tokens), rng)
             ids.append(document["_id"])
             first.append(one)
@@ -206,28 +197,26 @@ class SpanMeasures:
 
 
 def measure_spans(
-    model: Any, pairs: SpanPairs, batch_size: int, temperature: float = 2.0, at_once: int = 64, progress: bool = False
+    model: Any, pairs: SpanPairs, options: RepresentationOptions, search: SearchOptions = SearchOptions()
 ) -> SpanMeasures:
     """Encode n pairs as documents, without masking or gradient, and measure; an InputError names a NaN or infinite one.
 
-    Args:
-        model: an encoder; the contrastive loss has its similarity, with scale 20 for cosine and 1 for dot product.
-        batch_size: documents contrasted with each other; all of them where there are fewer.
-        temperature: of uniformity.
+    The contrastive loss has the model's similarity, with scale 20 for cosine and 1 for dot product. Where there are
+    fewer documents than the batch size, all of them are contrasted.
 
     Source: COCO-DR, Eq. 1 and appendix H.
     """
-    first, second = (_encode(model, texts, pairs.ids, at_once, progress) for texts in (pairs.first, pairs.second))
+    first, second = (_encode(model, texts, pairs.ids, search) for texts in (pairs.first, pairs.second))
     return SpanMeasures(
         alignment(first, second).numpy(),
-        (uniformity(first, temperature) + uniformity(second, temperature)) / 2,
-        _losses(first, second, batch_size, COCOLoss(model)),
+        (uniformity(first, options.temperature) + uniformity(second, options.temperature)) / 2,
+        _losses(first, second, options.batch_size, COCOLoss(model)),
     )
 
 
-def _encode(model: Any, texts: list[str], ids: list[str], batch_size: int, bar: bool) -> Tensor:
-    bar = bar and in_place()
-    encoded = model.encode_document(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=bar)
+def _encode(model: Any, texts: list[str], ids: list[str], search: SearchOptions) -> Tensor:
+    how = {"batch_size": search.batch_size, "show_progress_bar": search.progress and in_place()}
+    encoded = model.encode_document(texts, convert_to_tensor=True, **how)
     vectors: Tensor = encoded.detach().float().cpu()
     check_finite(vectors.numpy(), ids, "documents")
     return vectors
@@ -335,85 +324,61 @@ def representation(
     if results and len(models) == 1:
         raise InputError("a gain is between two models; give --model a second time, or no --results")
     check_device(search.encoder.device)
-    found = Gains(read_scores(results, datasets, measure) if results else None, models[0], models[-1])
+    found = Gains(results, datasets, measure, models[0], models[-1])
     gains = {name: gain for name in datasets if (gain := found.of(name)) is not None}
-    study = _Study(options or RepresentationOptions(), search)
-    for model in models:
-        study.measure(model, datasets)
-    return study.report(gains, measure)
-
-
-class _Study:
-    """What is found of one model after another on the same samples."""
-
-    def __init__(self, options: RepresentationOptions, search: SearchOptions) -> None:
-        self.options, self.search = options, search
-        self.pairs: dict[str, SpanPairs] = {}
-        self.corpora: dict[str, CorpusRecord] = {}
-        self.models: dict[str, EncoderRecord] = {}
-        self.found: dict[str, list[SpanMeasures]] = {}
-
-    def measure(self, name: str, datasets: Sequence[str]) -> None:
-        """Measure one model on every corpus; the first one's tokenizer cuts the spans."""
-        search, model = self.search, load_encoder(name, self.search.encoder)
+    options, encoders = options or RepresentationOptions(), dict[str, EncoderRecord]()
+    samples: dict[str, tuple[SpanPairs, CorpusRecord]] = {}
+    measured: dict[str, list[SpanMeasures]] = {dataset: [] for dataset in datasets}
+    for name in models:
+        model = load_encoder(name, search.encoder)
         if isinstance(model, MRL):
             raise InputError(f"{name} is an MRL: its texts are distributions, without a place on a sphere")
-        size, temperature = self.options.batch_size, self.options.temperature
         for dataset in datasets:
-            if dataset not in self.pairs:
-                self._sample(dataset, model)
+            if dataset not in samples:  # the first model's tokenizer cuts the spans
+                samples[dataset] = _sample(dataset, model, options)
             log.info("%s on %s", name, dataset)
-            measured = measure_spans(model, self.pairs[dataset], size, temperature, search.batch_size, search.progress)
-            self.found.setdefault(dataset, []).append(measured)
-            self.corpora[dataset].models[name] = measured.record()
-        self.models[name] = EncoderRecord(
+            pairs, corpus = samples[dataset]
+            measured[dataset].append(measure_spans(model, pairs, options, search))
+            corpus.models[name] = measured[dataset][-1].record()
+        encoders[name] = EncoderRecord(
             similarity=model.similarity_fn_name,
             scale=COCOLoss(model).scale,
             dimensions=model.get_embedding_dimension(),
             text_format=model.text_format.as_dict(),
             weights_sha256=weights_sha256(model),
         )
-
-    def _sample(self, dataset: str, model: Any) -> None:
-        documents, given = load_collection(dataset, labels="none").documents, self.options
-        sizes = given.sample, given.seed, given.span_tokens
-        pairs = sample_span_pairs(documents, model.tokenizer, model.text_format, *sizes)
-        used = len(pairs.ids)
-        size = min(given.batch_size, used)
-        log.info("%s: %d documents sampled, %d too short for two spans", dataset, used, pairs.too_short)
-        self.pairs[dataset] = pairs
-        self.corpora[dataset] = CorpusRecord(
-            documents=len(documents),
-            corpus_sha256=documents.content_hash,
-            sampled=used,
-            too_short=pairs.too_short,
-            batch_size=size,
-            batches=used // size,
-            left_over=used % size,
-            loss_of_chance=math.log(2 * size - 1),
-        )
-
-    def report(self, gains: dict[str, float], measure: str) -> Representation:
-        comparable = len({(model.similarity, model.scale) for model in self.models.values()}) == 1
-        changes = {
-            dataset: replace(after.change(before, comparable), gain=gains.get(dataset))
-            for dataset, (before, *rest) in self.found.items()
-            for after in rest
-        }
-        return Representation(
-            datasets={name: replace(corpus, change=changes.get(name)) for name, corpus in self.corpora.items()},
-            models=self.models,
-            **asdict(self.options),
-            losses_comparable=comparable,
-            reduction_against_gain=_correlated(changes) if gains else None,
-            measure=measure if gains else None,
-            versions=versions(),
-        )
+        del model  # one is in memory at a time
+    comparable = len({(encoder.similarity, encoder.scale) for encoder in encoders.values()}) == 1
+    changes = {
+        dataset: replace(after.change(before, comparable), gain=gains.get(dataset))
+        for dataset, (before, *rest) in measured.items()
+        for after in rest
+    }
+    reductions = {"reduction of the contrastive loss": {n: c.contrastive_loss_reduction for n, c in changes.items()}}
+    return Representation(
+        datasets={name: replace(corpus, change=changes.get(name)) for name, (_, corpus) in samples.items()},
+        models=encoders,
+        **asdict(options),
+        losses_comparable=comparable,
+        reduction_against_gain=correlations(reductions, gains, ReductionAgainstGain)[0] if gains else None,
+        measure=measure if gains else None,
+        versions=versions(),
+    )
 
 
-def _correlated(changes: dict[str, SpanChange]) -> ReductionAgainstGain:
-    """Pearson's r and Kendall's tau of the loss's reduction with the gain, over corpora that have both."""
-    reductions = {name: change.contrastive_loss_reduction for name, change in changes.items()}
-    gains = {name: change.gain for name, change in changes.items()}
-    [row] = correlations({"reduction of the contrastive loss": reductions}, gains)
-    return row.named(ReductionAgainstGain, "of", "datasets")
+def _sample(dataset: str, model: Any, options: RepresentationOptions) -> tuple[SpanPairs, CorpusRecord]:
+    documents = load_collection(dataset, labels="none").documents
+    pairs = sample_span_pairs(documents, model, options)
+    used = len(pairs.ids)
+    size = min(options.batch_size, used)
+    log.info("%s: %d documents sampled, %d too short for two spans", dataset, used, pairs.too_short)
+    return pairs, CorpusRecord(
+        documents=len(documents),
+        corpus_sha256=documents.content_hash,
+        sampled=used,
+        too_short=pairs.too_short,
+        batch_size=size,
+        batches=used // size,
+        left_over=used % size,
+        loss_of_chance=math.log(2 * size - 1),
+    )

@@ -211,9 +211,10 @@ class Shift(Report):
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     correlations: dict[str, list[SimilarityCorrelation]] = field(default_factory=dict)
 
-    def similarities(self) -> dict[str, dict[str, float | None]]:
-        """Similarity to target to value."""
-        return {name: {t.dataset: getattr(t, name) for t in self.targets} for name in SIMILARITIES}
+
+def similarities(targets: Iterable[TargetRecord]) -> dict[str, dict[str, float | None]]:
+    """Similarity to target to value."""
+    return {name: {target.dataset: getattr(target, name) for target in targets} for name in SIMILARITIES}
 
 
 def shift(
@@ -242,35 +243,28 @@ def shift(
     Source: COCO-DR, section 3.2, appendices C and D.
     """
     check_names("target", targets)
-    scores = read_scores(results, targets, measure) if results else None
-    if scores is not None and baseline is not None:
+    scores = read_scores(results, targets, measure)
+    if results and baseline is not None:
         scores = _differences(scores, baseline)
 
-    home = _side(source, source_split, "train")
-    records = [_against(home, _side(target, split, "test")) for target in targets]
-    found = Shift(None, None, home.record, records, versions=versions())
-    values = found.similarities()
+    home = _counted(source, source_split, "train")
+    records = [_compared(*home, *_counted(target, split, "test")) for target in targets]
+    values = similarities(records)
     documents, queries = (of if len(targets) > 1 else of[targets[0]] for of in values.values())
-    found = replace(found, document_jaccard=documents, query_type_jaccard=queries)
-    if scores is None:
-        return found
-    rows = {
-        label: [row.named(SimilarityCorrelation, "similarity", "targets") for row in correlations(values, own)]
-        for label, own in scores.scores.items()
-    }
-    return replace(found, measure=measure, baseline=baseline, scores=scores.scores, correlations=rows)
+    return Shift(
+        document_jaccard=documents,
+        query_type_jaccard=queries,
+        source=home[0],
+        targets=records,
+        measure=measure if results else None,
+        baseline=baseline if results else None,
+        scores=scores.scores,
+        correlations={label: correlations(values, own, SimilarityCorrelation) for label, own in scores.scores.items()},
+        versions=versions(),
+    )
 
 
-@dataclass(frozen=True)
-class _Side:
-    """A collection's counts, and the record of it."""
-
-    unigrams: Unigrams
-    query_types: dict[str, int]
-    record: CollectionRecord
-
-
-def _side(dataset: str, split: str | None, default: str) -> _Side:
+def _counted(dataset: str, split: str | None, default: str) -> tuple[CollectionRecord, Unigrams]:
     collection = load_collection(dataset, split or default, labels="optional")
     queries = len(collection.queries)
     if not queries:
@@ -292,18 +286,18 @@ def _side(dataset: str, split: str | None, default: str) -> _Side:
         queries=queries,
         query_types={name: count / queries for name, count in counts.items()} if queries else None,
     )
-    return _Side(unigrams, counts, record)
+    return record, unigrams
 
 
-def _against(home: _Side, there: _Side) -> TargetRecord:
+def _compared(source: CollectionRecord, home: Unigrams, target: CollectionRecord, there: Unigrams) -> TargetRecord:
     documents = queries = None
-    if home.record.words and there.record.words:
-        documents = weighted_jaccard(*home.unigrams.aligned(there.unigrams))
+    if source.words and target.words:
+        documents = weighted_jaccard(*home.aligned(there))
     else:
-        log.warning("%s: one side has no words, so no similarity of documents", there.record.dataset)
-    if home.record.queries and there.record.queries:
-        queries = weighted_jaccard(*(np.array([*side.query_types.values()]) for side in (home, there)))
-    return TargetRecord(**vars(there.record), document_jaccard=documents, query_type_jaccard=queries)
+        log.warning("%s: one side has no words, so no similarity of documents", target.dataset)
+    if source.query_types and target.query_types:
+        queries = weighted_jaccard(*(np.array([*kinds.values()]) for kinds in (source.query_types, target.query_types)))
+    return TargetRecord(**vars(target), document_jaccard=documents, query_type_jaccard=queries)
 
 
 def _differences(scores: ModelScores, baseline: str) -> ModelScores:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beir_cocodr.analysis import SourceClusterOptions
-from beir_cocodr.analysis.gains import Gains, read_scores
+from beir_cocodr.analysis.gains import Gains
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.clusters import Clusters, cluster_queries
@@ -46,20 +46,14 @@ class SourceTriplets:
     rows: Ints
 
 
-def sample_triplets(
-    collection: Collection, text_format: TextFormat, size: int, negatives: int = 4, seed: int = 42
-) -> SourceTriplets:
+def sample_triplets(collection: Collection, text_format: TextFormat, options: SourceClusterOptions) -> SourceTriplets:
     """Draw queries that have a relevant document (else an InputError), one of these, and negatives of BM25's best 30.
 
-    Args:
-        collection: with queries and qrels.
-        text_format: of BM25.
-        size: the most queries.
-        negatives: n; of a query that has fewer, some are drawn repeatedly.
+    BM25 reads by the text format; of a query that has fewer negatives than asked for, some are drawn repeatedly.
 
     Source: COCO-DR, sections 4.2 and 5.1 (the first negatives of fine-tuning are BM25's).
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(options.seed)
     positives: dict[str, Ints] = {}
     for query, grades in collection.qrels.items():
         rows = collection.documents.rows([document for document, grade in grades.items() if grade > 0])
@@ -68,14 +62,14 @@ def sample_triplets(
     if not positives:
         raise InputError(f"{collection.name}: no query of split {collection.split} has a relevant document")
     ids = list(positives)
-    drawn = {ids[i] for i in rng.choice(len(ids), min(size, len(ids)), replace=False).tolist()}
+    drawn = {ids[i] for i in rng.choice(len(ids), min(options.sample, len(ids)), replace=False).tolist()}
     queries = {query: text for query, text in collection.queries.items() if query in drawn}
     log.info("%s: %d of %d queries with a relevant document", collection.name, len(queries), len(ids))
     sampled = replace(collection, queries=queries, qrels={query: collection.qrels[query] for query in queries})
-    pools = bm25_negatives(sampled, text_format, seed=seed)
+    pools = bm25_negatives(sampled, text_format, seed=options.seed)
+    count = options.negatives
     triplets = [
-        [rng.choice(positives[query]), *rng.choice(pools[query], negatives, len(pools[query]) < negatives)]
-        for query in queries
+        [rng.choice(positives[query]), *rng.choice(pools[query], count, len(pools[query]) < count)] for query in queries
     ]
     return SourceTriplets(queries, np.array(triplets, np.int64))
 
@@ -88,7 +82,7 @@ class SourceLosses(NamedTuple):
 
 
 def source_losses(
-    model: Any, documents: Documents, triplets: SourceTriplets, batch_size: int = 64, progress: bool = False
+    model: Any, documents: Documents, triplets: SourceTriplets, search: SearchOptions = SearchOptions()
 ) -> SourceLosses:
     """−log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time; an InputError for NaN or infinity.
 
@@ -100,7 +94,8 @@ def source_losses(
     """
     compared = COCOLoss(model)  # how this model's scores are made in training
     texts = list(triplets.queries.values())
-    options = {"batch_size": batch_size, "convert_to_tensor": True, "show_progress_bar": progress and in_place()}
+    bar = search.progress and in_place()
+    options = {"batch_size": search.batch_size, "convert_to_tensor": True, "show_progress_bar": bar}
     queries = model.encode_queries(texts, **options).detach().float().cpu()
     losses = []
     for start in range(0, len(texts), _BLOCK):
@@ -264,23 +259,22 @@ def source_clusters(
     if before == after:
         raise InputError(f"before and after are the same model, {before!r}")
     check_device(search.encoder.device)
-    gains = Gains(read_scores(results, [source, *targets], measure) if results else None, before, after)
+    gains = Gains(results, [source, *targets], measure, before, after)
     texts = {name: _queries(name, split) for name in targets}
     if strange := [query for query in queries if not any(query in own for own in texts.values())]:
         raise InputError(f"query {strange[0]!r} is in none of the targets")
     collection = load_collection(source, source_split)
     first = load_encoder(before, search.encoder)
-    triplets = sample_triplets(collection, first.text_format, options.sample, options.negatives, options.seed)
+    triplets = sample_triplets(collection, first.text_format, options)
     log.info("losses of %d source queries under %s", len(triplets.queries), before)
-    encoding = (search.batch_size, search.progress)
-    losses_before, _ = source_losses(first, collection.documents, triplets, *encoding)
+    losses_before, _ = source_losses(first, collection.documents, triplets, search)
     similarity = first.similarity_fn_name
     del first  # one model is in memory at a time
     second = load_encoder(after, search.encoder)
     if similarity != second.similarity_fn_name:
         raise InputError("one model compares by cosine, the other by dot product: no loss is on both scales")
     log.info("losses of %d source queries under %s", len(triplets.queries), after)
-    losses_after, embeddings = source_losses(second, collection.documents, triplets, *encoding)
+    losses_after, embeddings = source_losses(second, collection.documents, triplets, search)
     clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(triplets.queries))
     study = _Study(source, triplets.queries, losses_before, losses_after, embeddings, clusters)
     rows = {k: study.cluster(k) for k in range(len(clusters.sizes)) if clusters.sizes[k]}
@@ -298,13 +292,15 @@ def source_clusters(
         shown = _shown(own, gains.by_query(name), queries, options.cases)
         cases = study.cases(name, own, vectors, shown, gains, options.nearest)
         found[name] = TargetRecord(**nearest, similarity=float(alike.max()), gain=gains.of(name), cases=cases)
+    reductions = {"reduction of the nearest cluster's loss": {name: one.reduction for name, one in found.items()}}
+    against = correlations(reductions, {name: one.gain for name, one in found.items()}, ReductionAgainstGain)
     return SourceClusters(
         sampled=len(triplets.queries),
         targets=found,
         clusters=list(rows.values()),
         folded_clusters=clusters.folded_clusters,
         nearest_improved=sum(record.reduction > 0 for record in found.values()),
-        reduction_against_gain=_correlated(found) if results else None,
+        reduction_against_gain=against[0] if results else None,
         measure=measure if results else None,
         source=source,
         source_split=source_split,
@@ -358,13 +354,6 @@ def _shown(texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequenc
     if gains:
         return sorted(gains, key=lambda query: -abs(gains[query]))[:count]
     return spaced(texts, count)
-
-
-def _correlated(targets: dict[str, TargetRecord]) -> ReductionAgainstGain:
-    reductions = {name: record.reduction for name, record in targets.items()}
-    gains = {name: record.gain for name, record in targets.items()}
-    [row] = correlations({"reduction of the nearest cluster's loss": reductions}, gains)
-    return row.named(ReductionAgainstGain, "of", "targets")
 
 
 def _queries(dataset: str, split: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -94,6 +94,11 @@ log = logging.getLogger(__name__)
 
 Command = Callable[..., None]
 
+#: What every command that searches with any model has flags for.
+SEARCHING = (
+    *("analyzer", "bm25_weight", "bf16", "query_length", "document_length", "title_separator", "batch_size", "device"),
+)
+
 #: What every training command has flags for.
 TRAINING = ("max_steps", "epochs", "batch_size", "mini_batch_size", "learning_rate", "seed")
 
@@ -161,11 +166,7 @@ def reads(command: Command) -> Command:
         command(**values)
 
     parameters = [*original.parameters.values(), *added]
-    extended.__signature__ = original.replace(  # type: ignore[attr-defined]
-        parameters=sorted(parameters, key=lambda parameter: parameter.kind)
-    )
-    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return extended
+    return _with_parameters(extended, sorted(parameters, key=lambda parameter: parameter.kind))
 
 
 def _read_with(dataset: str, settings: Mapping[str, str]) -> str:
@@ -251,10 +252,14 @@ def _extended(command: Command, into: str, flags: dict[str, Parameter], build: C
         if built is not None:
             command(**values, **{into: built})
 
-    # What typer reads: a function's signature, and the types by name.
-    extended.__signature__ = original.replace(parameters=parameters)  # type: ignore[attr-defined]
-    extended.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return extended
+    return _with_parameters(extended, parameters)
+
+
+def _with_parameters(command: Command, parameters: list[Parameter]) -> Command:
+    """The command with what typer reads: a function's signature, and the types by name."""
+    command.__signature__ = Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
 
 
 def _flags(kind: type, names: tuple[str, ...], optional: bool) -> dict[str, Parameter]:
@@ -278,7 +283,8 @@ def _flag(name: str, shown: Mapping[str, Any], default: object, hint: Any, optio
     """A keyword argument that typer makes a flag of; an optional one is None unless it is set."""
     default = None if optional else default
     if get_origin(hint) is tuple:
-        hint, default = list[Path] | None, None
+        kind = get_args(hint)[0]
+        hint, default = list[kind if isinstance(kind, type) else Path] | None, None  # type: ignore[misc]
     elif get_origin(hint) is Literal:
         hint = str
     if default is None and type(None) not in get_args(hint):

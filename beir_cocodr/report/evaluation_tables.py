@@ -11,7 +11,7 @@ from beir_cocodr.data.defects import Defect
 from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import label_pairs, training_pairs
-from beir_cocodr.evaluation.parity import Difference, ParityRecord
+from beir_cocodr.evaluation.parity import ParityRecord
 from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.records import (
     AdaptationRecord,
@@ -53,7 +53,10 @@ def evaluation_table(record: EvaluationRecord) -> Table:
 def evaluation_tables(record: EvaluationRecord) -> list[Table]:
     """Figures, paired tests, and what judgements of a file tell by themselves."""
     tables = [evaluation_table(record)]
-    tables += [comparison_table(record)] if record.comparisons else []
+    if record.comparisons:
+        title = "paired tests (difference of b to a; p after Holm's correction)"
+        rows = ([test.measure, test.a, test.b, *_test_cells(test)] for test in record.comparisons)
+        tables.append(make_table(title, ["measure", "a", "b"], _TEST_COLUMNS, rows))
     return tables + ([] if record.few_labels is None else [few_labels_table(record.few_labels)])
 
 
@@ -104,13 +107,6 @@ def fusion_table(record: TrainingRecord) -> Table:
 
 
 _TEST_COLUMNS = ("b − a", "95%", "t-test p", "randomisation p", "win/tie/loss")
-
-
-def comparison_table(record: EvaluationRecord) -> Table:
-    """Paired tests between models."""
-    title = "paired tests (difference of b to a; p after Holm's correction)"
-    rows = ([test.measure, test.a, test.b, *_test_cells(test)] for test in record.comparisons)
-    return make_table(title, ["measure", "a", "b"], _TEST_COLUMNS, rows)
 
 
 def _test_cells(test: PairedTest) -> list[str]:
@@ -304,14 +300,12 @@ def _differences(record: ParityRecord) -> Table:
                 values = format_numbers(".6f", cause.before, cause.after)
                 table.add_row(*head, cause.cause, *counts, *values, f"{cause.effect:+.6f}", cause.reason)
                 head = ["", ""]
-            conclusion, effect, reason = _conclusion(found)
-            table.add_row(*head, conclusion, *[""] * 4, f"{effect:+.6f}", reason, end_section=True)
+            conclusion = ("all", found.difference, "recomputed with these causes, the numbers agree")
+            if not found.explained:
+                reason = f"{found.remaining:+.2e} remains after all known causes"
+                conclusion = ("unexplained", found.remaining, reason)
+            elif not found.causes:
+                conclusion = ("none", found.difference, "the same number")
+            name, effect, reason = conclusion
+            table.add_row(*head, name, *[""] * 4, f"{effect:+.6f}", reason, end_section=True)
     return table
-
-
-def _conclusion(found: Difference) -> tuple[str, float, str]:
-    if not found.explained:
-        return "unexplained", found.remaining, f"{found.remaining:+.2e} remains after all known causes"
-    if not found.causes:
-        return "none", found.difference, "the same number"
-    return "all", found.difference, "recomputed with these causes, the numbers agree"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # their modules import torch or scipy
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
-    from beir_cocodr.analysis.qpp import Coefficients, Correlation, Prediction
+    from beir_cocodr.analysis.qpp import Coefficients, Prediction
     from beir_cocodr.analysis.representation import Representation
     from beir_cocodr.analysis.shift import Shift
     from beir_cocodr.analysis.source_clusters import SourceClusters
@@ -43,16 +43,6 @@ def has_matplotlib() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def require_matplotlib() -> None:
-    """Check early that pictures can be drawn.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    if not has_matplotlib():
-        raise InputError("a picture needs matplotlib; pip install 'beir-cocodr[report]'")
-
-
 def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
     """Decide before the work starts.
 
@@ -64,11 +54,11 @@ def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
     Raises:
         InputError: a picture is asked for and cannot be drawn.
     """
-    if picture:
-        require_matplotlib()
-        if not possible:
-            raise InputError(f"there is nothing to draw; {needs}")
-    elif picture is None and possible and not has_matplotlib():
+    if picture and not has_matplotlib():
+        raise InputError("a picture needs matplotlib; pip install 'beir-cocodr[report]'")
+    if picture and not possible:
+        raise InputError(f"there is nothing to draw; {needs}")
+    if picture is None and possible and not has_matplotlib():
         log.info("no picture: matplotlib is not there; pip install 'beir-cocodr[report]'")
         return False
     return possible and picture is not False
@@ -76,12 +66,7 @@ def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
 
 @contextmanager
 def _png(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches; the file appears when the block is through, and only when it is complete.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    require_matplotlib()
+    """A figure of so many inches; the file appears when the block is through, and only when it is complete."""
     # Agg's canvas by name: no display, and no backend or state of pyplot that belongs to the caller.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -136,11 +121,7 @@ class Panel:
 
 
 def write_labelled_scatter(path: Path, panels: Sequence[Panel], title: str, columns: int = 2) -> None:
-    """Draw panels as a PNG, ``columns`` side by side, every point with its name.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
+    """Draw panels as a PNG, ``columns`` side by side, every point with its name."""
     columns = min(columns, len(panels))
     lines = math.ceil(len(panels) / columns)
     with _png(path, _PANEL_INCHES * columns, _PANEL_INCHES * lines) as figure:
@@ -163,8 +144,7 @@ def _draw(axis: Axes, panel: Panel) -> None:
     if panel.groups:
         axis.legend(fontsize="x-small")
     axis.margins(0.2)  # room for the names
-    axis.set_xlabel(plain(panel.x_label))
-    axis.set_ylabel(plain(panel.y_label))
+    axis.set(xlabel=plain(panel.x_label), ylabel=plain(panel.y_label))
     axis.set_title(plain(panel.caption), fontsize="small")
 
 
@@ -187,42 +167,21 @@ def _write_names(axis: Axes, panel: Panel) -> None:
         taken.append(box)
 
 
-def write_scatter(
-    path: Path,
-    values: Mapping[str, Mapping[str, float]],
-    quality: Mapping[str, float],
-    rows: Sequence[Correlation],
-    title: str,
-    measure: str,
-) -> None:
-    """Draw one panel a predictor, one point a query, as a PNG.
-
-    Args:
-        path: of the picture; appears only when it is complete.
-        values: predictor to query id to value; values that are missing or not finite are not drawn.
-        quality: query id to the measure.
-        rows: the correlations of every predictor, in the order of the panels.
-        title, measure: what is written over the picture and at the vertical axes.
-    """
+def qpp_picture(path: Path, found: Prediction) -> None:
+    """Draw a model's quality against every predictor: one panel a predictor, one point a query."""
+    record = found.record
     panels = [
         Panel(
-            values[row.predictor],
-            quality,
+            found.values[row.predictor],
+            found.quality,
             row.predictor,
-            measure,
+            record.measure,
             f"{_caption(row) or 'not defined'} (n = {row.queries})",
-            dict.fromkeys(quality, ""),
+            dict.fromkeys(found.quality, ""),
         )
-        for row in rows
+        for row in record.predictors
     ]
-    write_labelled_scatter(path, panels, title, columns=3)
-
-
-def qpp_picture(path: Path, found: Prediction) -> None:
-    """Draw a model's quality against every predictor."""
-    record = found.record
-    title = f"{record.model} on {record.dataset}"
-    write_scatter(path, found.values, found.quality, record.predictors, title, record.measure)
+    write_labelled_scatter(path, panels, f"{record.model} on {record.dataset}", columns=3)
 
 
 def shift_picture(path: Path, report: Shift) -> None:
@@ -230,9 +189,9 @@ def shift_picture(path: Path, report: Shift) -> None:
 
     Source: COCO-DR, Figure 2.
     """
-    from beir_cocodr.analysis.shift import SIMILARITIES
+    from beir_cocodr.analysis.shift import SIMILARITIES, similarities
 
-    values = report.similarities()
+    values = similarities(report.targets)
     # Points and axes have no room for paths.
     targets = file_names(target.dataset for target in report.targets)
     models = file_names([*report.scores, *([] if report.baseline is None else [report.baseline])])
@@ -305,10 +264,9 @@ def overlap_picture(path: Path, report: Overlap) -> None:
     with _png(path, 6.4, 4.0) as figure:
         axis = figure.subplots()
         axis.stairs(histogram.counts, histogram.edges, fill=True, alpha=0.6)
-        axis.set_xlim(histogram.edges[0], histogram.edges[-1])
-        axis.set_xlabel(plain(f"similarity to the nearest training query ({kind})"))
-        axis.set_ylabel("test queries")
-        axis.set_title(plain(f"{report.test.dataset}: {report.test.queries:,} test queries"))
+        title = plain(f"{report.test.dataset}: {report.test.queries:,} test queries")
+        label = plain(f"similarity to the nearest training query ({kind})")
+        axis.set(xlim=(histogram.edges[0], histogram.edges[-1]), xlabel=label, ylabel="test queries", title=title)
 
 
 def resampling_picture(path: Path, report: Manifest) -> None:

@@ -20,9 +20,6 @@ MANIFEST_FILE = "manifest.json"
 _SPLITS = re.compile(r"/(train|dev|test|validation|valid|val)$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+/-]+")
 
-#: What an id of ir_datasets can be, and that in words.
-ID, ID_PARTS = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*"), "use letters, digits, . _ + - and, between parts, /"
-
 
 @dataclass(frozen=True)
 class EncoderRecord:
@@ -272,12 +269,6 @@ def _safe(name: str) -> str:
 def set_id(method: str, base: str, label: str, regime: str) -> str:
     """The ir_datasets id of a set, without a split: ``cocodr/restrain/BASE/size-45k/interpolation``."""
     return f"cocodr/{method}/{base}/{label}/{regime}"
-
-
-def check_base(base: str | None) -> None:
-    """Check that a name, if there is one, can stand in an ir_datasets id; else an InputError."""
-    if base is not None and not ID.fullmatch(base):
-        raise InputError(f"--base-id {base!r}: {ID_PARTS}")
 
 
 def short_size(size: int) -> str:

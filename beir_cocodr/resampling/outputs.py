@@ -10,14 +10,13 @@ import numpy as np
 from beir_cocodr.arrays import Floats, Ints, spaced_rows
 from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.errors import SEEDS
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import versions
+from beir_cocodr.resampling import ResampleOptions
 from beir_cocodr.resampling import manifest as manifests
-from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
 from beir_cocodr.resampling.overlap import TrainTest, overlap_summary
-from beir_cocodr.resampling.similarity import nearest
+from beir_cocodr.resampling.similarity import QueryEncoder, nearest, query_embeddings
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 log = logging.getLogger(__name__)
@@ -39,29 +38,24 @@ class Inputs:
 
 
 def load_pair(
-    train: str,
-    test: str | Sequence[str],
-    splits: tuple[str, str],
-    output: Path,
-    base: str | None,
-    seed: int,
-    search: SearchOptions,
+    train: str, test: str | Sequence[str], output: Path, options: ResampleOptions, search: SearchOptions
 ) -> TrainTest:
     """Both sets, once everything that can be checked before they are read is; an InputError says what is wrong."""
     check_output_free(output)
-    manifests.check_base(base)
     check_device(search.encoder.device)
-    SEEDS.check("seed", seed)
-    pair = TrainTest.load(train, test, *splits)
+    pair = TrainTest.load(train, test, options.train_split, options.test_split)
     pair.check_usable()
     return pair
 
 
-def embed_inputs(pair: TrainTest, splits: tuple[str, str], encoder: str, search: SearchOptions) -> Inputs:
-    """Embed both sets' queries; ``splits``: as asked for. An InputError where an encoder is not there or of no use."""
+def embed_inputs(pair: TrainTest, encoder: str, options: ResampleOptions, search: SearchOptions) -> Inputs:
+    """Embed both sets' queries. An InputError where an encoder is not there or of no use."""
     model = QueryEncoder(encoder, search)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-    origin, test_origin = manifests.origin(pair.train.name, splits[0]), manifests.origin(pair.tests[0], splits[1])
+    origin, test_origin = (
+        manifests.origin(pair.train.name, options.train_split),
+        manifests.origin(pair.tests[0], options.test_split),
+    )
     if len(pair.tests) > 1:  # which together have no id
         test_origin = replace(test_origin, ir_datasets_id=None)
     return Inputs(pair, origin, test_origin, model.describe(), train, test)

@@ -419,8 +419,7 @@ def _nearest(pair: TrainTest, encoder: str | None, search: SearchOptions) -> tup
         scores, rows = nearest_by_words(*pair.words)
         return scores.astype(np.float64), rows, None
     # Imported here because a comparison of words must not wait six seconds for torch.
-    from beir_cocodr.resampling.embeddings import QueryEncoder, query_embeddings
-    from beir_cocodr.resampling.similarity import nearest
+    from beir_cocodr.resampling.similarity import QueryEncoder, nearest, query_embeddings
 
     model = QueryEncoder(encoder, search)
     test = query_embeddings(model, pair.test.queries).load().numpy()

@@ -10,13 +10,13 @@ import numpy as np
 from beir_cocodr.arrays import Array, Ints
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, short_size
 from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, load_pair, write_resampled
 from beir_cocodr.resampling.similarity import check_method, nearest_ranks
 from beir_cocodr.retrieval.store.store import Embeddings
 
 log = logging.getLogger(__name__)
-_Counts = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ class ReSTrain:
     sets: tuple[TrainingSets, ...]
 
 
-def restrain(
-    ranks: Ints, depth: int, *, sizes: _Counts = (), ks: _Counts = (), exclude_top: int | None = None, seed: int = 42
-) -> ReSTrain:
+def restrain(ranks: Ints, depth: int, options: RestrainOptions) -> ReSTrain:
     """Choose interpolation and extrapolation training sets from the best ranks of training queries.
 
     The interpolation set is the union of every test query's k nearest training queries. The extrapolation set is a
@@ -62,10 +60,7 @@ def restrain(
     Args:
         ranks: (N,) best ranks, from `best_ranks`.
         depth: length of the lists that they come from; larger ranks are not distinguished.
-        sizes: target sizes; for each the k is taken whose union is nearest in size, the smaller of two.
-        ks: instead of sizes, the k themselves.
-        exclude_top: L, at least the largest k; by default the k of the largest set.
-        seed: of the random order.
+        options: targets, and the seed of the random order.
 
     Raises:
         InputError: neither sizes nor ks or both, a value below 1 or twice, L below k, or fewer training queries left
@@ -74,13 +69,14 @@ def restrain(
 
     Source: Zhan et al., 2022, section 4.1.2.
     """
-    check_targets(sizes, ks, exclude_top, len(ranks))
+    check_targets(options, len(ranks))
+    sizes, ks = options.sizes, options.ks
     # For every k up to the depth, how many training queries are among the k nearest of any test query.
     unions = np.append(0, np.bincount(ranks[ranks < depth], minlength=depth).cumsum())
     targets: list[int | None] = [*sizes] or [None] * len(ks)
     chosen = list(zip(targets, ks or [_k_for(size, unions) for size in sizes], strict=True))
     largest = max(k for _, k in chosen)
-    top = largest if exclude_top is None else exclude_top
+    top = largest if options.exclude_top is None else options.exclude_top
     if top < largest:
         raise InputError(
             f"--exclude-top {top} is less than the {largest} nearest training queries that make up the "
@@ -95,14 +91,15 @@ def restrain(
             f"{len(ranks) - len(pool)} of {len(ranks)} are among the {top} nearest of a test query, and the "
             f"interpolation set has {needed}; lower --size, --k or --exclude-top, or use ReSTTest"
         )
-    order = np.random.default_rng(seed).permutation(pool)
+    order = np.random.default_rng(options.seed).permutation(pool)
     near = [np.flatnonzero(ranks < k) for _, k in chosen]
     sets = (TrainingSets(*pair, rows, np.sort(order[: len(rows)])) for pair, rows in zip(chosen, near, strict=True))
     return ReSTrain(top, len(pool), tuple(sets))
 
 
-def check_targets(sizes: _Counts, ks: _Counts, exclude_top: int | None, queries: int) -> None:
+def check_targets(options: RestrainOptions, queries: int) -> None:
     """Check early for what no neighbour list can satisfy; errors as for `restrain`."""
+    sizes, ks, exclude_top = options.sizes, options.ks, options.exclude_top
     if bool(sizes) == bool(ks):
         raise InputError("give the training sets a --size or a --k (each may be repeated), and not both")
     for name, values in (("--size", sizes), ("--k", ks)):
@@ -130,32 +127,22 @@ def _k_for(size: int, unions: Ints) -> int:
     return k
 
 
-def ranks_for_targets(
-    train: Embeddings,
-    test: Array,
-    sizes: _Counts,
-    ks: _Counts = (),
-    exclude_top: int | None = None,
-    method: str = "exact",
-) -> tuple[Ints, int]:
-    """Best ranks from lists that are long enough for `restrain` with the same targets.
+def ranks_for_targets(train: Embeddings, test: Array, options: RestrainOptions) -> tuple[Ints, int]:
+    """Best ranks from lists that are long enough for `restrain` with the same options.
 
     How long they must be is only known when they are there: those that are too short are made anew, twice as long.
 
-    Args:
-        train, test: (N, d) and (T, d) embeddings of queries.
-        sizes, ks, exclude_top: as for `restrain`.
-        method: of the search, see `nearest`.
-
     Returns:
-        The ranks, (N,), and the length of the lists that they come from.
+        The ranks, (N,), of (N, d) training queries for (T, d) test queries, and the length of the lists that they come
+        from.
     """
+    sizes = options.sizes
     count = len(train)
     guess = max((-(-2 * size // len(test)) for size in sizes), default=1)
-    depth = min(count, max(guess, *ks, exclude_top or 1))
+    depth = min(count, max(guess, *options.ks, options.exclude_top or 1))
     while True:
         log.info("searching the %d nearest of %d training queries", depth, count)
-        ranks = nearest_ranks(train, test, depth, method)
+        ranks = nearest_ranks(train, test, depth, options.method)
         if depth == count or np.count_nonzero(ranks < depth) >= max(sizes, default=0):
             return ranks, depth
         depth = min(count, 2 * depth)
@@ -166,15 +153,7 @@ def resample_restrain(
     test: str | Sequence[str],
     encoder: str,
     output: Path,
-    *,
-    sizes: _Counts = (),
-    ks: _Counts = (),
-    exclude_top: int | None = None,
-    seed: int = 42,
-    train_split: str = "train",
-    test_split: str = "test",
-    method: str = "exact",
-    base: str | None = None,
+    options: RestrainOptions,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
     """Resample training queries by their similarity to the test queries; write the collections and their manifest. An
@@ -184,29 +163,25 @@ def resample_restrain(
     sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
 
     Args:
-        train, test: datasets as the command line names them, with the splits of their judgements; several test sets
-            over one corpus count as one.
+        train, test: datasets as the command line names them; several test sets over one corpus count as one.
         encoder: whose query embeddings are compared by cosine; ``search``: how queries are encoded.
         output: the folder; must not be there, or be empty.
-        sizes, ks, exclude_top, seed: as for `restrain`; ``method``: of the search, see `nearest`.
-        base: name in ids of ir_datasets; default: that of the training set.
 
     Source: Zhan et al., 2022, section 4.1.2.
     """
-    check_method(method)
-    splits = train_split, test_split
-    pair = load_pair(train, test, splits, output, base, seed, search)
-    check_targets(sizes, ks, exclude_top, len(pair.train.queries))
-    inputs = embed_inputs(pair, splits, encoder, search)
-    ranks, depth = ranks_for_targets(inputs.train, inputs.test.load().numpy(), sizes, ks, exclude_top, method)
+    check_method(options.method)
+    pair = load_pair(train, test, output, options, search)
+    check_targets(options, len(pair.train.queries))
+    inputs = embed_inputs(pair, encoder, options, search)
+    ranks, depth = ranks_for_targets(inputs.train, inputs.test.load().numpy(), options)
     try:
-        found = restrain(ranks, depth, sizes=sizes, ks=ks, exclude_top=exclude_top, seed=seed)
+        found = restrain(ranks, depth, options)
     except InputError as error:
         raise InputError(f"{train}: {error}") from error
-    ks_found = [chosen.k for chosen in found.sets]
-    parameters = RestrainParameters(list(sizes), ks_found, found.exclude_top, found.pool, seed, method)
-    sets = [one for chosen in found.sets for one in _sets(chosen, len(found.sets) > 1, len(inputs.test))]
-    return write_resampled(output, inputs, "restrain", parameters, sets, base)
+    ks = [chosen.k for chosen in found.sets]
+    chosen = list(options.sizes), ks, found.exclude_top, found.pool, options.seed, options.method
+    sets = [one for each in found.sets for one in _sets(each, len(found.sets) > 1, len(inputs.test))]
+    return write_resampled(output, inputs, "restrain", RestrainParameters(*chosen), sets, options.base)
 
 
 def _sets(chosen: TrainingSets, several: bool, tests: int) -> list[ResampledSet]:

@@ -10,6 +10,7 @@ from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.resampling import ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
 from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, load_pair, write_resampled
 
@@ -82,12 +83,7 @@ def resample_resttest(
     test: str | Sequence[str],
     encoder: str,
     output: Path,
-    *,
-    buckets: int = 5,
-    seed: int = 42,
-    train_split: str = "train",
-    test_split: str = "test",
-    base: str | None = None,
+    options: ResttestOptions,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
     """Resample training and test queries by buckets, each held out once; write the collections and their manifest. An
@@ -97,22 +93,20 @@ def resample_resttest(
     queries, those outside bucket B; the first has the test queries outside it, the second those inside.
 
     Args:
-        train, test, encoder, output, train_split, test_split, base, search: as for `resample_restrain`.
-        buckets: how many; the paper has 5.
-        seed: of k-means.
+        train, test, encoder, output, search: as for `resample_restrain`.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
-    splits = train_split, test_split
-    pair = load_pair(train, test, splits, output, base, seed, search)
+    buckets, pair = options.buckets, load_pair(train, test, output, options, search)
     if buckets < 2 or buckets > len(pair.test.queries):
         raise InputError(f"--buckets {buckets}: give 2 to {len(pair.test.queries)}, as each holds out test queries")
-    inputs = embed_inputs(pair, splits, encoder, search)
+    inputs = embed_inputs(pair, encoder, options, search)
     ids = [*pair.train.queries, *pair.test.queries]
-    found = query_buckets(inputs.train.load().numpy(), inputs.test.load().numpy(), buckets, seed, ids)
-    parameters = ResttestParameters(buckets, seed, *(np.bincount(part, minlength=buckets).tolist() for part in found))
+    found = query_buckets(inputs.train.load().numpy(), inputs.test.load().numpy(), buckets, options.seed, ids)
+    counts = (np.bincount(part, minlength=buckets).tolist() for part in found)
+    parameters = ResttestParameters(buckets, options.seed, *counts)
     sets = [one for held_out in resttest(*found, buckets) for one in _sets(held_out, buckets)]
-    return write_resampled(output, inputs, "resttest", parameters, sets, base)
+    return write_resampled(output, inputs, "resttest", parameters, sets, options.base)
 
 
 def _sets(held_out: HeldOut, buckets: int) -> list[ResampledSet]:

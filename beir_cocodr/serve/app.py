@@ -91,7 +91,7 @@ class Guard:
     def _refusal(self, request: Request) -> Response | None:
         headers, host = request.headers, request.headers.get("host", "").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if not (name in self.hosts or (self.any_address and _is_address(name))):
+        if not (name in self.hosts or (self.any_address and _address(name) is not None)):
             return _error(403, f"this page is not {name}; open the link that the terminal shows")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         open_to_all = request.method == "GET" and request.url.path in ("/", "/page.js", "/page.css")
@@ -216,9 +216,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a host."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host.lower() == "localhost"
+    address = _address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
 
 
 def guarded(session: Session, host: str, port: int, secret: str) -> Guard:
@@ -239,11 +238,10 @@ def run(app: ASGIApp, listening: socket.socket) -> None:
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     with suppress(ValueError):
-        ipaddress.ip_address(name.strip("[]"))
-        return True
-    return False
+        return ipaddress.ip_address(name.strip("[]"))
+    return None
 
 
 def _equal(given: str, secret: str) -> bool:

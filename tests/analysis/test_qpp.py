@@ -28,7 +28,7 @@ def by_id(numbers) -> dict[str, float]:
 
 
 def one(values, quality) -> Correlation:
-    [row] = correlations({"p": by_id(values)}, by_id(quality))
+    [row] = correlations({"p": by_id(values)}, by_id(quality), Correlation)
     return row
 
 
@@ -74,10 +74,10 @@ def test_kendalls_p_is_the_share_of_orders_that_far_from_none(order):
 def test_values_that_are_missing_or_not_finite_are_left_out_and_counted():
     quality = by_id([0.1, 0.4, 0.5, 0.9, 0.7, 0.2])
     values = {"q0": 1.0, "q1": 3.0, "q2": 2.0, "q3": 5.0, "q4": math.nan, "stranger": 1e9}
-    [row] = correlations({"p": values}, quality)
+    [row] = correlations({"p": values}, quality, Correlation)
     assert (row.queries, row.left_out) == (4, 2)
     assert row.pearson == pytest.approx(np.corrcoef([1, 3, 2, 5], [0.1, 0.4, 0.5, 0.9])[0, 1])
-    [infinite] = correlations({"p": values | {"q5": -math.inf}}, quality)
+    [infinite] = correlations({"p": values | {"q5": -math.inf}}, quality, Correlation)
     assert infinite == row
 
 
@@ -93,7 +93,7 @@ def test_holm_is_over_predictors_within_a_coefficient():
     rng = np.random.default_rng(1)
     quality = by_id(rng.random(20))
     values = {f"p{i}": by_id(rng.random(20)) for i in range(4)} | {"constant": by_id([1] * 20)}
-    rows = correlations(values, quality)
+    rows = correlations(values, quality, Correlation)
     for name in ("pearson", "kendall"):
         assert [getattr(row, f"{name}_p_holm") for row in rows] == holm([getattr(row, f"{name}_p") for row in rows])
         assert getattr(rows[-1], f"{name}_p_holm") is None

@@ -4,12 +4,19 @@ import importlib.util
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from beir_cocodr.analysis.qpp import correlations
+from beir_cocodr.analysis.qpp import Correlation, Prediction, correlations
 from beir_cocodr.cli.__main__ import main
-from beir_cocodr.report.pictures import write_scatter
+from beir_cocodr.report.pictures import qpp_picture
+
+
+def draw(path, values, quality, measure):
+    rows = correlations(values, quality, Correlation)
+    record = SimpleNamespace(model="a $model", dataset="a_dataset", measure=measure, predictors=rows)
+    qpp_picture(path, Prediction(record, values, quality))
 
 
 @pytest.mark.parametrize("panels", [1, 3, 4])
@@ -21,7 +28,7 @@ def test_picture_is_a_png_with_a_panel_a_predictor(tmp_path, panels):
     values = {f"$p_{p}": {q: v * p + math.sin(9 * v) for q, v in quality.items()} for p in range(panels)}
     values["$p_0"]["q3"] = math.nan
     path = tmp_path / "qpp.png"
-    write_scatter(path, values, quality, correlations(values, quality), "a $model on a_dataset", "nDCG@10")
+    draw(path, values, quality, "nDCG@10")
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     height, width, _ = imread(path).shape
     assert width / height == pytest.approx({1: 1, 3: 3, 4: 3 / 2}[panels], rel=0.02)
@@ -32,7 +39,7 @@ def test_nothing_to_draw_is_drawn_as_an_empty_panel(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     quality = {"q1": 0.1, "q2": 0.2}
     values = {"p": {"q1": math.nan}}
-    write_scatter(tmp_path / "p.png", values, quality, correlations(values, quality), "t", "AP")
+    draw(tmp_path / "p.png", values, quality, "AP")
     assert (tmp_path / "p.png").stat().st_size > 1000
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ def pairs(count: int) -> SpanPairs:
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
 def test_measures_are_those_of_the_definitions_batch_by_batch(similarity):
     rows = np.random.default_rng(0).normal(size=(14, 5)).astype(np.float32)
-    found = measure_spans(Lookup(rows, similarity), pairs(7), batch_size=3)
+    found = measure_spans(Lookup(rows, similarity), pairs(7), RepresentationOptions(batch_size=3))
     wide = rows.astype(np.float64)
     unit = wide / np.linalg.norm(wide, axis=1, keepdims=True)
     np.testing.assert_allclose(found.alignment, ((unit[::2] - unit[1::2]) ** 2).sum(axis=1), atol=1e-12)
@@ -140,7 +141,7 @@ def test_measures_are_those_of_the_definitions_batch_by_batch(similarity):
 
 
 def test_an_encoder_without_distinctions_has_the_loss_of_chance():
-    found = measure_spans(Lookup(np.ones((20, 4))), pairs(10), batch_size=5).record()
+    found = measure_spans(Lookup(np.ones((20, 4))), pairs(10), RepresentationOptions(batch_size=5)).record()
     assert found.alignment == pytest.approx(0, abs=1e-12)
     assert found.uniformity == pytest.approx(0, abs=1e-12)
     assert found.contrastive_loss == pytest.approx(math.log(2 * 5 - 1), abs=1e-6)
@@ -148,8 +149,8 @@ def test_an_encoder_without_distinctions_has_the_loss_of_chance():
 
 def test_a_perfect_encoder_is_aligned_and_uniform_and_has_no_loss():
     rows = np.repeat(np.eye(8), 2, axis=0)  # both spans of a document at one corner
-    before = measure_spans(Lookup(np.ones((16, 8)), "cosine"), pairs(8), batch_size=8)
-    after = measure_spans(Lookup(rows, "cosine"), pairs(8), batch_size=8)
+    before = measure_spans(Lookup(np.ones((16, 8)), "cosine"), pairs(8), RepresentationOptions(batch_size=8))
+    after = measure_spans(Lookup(rows, "cosine"), pairs(8), RepresentationOptions(batch_size=8))
     change = after.change(before, comparable=True)
     assert after.record().alignment == pytest.approx(0, abs=1e-12)
     assert change.uniformity == pytest.approx(-4, abs=1e-9)
@@ -161,12 +162,13 @@ def test_embeddings_that_are_not_finite_name_their_document():
     rows = np.ones((8, 3))
     rows[5] = np.nan  # the second span of d2
     with pytest.raises(InputError, match=r"1 documents.*'d2'"):
-        measure_spans(Lookup(rows), pairs(4), batch_size=2)
+        measure_spans(Lookup(rows), pairs(4), RepresentationOptions(batch_size=2))
 
 
 def drawn(folder, tokenizer, size=20, seed=42, span_tokens=12):
     documents = load_collection(folder, labels="none").documents
-    return sample_span_pairs(documents, tokenizer, TextFormat(), size, seed, span_tokens)
+    model = SimpleNamespace(tokenizer=tokenizer, text_format=TextFormat())
+    return sample_span_pairs(documents, model, RepresentationOptions(sample=size, seed=seed, span_tokens=span_tokens))
 
 
 def test_pairs_are_two_different_spans_of_one_document(beir_folder, wordpiece):

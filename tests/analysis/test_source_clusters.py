@@ -94,7 +94,7 @@ def test_a_loss_that_is_not_finite_names_its_query():
 
 def test_triplets_are_a_positive_and_no_other_relevant_document(beir_folder):
     collection = load_collection(beir_folder, "train")
-    found = sample_triplets(collection, TextFormat(), 10, negatives=3, seed=1)
+    found = sample_triplets(collection, TextFormat(), SourceClusterOptions(sample=10, negatives=3, seed=1))
     assert len(found.queries) == 10
     assert found.rows.shape == (10, 4)
     for query, rows in zip(found.queries, found.rows, strict=True):
@@ -102,10 +102,15 @@ def test_triplets_are_a_positive_and_no_other_relevant_document(beir_folder):
         positive, *negatives = collection.documents.ids(rows)
         assert positive in relevant
         assert not relevant & set(negatives)
-    again = sample_triplets(collection, TextFormat(), 10, negatives=3, seed=1)
+    again = sample_triplets(collection, TextFormat(), SourceClusterOptions(sample=10, negatives=3, seed=1))
     assert (again.queries, again.rows.tolist()) == (found.queries, found.rows.tolist())
-    assert sample_triplets(collection, TextFormat(), 10, 3, seed=2).queries != found.queries
-    assert list(sample_triplets(collection, TextFormat(), 99).queries) == list(collection.queries)
+    assert (
+        sample_triplets(collection, TextFormat(), SourceClusterOptions(sample=10, negatives=3, seed=2)).queries
+        != found.queries
+    )
+    assert list(sample_triplets(collection, TextFormat(), SourceClusterOptions(sample=99)).queries) == list(
+        collection.queries
+    )
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +141,7 @@ def report(study):
 def test_nearest_cluster_losses_and_gains_follow_from_the_parts(study, report):
     (source, *targets), models, results = study
     collection = load_collection(source, "train")
-    triplets = sample_triplets(collection, COCODR(models[0]).text_format, 14, 2)
+    triplets = sample_triplets(collection, COCODR(models[0]).text_format, SourceClusterOptions(sample=14, negatives=2))
     losses = [source_losses(COCODR(model), collection.documents, triplets).losses for model in models]
     sizes = [cluster.queries for cluster in report.clusters]
     assert sum(sizes) == 14

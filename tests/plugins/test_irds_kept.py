@@ -15,6 +15,7 @@ from conftest import exit_code, write_beir
 from beir_cocodr import load_collection
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
+from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.restrain import resample_restrain
 
 numbers = itertools.count()
@@ -78,7 +79,7 @@ def test_resampled_ids_are_kept_where_the_cache_is_lost(tiny_cosine, name, tmp_p
     folder = write_beir(tmp_path / name, documents=200, queries=80)
     lines = (folder / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
     (folder / "qrels" / "test.tsv").write_text("".join(lines[:17]))
-    resample_restrain(str(folder), str(folder), str(tiny_cosine), tmp_path / "out", sizes=[16])
+    resample_restrain(str(folder), str(folder), str(tiny_cosine), tmp_path / "out", RestrainOptions(sizes=(16,)))
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "other"))
     assert command("register", tmp_path / "out") == 0
     found = capsys.readouterr().out.split()

@@ -21,6 +21,7 @@ from ir_datasets.util import LocalDownload, MetadataComponent, MetadataProvider
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.resampling.resttest import resample_resttest
 
@@ -99,7 +100,7 @@ def shipped(folder, tmp_path) -> str:
 
 
 def restrain(dataset: str | Path, encoder: Path, output: Path, **options: Any) -> dict[str, Any]:
-    return resample_restrain(str(dataset), str(dataset), str(encoder), output, **options)
+    return resample_restrain(str(dataset), str(dataset), str(encoder), output, RestrainOptions(**options))
 
 
 def check(identifier: str, folder: Path, split: str, doc: type, query: type) -> None:
@@ -137,7 +138,7 @@ def check(identifier: str, folder: Path, split: str, doc: type, query: type) -> 
 
 
 def test_restrain_over_a_folder(folder, tiny_cosine, tmp_path):
-    restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     base = f"cocodr/restrain/{folder.name}/size-16"
     ids = register_resampled(tmp_path / "o")
     assert ids == [
@@ -156,7 +157,9 @@ def test_restrain_over_a_folder(folder, tiny_cosine, tmp_path):
 
 
 def test_resttest_over_an_id_keeps_its_classes_and_not_its_id(shipped, folder, tiny_cosine, tmp_path):
-    resample_resttest(f"irds:{shipped}", f"irds:{shipped}", str(tiny_cosine), tmp_path / "o", buckets=2)
+    resample_resttest(
+        f"irds:{shipped}", f"irds:{shipped}", str(tiny_cosine), tmp_path / "o", ResttestOptions(buckets=2)
+    )
     ids = register_resampled(tmp_path / "o")
     base = f"cocodr/resttest/{shipped}/bucket-1-of-2"
     assert {f"{base}/train", f"{base}/extrapolation", f"{base}/interpolation/test"} < set(ids)
@@ -187,13 +190,13 @@ def test_sizes_in_ids(folder, tiny_cosine, tmp_path):
     from beir_cocodr.resampling.manifest import short_size
 
     assert [short_size(size) for size in (45_000, 1_000, 999, 45_100, 200_000)] == ["45k", "1k", "999", "45100", "200k"]
-    restrain(folder, tiny_cosine, tmp_path / "o", ks=[1, 2], base="mine/part")
+    restrain(folder, tiny_cosine, tmp_path / "o", ks=(1, 2), base="mine/part")
     ids = register_resampled(tmp_path / "o")
     assert "cocodr/restrain/mine/part/k-2/interpolation/train" in ids
 
 
 def test_register_finds_what_was_resampled_here_and_again_does_no_harm(folder, tiny_cosine, tmp_path):
-    restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     identifier = f"cocodr/restrain/{folder.name}/size-16/extrapolation/train"
     with pytest.raises(KeyError):
         ir_datasets.load(identifier)
@@ -208,7 +211,7 @@ def test_register_finds_what_was_resampled_here_and_again_does_no_harm(folder, t
 
 def test_the_newest_of_equal_ids_is_registered(folder, tiny_cosine, tmp_path, caplog):
     for seed in (1, 2):
-        restrain(folder, tiny_cosine, tmp_path / f"seed-{seed}", sizes=[16], seed=seed)
+        restrain(folder, tiny_cosine, tmp_path / f"seed-{seed}", sizes=(16,), seed=seed)
     with caplog.at_level("INFO"):
         register()
     assert "seed-1 is not registered" in caplog.text
@@ -220,7 +223,7 @@ def test_the_newest_of_equal_ids_is_registered(folder, tiny_cosine, tmp_path, ca
 
 
 def test_every_command_takes_the_ids(folder, tiny_cosine, tmp_path, capsys):
-    restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     identifier = f"irds:cocodr/restrain/{folder.name}/size-16/extrapolation"
     queries = {}
     for split in ("train", "test"):
@@ -236,7 +239,7 @@ def test_every_command_takes_the_ids(folder, tiny_cosine, tmp_path, capsys):
 
 
 def test_a_base_id_of_the_users(folder, tiny_cosine, tmp_path):
-    restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     register_folder(folder, f"mine/{folder.name}")
     ids = register_resampled(tmp_path / "o", f"mine/{folder.name}")
     assert ids[0] == f"cocodr/restrain/mine/{folder.name}/size-16/interpolation"
@@ -246,7 +249,7 @@ def test_a_base_id_of_the_users(folder, tiny_cosine, tmp_path):
 
 @pytest.fixture
 def bad(folder, tiny_cosine, tmp_path, beir_folder) -> dict[str, Callable[[], Any]]:
-    restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     register_folder(beir_folder, f"small-{folder.name}")
     return {
         "base id 'no/such/id'": lambda: register_resampled(tmp_path / "o", "no/such/id"),
@@ -264,7 +267,7 @@ def test_bad_input_is_one_clear_line(bad):
 
 
 def test_a_corpus_that_is_not_the_one_that_was_resampled_is_refused(folder, tiny_cosine, tmp_path):
-    restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     with (folder / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "new", "title": "", "text": "one more"}\n')
     dataset = ir_datasets.load(register_resampled(tmp_path / "o")[0])

@@ -18,6 +18,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.regimes import Recipe, regimes
 from beir_cocodr.resampling.regimes.regimes import (
     Cell,
@@ -52,14 +53,14 @@ def other(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def restrained(folder, tiny_cosine, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("restrain") / "o"
-    resample_restrain(str(folder), str(folder), str(tiny_cosine), output, ks=[2])
+    resample_restrain(str(folder), str(folder), str(tiny_cosine), output, RestrainOptions(ks=(2,)))
     return output
 
 
 @pytest.fixture(scope="module")
 def bucketed(folder, tiny_cosine, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("resttest") / "o"
-    resample_resttest(str(folder), str(folder), str(tiny_cosine), output, buckets=3)
+    resample_resttest(str(folder), str(folder), str(tiny_cosine), output, ResttestOptions(buckets=3))
     return output
 
 

@@ -15,6 +15,7 @@ from conftest import write_beir
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
+from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.overlap import label_overlap
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.resampling.resttest import resample_resttest
@@ -42,7 +43,7 @@ def cosines(folder, tiny_cosine) -> np.ndarray:
 
 
 def restrain(folder, encoder, output, **options):
-    return resample_restrain(str(folder), str(folder), str(encoder), output, **options)
+    return resample_restrain(str(folder), str(folder), str(encoder), output, RestrainOptions(**options))
 
 
 def queries(folder: Path, split: str) -> list[str]:
@@ -59,7 +60,7 @@ def content(folder: Path) -> dict[str, bytes | str]:
 
 def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
     output = tmp_path / "new" / "o"
-    manifest = restrain(folder, tiny_cosine, output, sizes=[20])
+    manifest = restrain(folder, tiny_cosine, output, sizes=(20,))
     assert sorted(path.name for path in output.iterdir()) == ["extrapolation", "interpolation", "manifest.json"]
     assert json.loads((output / "manifest.json").read_text()) == manifest.to_json()
     [k], top = manifest.parameters.k, manifest.parameters.exclude_top
@@ -88,7 +89,7 @@ def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
 def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
     from beir_cocodr.provenance import collection_provenance
 
-    manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     assert manifest.encoder.dimensions == 32
     train = load_collection(folder, "train")
     recorded = collection_provenance(train, queries=True)
@@ -119,11 +120,11 @@ def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
 
 
 def test_sizes_are_nested_and_same_seeds_same_bytes(folder, tiny_cosine, tmp_path):
-    options = {"sizes": [10, 16, 24], "seed": 3}
+    options = {"sizes": (10, 16, 24), "seed": 3}
     restrain(folder, tiny_cosine, tmp_path / "a", **options)
     restrain(folder, tiny_cosine, tmp_path / "b", **options)
     assert content(tmp_path / "a") == content(tmp_path / "b")
-    restrain(folder, tiny_cosine, tmp_path / "c", sizes=[10, 16, 24], seed=4)
+    restrain(folder, tiny_cosine, tmp_path / "c", sizes=(10, 16, 24), seed=4)
     near, far = (
         [set(queries(tmp_path / "a" / f"size-{size}" / regime, "train")) for size in (10, 16, 24)]
         for regime in ("interpolation", "extrapolation")
@@ -139,7 +140,7 @@ def test_sizes_are_nested_and_same_seeds_same_bytes(folder, tiny_cosine, tmp_pat
     }
     assert {name.split("/")[1] for name in changed} == {"extrapolation"}
     # One L for all sizes: alone, the smallest set has a smaller one.
-    alone = restrain(folder, tiny_cosine, tmp_path / "d", sizes=[10])
+    alone = restrain(folder, tiny_cosine, tmp_path / "d", sizes=(10,))
     both = json.loads((tmp_path / "a" / "manifest.json").read_text())["parameters"]
     assert alone.parameters.k == both["k"][:1]
     assert alone.parameters.exclude_top < both["exclude_top"] == max(both["k"])
@@ -147,7 +148,7 @@ def test_sizes_are_nested_and_same_seeds_same_bytes(folder, tiny_cosine, tmp_pat
 
 def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines):
     pytest.importorskip("faiss")
-    manifest = restrain(folder, tiny_cosine, tmp_path / "o", ks=[2, 1], exclude_top=4, method="faiss")
+    manifest = restrain(folder, tiny_cosine, tmp_path / "o", ks=(2, 1), exclude_top=4, method="faiss")
     assert [found.folder for found in manifest.sets][::2] == ["k-2/interpolation", "k-1/interpolation"]
     assert manifest.sets[0].id == "cocodr/restrain/tiny/k-2/interpolation"
     order = np.argsort(-cosines, axis=1)
@@ -159,15 +160,17 @@ def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines
 
 
 def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_path, caplog):
-    manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[1])
+    manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(1,))
     least = manifest.sets[0].train.queries
     assert f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}" in caplog.text
 
 
 def test_resttest_holds_out_every_bucket_once(folder, tiny_cosine, tmp_path):
     output = tmp_path / "o"
-    manifest = resample_resttest(str(folder), str(folder), str(tiny_cosine), output, buckets=3, seed=1)
-    again = resample_resttest(str(folder), str(folder), str(tiny_cosine), tmp_path / "b", buckets=3, seed=1)
+    manifest = resample_resttest(str(folder), str(folder), str(tiny_cosine), output, ResttestOptions(buckets=3, seed=1))
+    again = resample_resttest(
+        str(folder), str(folder), str(tiny_cosine), tmp_path / "b", ResttestOptions(buckets=3, seed=1)
+    )
     assert again == manifest
     assert content(output) == content(tmp_path / "b")
     all_train, all_test = queries(folder, "train"), queries(folder, "test")
@@ -193,7 +196,7 @@ def test_resttest_holds_out_every_bucket_once(folder, tiny_cosine, tmp_path):
 def test_beirs_own_loader_reads_them(folder, tiny_cosine, tmp_path):
     from beir.datasets.data_loader import GenericDataLoader
 
-    restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+    restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     for split in ("train", "test"):
         made = tmp_path / "o" / "extrapolation"
         corpus, texts, qrels = GenericDataLoader(str(made)).load(split)
@@ -206,14 +209,14 @@ def test_a_compressed_corpus_is_linked_under_its_name(folder, tiny_cosine, tmp_p
     shutil.copytree(folder, packed)
     (packed / "corpus.jsonl.gz").write_bytes(gzip.compress((packed / "corpus.jsonl").read_bytes()))
     (packed / "corpus.jsonl").unlink()
-    restrain(packed, tiny_cosine, tmp_path / "o", sizes=[16])
+    restrain(packed, tiny_cosine, tmp_path / "o", sizes=(16,))
     assert (tmp_path / "o" / "interpolation" / "corpus.jsonl.gz").samefile(packed / "corpus.jsonl.gz")
     assert len(load_collection(tmp_path / "o" / "interpolation", "train").documents) == 200
 
 
 def test_what_is_no_file_of_the_users_is_written_once_and_may_be_moved(tiny_cosine, tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
-    manifest = restrain("apidocs/numpy", tiny_cosine, tmp_path / "o", sizes=[200])
+    manifest = restrain("apidocs/numpy", tiny_cosine, tmp_path / "o", sizes=(200,))
     assert manifest.base == "apidocs/numpy"
     assert (tmp_path / "o" / "corpus.jsonl").is_file()
     shutil.rmtree(tmp_path / "cache")
@@ -225,8 +228,8 @@ def test_what_is_no_file_of_the_users_is_written_once_and_may_be_moved(tiny_cosi
 
 
 def test_resampled_folders_can_be_resampled(folder, tiny_cosine, tmp_path):
-    restrain(folder, tiny_cosine, tmp_path / "o", ks=[3])
-    restrain(tmp_path / "o" / "interpolation", tiny_cosine, tmp_path / "p", ks=[1])
+    restrain(folder, tiny_cosine, tmp_path / "o", ks=(3,))
+    restrain(tmp_path / "o" / "interpolation", tiny_cosine, tmp_path / "p", ks=(1,))
     # The link leads to the corpus, not to another link.
     link = tmp_path / "p" / "interpolation" / "corpus.jsonl"
     assert link.readlink() == (folder / "corpus.jsonl").resolve()
@@ -234,7 +237,9 @@ def test_resampled_folders_can_be_resampled(folder, tiny_cosine, tmp_path):
 
 def test_test_queries_with_a_corpus_of_their_own(folder, tiny_cosine, tmp_path):
     other = write_beir(tmp_path / "other", documents=30, queries=6, seed=5)
-    manifest = resample_restrain(str(folder), str(other), str(tiny_cosine), tmp_path / "o", sizes=[10])
+    manifest = resample_restrain(
+        str(folder), str(other), str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(10,))
+    )
     assert manifest.same_corpus is False
     for found in manifest.sets:
         assert found.train.folder == found.folder
@@ -254,7 +259,7 @@ def test_dying_while_writing_leaves_nothing(folder, tiny_cosine, tmp_path, monke
 
     monkeypatch.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        restrain(folder, tiny_cosine, tmp_path / "o", sizes=[16])
+        restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -264,7 +269,7 @@ def test_an_output_that_is_taken_is_left_alone(folder, tmp_path):
     (tmp_path / "file").write_text("x")
     for taken in ("o", "file"):
         with pytest.raises(InputError, match="already"):
-            restrain(folder, "no encoder is loaded for this", tmp_path / taken, sizes=[16])
+            restrain(folder, "no encoder is loaded for this", tmp_path / taken, sizes=(16,))
     assert (tmp_path / "o" / "mine").read_text() == "x"
 
 
@@ -275,18 +280,18 @@ def test_several_test_sets_count_as_one(folder, tiny_cosine, tmp_path):
         shutil.copytree(folder, tmp_path / name)
         (tmp_path / name / "qrels" / "test.tsv").write_text("".join([header, *part]))
         halves.append(str(tmp_path / name))
-    whole = restrain(folder, tiny_cosine, tmp_path / "whole", sizes=[16])
-    joined = resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "joined", sizes=[16])
+    whole = restrain(folder, tiny_cosine, tmp_path / "whole", sizes=(16,))
+    joined = resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "joined", RestrainOptions(sizes=(16,)))
     assert joined.sets == [replace(one, id=other.id) for one, other in zip(whole.sets, joined.sets, strict=True)]
     assert joined.overlap == whole.overlap
     assert (joined.test.dataset, joined.test.queries) == (", ".join(halves), TEST)
     (tmp_path / "two" / "qrels" / "test.tsv").write_text("".join([header, *part, lines[0].replace("\t2", "\t1")]))
     with pytest.raises(InputError, match=r"other texts or judgements in .*one.*two"):
-        resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", sizes=[16])
+        resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(16,)))
     with (tmp_path / "two" / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "more", "title": "", "text": "wing"}\n')
     with pytest.raises(InputError, match="different corpora"):
-        resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", sizes=[16])
+        resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(16,)))
     assert not (tmp_path / "o").exists()
 
 
@@ -294,7 +299,7 @@ def test_points_are_main_components_of_queries(folder, tiny_cosine, tmp_path):
     """By singular values: distances between points are those of the projection, whatever the axes' signs."""
     from sentence_transformers import SentenceTransformer
 
-    found = restrain(folder, tiny_cosine, tmp_path / "o", sizes=[8, 16])
+    found = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(8, 16))
     assert list(found.points) == ["interpolation", "extrapolation", "test"]
     host, vectors = SentenceTransformer(str(tiny_cosine)), []
     for regime in ("interpolation", "extrapolation"):
@@ -307,6 +312,6 @@ def test_points_are_main_components_of_queries(folder, tiny_cosine, tmp_path):
     expected = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
     points = np.array([point for part in found.points.values() for point in part])
     np.testing.assert_allclose(np.abs(points), np.abs(expected), atol=1e-3)
-    buckets = resample_resttest(str(folder), str(folder), str(tiny_cosine), tmp_path / "b", buckets=2)
+    buckets = resample_resttest(str(folder), str(folder), str(tiny_cosine), tmp_path / "b", ResttestOptions(buckets=2))
     assert list(buckets.points) == ["bucket 1", "bucket 2", "test"]
     assert sum(map(len, buckets.points.values())) == TRAIN + TEST

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.restrain import restrain
 from beir_cocodr.resampling.similarity import best_ranks
 
@@ -44,9 +45,14 @@ def cases(draw) -> Case:
     return Case(scores, np.argsort(-scores, axis=1))
 
 
+def chosen(ranks, depth, **targets):
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in targets.items()}
+    return restrain(ranks, depth, RestrainOptions(**given))
+
+
 def resampled(case: Case, depth: int | None = None, **targets):
     depth = depth or case.queries
-    return restrain(best_ranks(case.lists[:, :depth], case.queries), depth, **targets)
+    return chosen(best_ranks(case.lists[:, :depth], case.queries), depth, **targets)
 
 
 @given(cases(), st.integers(1, 40))
@@ -127,15 +133,15 @@ def test_of_two_k_equally_near_the_smaller_is_taken():
     # Three test queries far apart: the unions have 3, 6, 9, ... training queries.
     lists = np.stack([(np.arange(30) + start) % 30 for start in (0, 10, 20)])
     ranks = best_ranks(lists, 30)
-    assert [restrain(ranks, 30, sizes=[size]).sets[0].k for size in (1, 4, 5, 6, 7, 8)] == [1, 1, 2, 2, 2, 3]
+    assert [chosen(ranks, 30, sizes=[size]).sets[0].k for size in (1, 4, 5, 6, 7, 8)] == [1, 1, 2, 2, 2, 3]
     even = best_ranks(np.stack([(np.arange(30) + start) % 30 for start in (0, 15)]), 30)
-    assert restrain(even, 30, sizes=[3]).sets[0].k == 1
+    assert chosen(even, 30, sizes=[3]).sets[0].k == 1
 
 
 def test_the_sample_is_uniform_and_seeded():
     ranks = best_ranks(line(1, 20).lists, 20)
-    drawn = [tuple(restrain(ranks, 20, ks=[4], seed=seed).sets[0].extrapolation) for seed in range(400)]
-    assert drawn[7] == tuple(restrain(ranks, 20, ks=[4], seed=7).sets[0].extrapolation)
+    drawn = [tuple(chosen(ranks, 20, ks=[4], seed=seed).sets[0].extrapolation) for seed in range(400)]
+    assert drawn[7] == tuple(chosen(ranks, 20, ks=[4], seed=7).sets[0].extrapolation)
     counts = np.bincount(np.concatenate(drawn), minlength=20)
     assert not counts[:4].any()
     # 400 draws of 4 from 16: each is expected 100 times, with a standard deviation of 8.7.
@@ -168,6 +174,6 @@ def test_what_cannot_be_is_one_clear_line(targets, message):
 def test_lists_that_are_too_short_are_not_guessed_at():
     ranks = best_ranks(line(2, 10).lists[:, :2], 10)
     with pytest.raises(ValueError, match="fewer than 4"):
-        restrain(ranks, 2, sizes=[4])
+        chosen(ranks, 2, sizes=[4])
     with pytest.raises(ValueError, match="3 nearest"):
-        restrain(ranks, 2, ks=[2], exclude_top=3)
+        chosen(ranks, 2, ks=[2], exclude_top=3)

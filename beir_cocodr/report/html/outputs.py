@@ -12,13 +12,14 @@ from typing import Any
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.sources import Labels
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, EvaluationRecord, PairedTest
 from beir_cocodr.io import parse_json
 from beir_cocodr.provenance import LOGGED, RECORD_FILE, TrainingRecord
+from beir_cocodr.records import Record
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ ADAPTATION, RESULTS, CURVES_FILE = "adapt.json", "results.json", "curves.json"
 
 
 @dataclass(frozen=True)
-class ClusterWeights:
+class ClusterWeights(Record):
     """A line of cluster_weights.jsonl: the weight of every cluster at a step."""
 
     step: int
@@ -94,37 +95,32 @@ def _trained(place: Path) -> Trained:
 
 def _losses(record: TrainingRecord, file: Path) -> dict[str, list[tuple[float, float]]]:
     """Of each round, where there are some, else of the whole."""
-    details: dict[str, Any] = record.details
-    try:
+    details: Any = record.details
+    what = f"{file}: {LOGGED} is no list of steps and losses"
+    with explained(what, "train again", TypeError, ValueError, AttributeError):
         given = {f"{kind[:-1]} {n}": found for kind in _ROUNDS for n, found in enumerate(details.get(kind) or ())}
         logs = {title: found.get(LOGGED) for title, found in (given or {"loss": details}).items()}
         return {title: [(float(s), float(loss)) for s, loss in found] for title, found in logs.items() if found}
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{file}: {LOGGED} is no list of steps and losses ({error}); train again") from error
 
 
 def _lines(file: Path) -> list[ClusterWeights]:
     lines: list[ClusterWeights] = []
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            content = parse_json(text)
-            line = ClusterWeights(int(content["step"]), [float(w) for w in content["weights"]])
+        with explained(f"{file}:{number}: no line of cluster weights", "take it away", ValueError, InputError):
+            line = ClusterWeights.from_json(parse_json(text), file)
             if not line.weights or len(line.weights) != len((lines or [line])[0].weights):
                 raise ValueError("another number of clusters than in the line before")
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{file}:{number}: no line of cluster weights ({error}); take it away") from error
         lines.append(line)
     return lines
 
 
 def _curves(file: Path) -> list[CurvePoint]:
-    try:
+    what = f"{file} is not what training in rounds writes, a list of points"
+    with explained(what, "train again", KeyError, ValueError, TypeError, AttributeError):
         points = parse_json(file.read_text(encoding="utf-8"))
         if not isinstance(points, list):
             raise TypeError("no list")
         return [CurvePoint(point.pop("model"), point.pop("dataset"), point) for point in points]
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} is not what training in rounds writes: a list of points") from error
 
 
 @dataclass(frozen=True)
@@ -279,16 +275,8 @@ def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
     return scores
 
 
-@dataclass(frozen=True)
-class Texts:
-    """The collection, or why it is not at hand."""
-
-    collection: Collection | None
-    remark: str
-
-
-def collection_texts(found: Found, named: str | None, named_split: str | None) -> Texts:
-    """Load the collection that a report is about, if it is here as it was then.
+def collection_texts(found: Found, named: str | None, named_split: str | None) -> tuple[Collection | None, str]:
+    """Load the collection that a report is about, if it is here as it was then; else why it is not at hand.
 
     A collection on record is loaded if it is a local folder or file, or made from installed packages; what would have
     to come from elsewhere only if it is named, with its split, instead.
@@ -302,7 +290,7 @@ def collection_texts(found: Found, named: str | None, named_split: str | None) -
     elif found.adaptation is not None:
         recorded, split, sha256 = found.adaptation.corpus, None, None
     else:
-        return Texts(None, "")
+        return None, ""
     dataset = named or recorded
     try:
         if named is None and not (dataset.startswith("apidocs/") or Path(dataset).exists()):
@@ -317,5 +305,5 @@ def collection_texts(found: Found, named: str | None, named_split: str | None) -
     except InputError as error:
         if named is not None or named_split is not None:
             raise
-        return Texts(None, f"Titles and texts are left out: {error}.")
-    return Texts(collection, "")
+        return None, f"Titles and texts are left out: {error}."
+    return collection, ""

@@ -126,15 +126,14 @@ def write_report(
     labels = {name: label for label, name in found.candidates.items()}
     names = labels if labels and found.evaluation is None else short_names(models)
     headline = headline_of(found, names)
-    texts = collection_texts(found, dataset, split)
-    qrels = texts.collection.qrels if texts.collection is not None else None
-    scores = per_query_scores(found, list(qrels) if qrels else None)
+    collection, remark = collection_texts(found, dataset, split)
+    scores = per_query_scores(found, list(collection.qrels) if collection is not None and collection.qrels else None)
     shown = every = None
     if headline.pair is not None and queries:
         measures = found.evaluation.measures if found.evaluation is not None else []
-        asked = texts.collection.queries if texts.collection is not None else {}
+        asked = collection.queries if collection is not None else {}
         every = query_table(scores, headline.pair, names, measures[0], asked) if measures else None
-        shown = drill_down(_runs(found, models), scores, measures, headline.pair, names, texts.collection, queries)
+        shown = drill_down(_runs(found, models), scores, measures, headline.pair, names, collection, queries)
     title = found.judged.dataset if found.judged else found.adaptation.corpus if found.adaptation else None
     parts = {
         "source": source,
@@ -144,9 +143,9 @@ def write_report(
         "labelling": way_to_labels(found, headline),
         "all_queries": every,
         "facts": list(facts(found)),
-        "texts_remark": texts.remark,
+        "texts_remark": remark,
         "drill_down": shown,
-        "seen": contamination_section(found, models, texts.collection),
+        "seen": contamination_section(found, models, collection),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         **comparison_parts(found, scores, headline, names, published),
         **training_parts(found),

@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -147,8 +147,7 @@ def _lines(name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.NDA
         for colour, cluster in zip(SERIES, largest, strict=False):
             axis.plot(steps, weights[:, cluster], color=colour, lw=1.8, marker=marker, label=f"{cluster}")
         axis.axhline(1 / clusters, color=LINE, lw=1, ls="--", zorder=0)
-        axis.set_xlabel("step")
-        axis.set_ylabel("weight")
+        axis.set(xlabel="step", ylabel="weight")
         axis.ticklabel_format(axis="y", useOffset=False)
         axis.legend(title="cluster", loc="upper left", bbox_to_anchor=(1.01, 1))
 
@@ -172,8 +171,7 @@ def _heat_map(name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.
         places = np.unique(np.linspace(0, len(steps) - 1, min(6, len(steps))).round().astype(int))
         axis.set_xticks(places, [f"{steps[place]:,}" for place in places])
         axis.set_yticks([0, clusters - 1], [f"{order[0]}", f"{order[-1]}"])
-        axis.set_xlabel("step")
-        axis.set_ylabel("cluster, by last weight")
+        axis.set(xlabel="step", ylabel="cluster, by last weight")
         axis.spines[:].set_visible(False)
 
     caption = f"A row for each of {clusters} clusters, by their last weight. {_strongest(largest)}"
@@ -195,6 +193,11 @@ def _strongest(ratio: float) -> str:
 _STYLES = ("-", "--", ":")
 
 
+def _line(number: int) -> dict[str, Any]:
+    """How the n-th line of several is drawn."""
+    return {"ls": _STYLES[number // len(SERIES) % len(_STYLES)], "color": SERIES[number % len(SERIES)], "lw": 1.6}
+
+
 def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Picture | None:
     """One panel a measure, one line a target, from the points of curves.json, whose models are the rounds."""
     rounds = list(dict.fromkeys(point.model for point in points))
@@ -204,16 +207,9 @@ def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Pictur
     def panel(axis: Axes, measure: str) -> None:
         for number, (dataset, short) in enumerate(datasets.items()):
             own = [point for point in points if point.dataset == dataset and measure in point.measures]
-            axis.plot(
-                [rounds.index(point.model) for point in own],
-                [point.measures[measure] for point in own],
-                _STYLES[number // len(SERIES) % len(_STYLES)],
-                color=SERIES[number % len(SERIES)],
-                marker="o",
-                ms=3.5,
-                lw=1.6,
-                label=plain(short),
-            )
+            places = [rounds.index(point.model) for point in own]
+            values = [point.measures[measure] for point in own]
+            axis.plot(places, values, marker="o", ms=3.5, label=plain(short), **_line(number))
         axis.set_xticks(range(len(rounds)), [plain(_tick(found)) for found in rounds])
         axis.margins(x=0.06, y=0.12)
         axis.set_title(plain(measure), loc="left")
@@ -234,10 +230,8 @@ def loss_picture(name: str, title: str, losses: Mapping[str, Sequence[tuple[floa
     def draw(axis: Axes) -> None:
         for number, (label, points) in enumerate(losses.items()):
             steps, values = zip(*points, strict=True)
-            style, colour = _STYLES[number // len(SERIES) % len(_STYLES)], SERIES[number % len(SERIES)]
-            axis.plot(steps, values, style, color=colour, marker="o" if len(points) == 1 else None, lw=1.6, label=label)
-        axis.set_xlabel("step")
-        axis.set_ylabel("loss")
+            axis.plot(steps, values, marker="o" if len(points) == 1 else None, label=label, **_line(number))
+        axis.set(xlabel="step", ylabel="loss")
         if len(losses) > 1:
             axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
 
@@ -276,9 +270,8 @@ def interval_picture(evaluation: LabelledEvaluation, names: Mapping[str, str]) -
             axis.plot([test.difference], [place], "o", color=colour, ms=5)
         axis.set_yticks(range(len(tests)), [plain(names[label]) for label, _ in tests])
         axis.tick_params(axis="y", length=0, labelcolor=INK)
-        axis.set_ylim(len(tests) - 0.5, -0.5)
+        axis.set(ylim=(len(tests) - 0.5, -0.5), xlabel=f"difference in {evaluation.measure}")
         axis.spines["left"].set_visible(False)
-        axis.set_xlabel(f"difference in {evaluation.measure}")
 
     return picture(
         "intervals",
@@ -309,11 +302,9 @@ def query_picture(
             if part.any():
                 axis.stairs(part, edges, fill=True, color=colour, lw=0)
         axis.axhline(0, color=MUTED, lw=0.8)
-        axis.set_xlim(0, count)
+        axis.set(xlim=(0, count), xlabel="queries, by difference", ylabel=f"difference in {evaluation.measure}")
         axis.margins(y=0.08)
         axis.locator_params(axis="x", integer=True)
-        axis.set_xlabel("queries, by difference")
-        axis.set_ylabel(f"difference in {evaluation.measure}")
         axis.spines["bottom"].set_visible(False)
         if not values.any():
             axis.set_ylim(-1, 1)

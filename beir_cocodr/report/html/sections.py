@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,35 +17,12 @@ from beir_cocodr.evaluation.records import Calibration, EvaluationRecord
 from beir_cocodr.evaluation.runs import run_tops
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.provenance import contamination_statement
-from beir_cocodr.records import ContaminationStatement
+from beir_cocodr.records import ContaminationStatement, Json
+from beir_cocodr.report.html import pictures, tables
 from beir_cocodr.report.html.outputs import Found, Scores
-from beir_cocodr.report.html.pictures import (
-    cluster_pictures,
-    curve_picture,
-    interval_picture,
-    loss_picture,
-    query_picture,
-    reliability_picture,
-)
-from beir_cocodr.report.html.tables import (
-    Column,
-    HtmlTable,
-    annotation_table,
-    curve_table,
-    model_table,
-    number_cell,
-    published_table,
-    settings_table,
-    shown_pairs,
-    test_table,
-    text_cell,
-    text_columns,
-    training_table,
-    verdict_table,
-)
 from beir_cocodr.report.html.verdict import Headline, label_free_reference
 from beir_cocodr.report.pictures import has_matplotlib
-from beir_cocodr.report.text import format_number, short_names
+from beir_cocodr.report.text import short_names
 
 log = logging.getLogger(__name__)
 
@@ -61,24 +37,23 @@ def comparison_parts(
     parts: dict[str, object] = {"models": None, "tests": None, "published": None, "wanted": None, "pictures": []}
     evaluation, comparison = found.evaluation, found.comparison
     if comparison is not None and comparison.labels_wanted.pairs:
-        parts["wanted"] = annotation_table(comparison.labels_wanted, names)
+        parts["wanted"] = tables.annotation_table(comparison.labels_wanted, names)
     if evaluation is not None:
-        parts["models"] = model_table(evaluation, names)
+        parts["models"] = tables.model_table(evaluation, names)
         if len(evaluation.results.comparisons) > _SHOWN_TESTS:
-            parts["tests"] = test_table(evaluation, names)
-        parts["published"] = published_table(evaluation.results, names, published)
-        pictures = [interval_picture(evaluation, names)]
+            parts["tests"] = tables.test_table(evaluation, names)
+        parts["published"] = tables.published_table(evaluation.results, names, published)
+        drawn = [pictures.interval_picture(evaluation, names)]
         if headline.pair is not None:
-            pictures.append(query_picture(evaluation, scores, headline.pair, names))
-        parts["pictures"] = [drawn for drawn in pictures if drawn is not None]
+            drawn.append(pictures.query_picture(evaluation, scores, headline.pair, names))
+        parts["pictures"] = list(filter(None, drawn))
     elif comparison is not None:
-        shown = shown_pairs(comparison, label_free_reference(comparison, found.candidates), names)
-        parts["models"] = verdict_table(comparison, names, shown, "Verdicts and estimates without labels")
+        shown = tables.shown_pairs(comparison, label_free_reference(comparison, found.candidates), names)
+        parts["models"] = tables.verdict_table(comparison, names, shown, "Verdicts and estimates without labels")
         if len(shown) < len(comparison.estimated):
-            parts["tests"] = verdict_table(comparison, names, comparison.estimated, "All pairs of models")
+            parts["tests"] = tables.verdict_table(comparison, names, comparison.estimated, "All pairs of models")
         if isinstance(comparison.calibration, Calibration):
-            drawn = reliability_picture(comparison.calibration)
-            parts["pictures"] = [] if drawn is None else [drawn]
+            parts["pictures"] = list(filter(None, [pictures.reliability_picture(comparison.calibration)]))
     return parts
 
 
@@ -86,18 +61,20 @@ def training_parts(found: Found) -> dict[str, object]:
     """Of trained models: how they were trained, their rounds and their clusters."""
     logs = [log for model in found.trained for log in model.clusters.items()]
     curves = [(model.name, model.curves) for model in found.trained if model.curves]
-    drawn = [curve_picture(f"curves-{number}", *named) for number, named in enumerate(curves)]
+    drawn = [pictures.curve_picture(f"curves-{number}", *named) for number, named in enumerate(curves)]
     losses = [(model.name, model.losses) for model in found.trained if model.losses]
-    lost = [loss_picture(f"losses-{number}", *named) for number, named in enumerate(losses)]
+    lost = [pictures.loss_picture(f"losses-{number}", *named) for number, named in enumerate(losses)]
     return {
         "loss_pictures": [picture for picture in lost if picture is not None],
-        "trainings": training_table(found.trained) if found.trained else None,
-        "settings": [settings_table(model) for model in found.trained],
+        "trainings": tables.training_table(found.trained) if found.trained else None,
+        "settings": [tables.settings_table(model) for model in found.trained],
         "cluster_pictures": [
-            picture for number, log in enumerate(logs) for picture in cluster_pictures(f"clusters-{number}", *log)
+            picture
+            for number, log in enumerate(logs)
+            for picture in pictures.cluster_pictures(f"clusters-{number}", *log)
         ],
         "curve_pictures": [picture for picture in drawn if picture is not None],
-        "curve_tables": [curve_table(*named) for named in curves],
+        "curve_tables": [tables.curve_table(*named) for named in curves],
         "can_draw": has_matplotlib(),
     }
 
@@ -161,7 +138,7 @@ class ContaminationSection:
     """Name of a model to its sentences, a table of what training was given, and a remark."""
 
     statements: dict[str, list[str]]
-    table: HtmlTable | None
+    table: tables.HtmlTable | None
     remark: str = ""
 
 
@@ -206,11 +183,11 @@ def _here(name: str, folder: Path) -> str:
 def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> ContaminationSection:
     """By encoder, under a short name: one that is used in several ways has one history."""
     columns = [
-        *text_columns("Model", "Given", "Stages"),
-        Column("Documents"),
-        Column("Shared", meaning="documents of the evaluated collection that training was given"),
-        Column("Queries"),
-        Column("Shared", meaning="evaluated queries that training was given"),
+        *tables.text_columns("Model", "Given", "Stages"),
+        tables.Column("Documents"),
+        tables.Column("Shared", meaning="documents of the evaluated collection that training was given"),
+        tables.Column("Queries"),
+        tables.Column("Shared", meaning="evaluated queries that training was given"),
     ]
     by_encoder = {ModelSpec.parse(model).encoder: found for model, found in statements.items()}
     by_encoder.pop(_UNTRAINED, None)
@@ -224,11 +201,15 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
             counts = shown.documents, shown.documents_shared, shown.queries, shown.queries_shared
             rows.append(
                 [
-                    *(text_cell(names[encoder]), text_cell(shown.dataset, given), text_cell(", ".join(shown.stages))),
-                    *(number_cell(count, ",") for count in counts),
+                    *(
+                        tables.text_cell(names[encoder]),
+                        tables.text_cell(shown.dataset, given),
+                        tables.text_cell(", ".join(shown.stages)),
+                    ),
+                    *(tables.number_cell(count, ",") for count in counts),
                 ]
             )
-    table = HtmlTable("Collections that training was given, by hash", columns, rows) if rows else None
+    table = tables.HtmlTable("Collections that training was given, by hash", columns, rows) if rows else None
     sentences = {names[encoder]: list(found.sentences) for encoder, found in by_encoder.items()}
     return ContaminationSection(sentences, table)
 
@@ -238,9 +219,7 @@ def _unjoined(found: Found) -> ContaminationSection | None:
     statements = {}
     for model in found.trained:
         sentences = [
-            f"{record.stage}: {shown.dataset}, corpus {_short(shown.corpus_sha256)}, "
-            f"{format_number(shown.documents, ',')} documents"
-            + (f", {shown.queries:,} queries." if shown.queries is not None else ".")
+            f"{record.stage}: {shown.dataset}, corpus {_short(shown.corpus_sha256)}, {tables.describe_sizes(shown)}."
             for record in model.record.lineage()
             for shown in record.seen
         ]
@@ -342,16 +321,21 @@ def drill_down(
         if lacking:
             what = "is not whole: it has no document for %d of the queries shown that have a score above 0, such as %r"
             log.warning(f"%s {what}", runs[label], len(lacking), lacking[0])
-    documents: dict[str, int] = {}
-    queries = [_query(query, labels, tops, scores, documents, collection) for query in chosen]
-    contents = _documents(list(documents), collection)
-    _mark_matches(queries, contents, collection)
+    ranked = {query: [tops[label].get(query, ()) for label in labels] for query in chosen}
+    shown = dict.fromkeys(id for lists in ranked.values() for found in lists for id in found[:SHOWN])
+    contents = dict(zip(shown, _documents(list(shown), collection), strict=True))
+    numbers = {id: number for number, id in enumerate(shown)}
+    queries = []
+    for query, lists in ranked.items():
+        values = [scores.get(label, {}).get(query) for label in labels]
+        rounded = [None if found is None else [round(value, 4) for value in found] for found in values]
+        queries.append(_query(query, lists, numbers, contents, collection) | {"scores": rounded})
     data = {
         "measures": list(measures),
         "models": [names[label] for label in labels],
         "pair": [labels.index(label) for label in pair],
         "queries": queries,
-        "documents": contents,
+        "documents": list(contents.values()),
         "shown": SHOWN,
         "known": KNOWN,
         "judged": collection is not None and bool(collection.qrels),
@@ -361,31 +345,32 @@ def drill_down(
 
 def _query(
     query: str,
-    labels: Sequence[str],
-    tops: Mapping[str, Mapping[str, Sequence[str]]],
-    scores: Scores,
-    documents: dict[str, int],
+    lists: Sequence[Sequence[str]],
+    numbers: Mapping[str, int],
+    contents: Mapping[str, list[str]],
     collection: Collection | None,
-) -> dict[str, Any]:
-    shown = dict.fromkeys(document for label in labels for document in tops[label].get(query, ())[:SHOWN])
-    ranks = []
-    for label in labels:
-        place = {document: rank for rank, document in enumerate(tops[label].get(query, ()), 1)}
-        ranks.append([place.get(document, 0) for document in shown])
-    grades = collection.qrels.get(query, {}) if collection is not None else {}
-    text = collection.queries.get(query, "") if collection is not None else ""
-    return {
+) -> Json:
+    """A query with its documents, and of each the part that says most, and where words of the query stand in that and
+    in the whole text: first characters and those after the last, one after the other.
+    """
+    shown = dict.fromkeys(id for found in lists for id in found[:SHOWN])
+    places = [{id: rank for rank, id in enumerate(found, 1)} for found in lists]
+    grades = {} if collection is None else collection.qrels.get(query, {})
+    text = "" if collection is None else _cut(collection.queries.get(query, ""), _QUERY)
+    made: Json = {
         "id": query,
-        "text": _cut(text, _QUERY),
-        "documents": [documents.setdefault(document, len(documents)) for document in shown],
-        "ranks": ranks,
-        "grades": [grades.get(document) for document in shown],
+        "text": text,
+        "documents": [numbers[id] for id in shown],
+        "ranks": [[place.get(id, 0) for id in shown] for place in places],
+        "grades": [grades.get(id) for id in shown],
         "relevant": sum(grade > 0 for grade in grades.values()),
-        "scores": [
-            None if (values := scores.get(label, {}).get(query)) is None else [round(value, 4) for value in values]
-            for label in labels
-        ],
     }
+    if collection is not None:
+        analyzer, texts = Analyzer("english"), [contents[id][2] for id in shown]
+        terms, parts = analyzer(text), [snippet(found, text, analyzer, _SNIPPET) for found in texts]
+        made["snippets"] = [[part.text, [end for ends in part.matches for end in ends]] for part in parts]
+        made["matches"] = [[end for ends in analyzer.matches(found, terms) for end in ends[:2]] for found in texts]
+    return made
 
 
 def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]:
@@ -397,21 +382,6 @@ def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]
     texts = {document["_id"]: (document["title"], document["text"]) for document in found}
     most = max(_SNIPPET, min(_TEXT, _TEXTS // len(ids)))
     return [[id, _cut(texts[id][0], _TITLE), _cut(texts[id][1], most)] if id in texts else [id, "", ""] for id in ids]
-
-
-def _mark_matches(queries: list[dict[str, Any]], contents: list[list[str]], collection: Collection | None) -> None:
-    """Give each query of each of its documents the part that says most, and where words of the query stand in that and
-    in the whole text: first characters and those after the last, one after the other.
-    """
-    analyzer = Analyzer("english")
-    for query in queries if collection is not None else ():
-        terms = analyzer(query["text"])
-        query["snippets"], query["matches"] = [], []
-        for number in query["documents"]:
-            text = contents[number][2]
-            shown = snippet(text, query["text"], analyzer, _SNIPPET)
-            query["snippets"].append([shown.text, [end for found in shown.matches for end in found]])
-            query["matches"].append([end for found in analyzer.matches(text, terms) for end in found[:2]])
 
 
 def _cut(text: str, most: int) -> str:

@@ -10,7 +10,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import explained
 from beir_cocodr.evaluation.label_free.verdict import training_pairs
 from beir_cocodr.evaluation.recommendation import BASE, USE
 from beir_cocodr.evaluation.records import (
@@ -24,6 +24,7 @@ from beir_cocodr.evaluation.records import (
 )
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec
+from beir_cocodr.records import CollectionProvenance
 from beir_cocodr.report.html.outputs import CurvePoint, LabelledEvaluation, Trained
 from beir_cocodr.report.text import (
     UNLIKE,
@@ -285,7 +286,7 @@ def _expected(pair: PairVerdict) -> Cell:
     if pair.estimate is None:
         return Cell("–")
     below = "not counted" if pair.rule == UNLIKE else span(pair.interval, none="")
-    return _difference_cell(pair.estimate, below, _mark(pair.verdict))
+    return _difference_cell(pair.estimate, below, pair.verdict)
 
 
 def _estimate(estimate: Estimate | None) -> Cell:
@@ -306,12 +307,8 @@ def training_table(trained: Sequence[Trained]) -> HtmlTable:
     for model in trained:
         for record in reversed(model.record.lineage()):
             name = model.name if record is model.record else f"{model.name}, before"
-            given = ", ".join(
-                f"{shown.dataset} ({shown.documents:,} documents"
-                + (f", {shown.queries:,} queries)" if shown.queries is not None else ")")
-                for shown in record.seen
-                if shown.documents is not None
-            )
+            counted = [shown for shown in record.seen if shown.documents is not None]
+            given = ", ".join(f"{shown.dataset} ({describe_sizes(shown)})" for shown in counted)
             seed = record.options.get("seed")
             rows.append(
                 [
@@ -321,6 +318,12 @@ def training_table(trained: Sequence[Trained]) -> HtmlTable:
                 ]
             )
     return HtmlTable("Trainings", columns, rows)
+
+
+def describe_sizes(shown: CollectionProvenance) -> str:
+    """What training was given of a collection: so many documents, and queries where there were some."""
+    queries = "" if shown.queries is None else f", {shown.queries:,} queries"
+    return f"{format_number(shown.documents, ',')} documents{queries}"
 
 
 def settings_table(model: Trained) -> HtmlTable:
@@ -369,21 +372,13 @@ def published_table(
     task = _task(results.dataset, papers)
     if task is None:
         return None
-    rows = [
-        [
-            text_cell(names[label], mark="ours"),
-            text_cell("this evaluation"),
-            number_cell(result.measures[_MEASURE], ".3f"),
-        ]
-        for label, result in results.models.items()
-    ]
+    models = results.models.items()
+    found = [(names[label], "this evaluation", one.measures[_MEASURE], "ours") for label, one in models]
     for paper in papers:
-        rows += [
-            [text_cell(method), text_cell(paper.authors), number_cell(value, ".3f")]
-            for method, value in paper.scores.get(task, {}).items()
-            if value is not None
-        ]
-    rows.sort(key=lambda row: -float(row[2].value or 0))
+        scored = paper.scores.get(task, {}).items()
+        found += [(name, paper.authors, value, "") for name, value in scored if value is not None]
+    found.sort(key=lambda row: -row[2])
+    rows = [[text_cell(name, mark=m), text_cell(source), number_cell(value, ".3f")] for name, source, value, m in found]
     columns = [*text_columns("Model", "Source"), Column(_MEASURE)]
     notes = ["Published figures are as printed: not measured here, and not tested against ours."]
     here = results.documents, results.queries
@@ -406,7 +401,8 @@ class _Paper:
 
 
 def _paper(file: Path | Traversable) -> _Paper:
-    try:
+    kinds = OSError, ValueError, KeyError, TypeError, AttributeError
+    with explained(f"{file} cannot be read", "write it again, or take it away", *kinds):
         content = parse_json(file.read_text(encoding="utf-8"))
         first, fifth = content.get("table1", {}), content.get("table5", {})
         rows = fifth.get("rows", {})
@@ -417,8 +413,6 @@ def _paper(file: Path | Traversable) -> _Paper:
         sizes = {task: (int(size["documents"]), int(size["test_queries"])) for task, size in sized.items()}
         if not all(isinstance(value, float | int | None) for row in scores.values() for value in row.values()):
             raise TypeError("a score is no number")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} cannot be read ({error}); write it again, or take it away") from error
     return _Paper(str(content.get("paper", "")).split(",")[0], scores, sizes)
 
 

@@ -2,8 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, TRAINING
 from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, PairedTest, PairVerdict, Recommendation
@@ -43,9 +43,9 @@ class Headline:
 
     verdict: str
     sentence: str
-    facts: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
+    facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    reasons: Sequence[str] = ()
     pair: tuple[str, str] | None = None
 
 
@@ -126,10 +126,9 @@ def _labelled_headline(
         return _alone(evaluation, names)
     family: str | None = None
     notes: list[str] = []
-    reasons: list[str] = []
+    reasons: Sequence[str] = ()
     if recommendation is not None and recommendation.verdicts:
-        others, notes, reasons = _recommended(recommendation)
-        family = TRAINING
+        others, reasons, family = _rested_on(recommendation), recommendation.reasons, TRAINING
     best = max(others, key=evaluation.value)
     if recommendation is None and len(others) > 1:
         notes.append(_many(evaluation, best, names))
@@ -137,15 +136,21 @@ def _labelled_headline(
     if test is None:
         sentence = f"{names[best]} was not tested against {names[evaluation.reference]}."
         return Headline(NOT_JUDGED, sentence, notes=notes, reasons=reasons)
-    sentence, pair = _sentence(test, evaluation, names), (evaluation.reference, best)
-    return Headline(test.verdict, sentence, _facts(test, evaluation), notes, reasons, pair)
+    facts = [
+        (test.measure, f"{evaluation.value(test.a):.3f} → {evaluation.value(test.b):.3f}"),
+        ("Difference", signed(test.difference)),
+        ("95% interval", span(test.interval)),
+        ("p after Holm", p_value(test.t_p_holm)),
+        ("Won / tied / lost", f"{test.wins:,} / {test.ties:,} / {test.losses:,}"),
+    ]
+    pair = evaluation.reference, best
+    return Headline(test.verdict, _sentence(test, evaluation, names), facts, notes, reasons, pair)
 
 
-def _recommended(recommendation: Recommendation) -> tuple[list[str], list[str], list[str]]:
-    """The encoders that the verdict on training rests on, notes and reasons."""
+def _rested_on(recommendation: Recommendation) -> list[str]:
+    """The encoders that the verdict on training rests on."""
     verdicts = recommendation.verdicts
-    resting = [label for label, found in verdicts.items() if found == recommendation.verdict]
-    return resting or list(verdicts), [], list(recommendation.reasons)
+    return [label for label, found in verdicts.items() if found == recommendation.verdict] or list(verdicts)
 
 
 def _sentence(test: PairedTest, evaluation: LabelledEvaluation, names: Mapping[str, str]) -> str:
@@ -157,16 +162,6 @@ def _sentence(test: PairedTest, evaluation: LabelledEvaluation, names: Mapping[s
     holm = "" if test.t_p_holm is None else " after Holm"
     p = p_value(test.t_p_holm, name=True)
     return f"{verdict}: {signed(test.difference)} {test.measure}{interval}, {p}{holm}."
-
-
-def _facts(test: PairedTest, evaluation: LabelledEvaluation) -> list[tuple[str, str]]:
-    return [
-        (test.measure, f"{evaluation.value(test.a):.3f} → {evaluation.value(test.b):.3f}"),
-        ("Difference", signed(test.difference)),
-        ("95% interval", span(test.interval)),
-        ("p after Holm", p_value(test.t_p_holm)),
-        ("Won / tied / lost", f"{test.wins:,} / {test.ties:,} / {test.losses:,}"),
-    ]
 
 
 def _many(evaluation: LabelledEvaluation, best: str, names: Mapping[str, str]) -> str:
@@ -203,11 +198,11 @@ def label_free_headline(
     best model against the first, or the next best where the first is best.
     """
     first, others = label_free_reference(comparison, candidates), set(comparison.models)
-    reasons: list[str] = []
+    reasons: Sequence[str] = ()
     notes = [_with_names(comparison.best.reason, names)] if len(others) > 2 else []
     if candidates and recommendation is not None:
-        resting, notes, reasons = _recommended(recommendation)
-        others = {candidates[label] for label in resting}
+        notes, reasons = [], recommendation.reasons
+        others = {candidates[label] for label in _rested_on(recommendation)}
     other = next(model for model in comparison.ranking if model != first and model in others)
     pair = next(pair for pair in comparison.estimated if {pair.a, pair.b} == {first, other})
     if pair.a != first:
@@ -248,7 +243,7 @@ def _unjudged_headline(found: Found) -> Headline:
         return Headline(
             CANNOT_TELL,
             f"It cannot be told whether adaptation to {where} helped: there are no labels.",
-            reasons=list(recommendation.reasons),
+            reasons=recommendation.reasons,
         )
     last = found.trained[0]
     sentence = f"A model was trained ({last.record.stage}, {last.record.steps or '?'} steps)"
@@ -271,12 +266,9 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
 def _reason(pair: PairVerdict, a: str, b: str) -> str:
     """What the rule saw, of b against a."""
     if pair.estimate is not None:
+        unlike = ", which is not counted, as the collection is unlike those of the calibration"
         found = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
-        return found + (
-            ", which is not counted, as the collection is unlike those of the calibration"
-            if pair.rule == UNLIKE
-            else ""
-        )
+        return found + unlike * (pair.rule == UNLIKE)
     if pair.probability is not None:
         return f"the chance that {b} is better is put at {pair.probability:.2f}"
     signs = [estimate.sign for estimate in pair.estimates]
