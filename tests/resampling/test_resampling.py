@@ -62,7 +62,7 @@ def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
     output = tmp_path / "new" / "o"
     manifest = restrain(folder, tiny_cosine, output, sizes=(20,))
     assert sorted(path.name for path in output.iterdir()) == ["extrapolation", "interpolation", "manifest.json"]
-    assert json.loads((output / "manifest.json").read_text()) == manifest.to_json()
+    assert json.loads((output / "manifest.json").read_text()) == manifest.as_read()
     [k], top = manifest.parameters.k, manifest.parameters.exclude_top
     assert k == top
     order = np.argsort(-cosines, axis=1)
