@@ -98,7 +98,7 @@ class Command(TyperCommand):
         another tool is left as it is.
         """
         if ctx.ignore_unknown_options:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, list(args))  # the host takes words away
         end = args.index("--") if "--" in args else len(args)
         words = ["--dataset" + word[8:] if word.split("=")[0] == "--corpus" else word for word in args[:end]]
         pairs = zip(words, [*words[1:], "-"], strict=False)
