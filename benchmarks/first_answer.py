@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,35 @@ def command(cache: Path, *arguments: str) -> tuple[float, str]:
     return round(time.perf_counter() - began, 2), done.stdout + done.stderr * ("importtime" in arguments)
 
 
+def page(cache: Path, folder: Path, output: Path) -> dict[str, float]:
+    """Column of the page of `try` to wall seconds from the start of its process to the column's answer."""
+    began, answered = time.perf_counter(), dict[str, float]()
+    surroundings = os.environ | {"BEIR_COCODR_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
+    typed = [sys.executable, "-m", "beir_cocodr.cli", "try", str(folder), "--no-browser", "--output", str(output)]
+    with subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=surroundings) as run:
+        assert run.stdout is not None
+        link = next(word for line in run.stdout for word in line.split() if word.startswith("http"))
+        url, secret = link.split("#")
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        sent = {"content-type": "application/json"}
+        login = urllib.request.Request(url + "api/login", json.dumps({"secret": secret}).encode(), sent)
+        browser.open(login).close()
+        with browser.open(url + "api/state") as answer:
+            waiting = [model["name"] for model in json.load(answer)["models"]]
+        while waiting:
+            asked = urllib.parse.urlencode({"model": waiting[0], "query": QUERY})
+            with browser.open(f"{url}api/search?{asked}") as answer:
+                found = json.load(answer)
+            if found["model"]["state"] == "failed":
+                raise RuntimeError(found["model"]["remark"])
+            if found["hits"]:
+                answered[waiting.pop(0)] = round(time.perf_counter() - began, 2)
+            else:
+                time.sleep(0.05)
+        run.terminate()
+    return answered
+
+
 def whose_imports(cache: Path) -> dict[str, float]:
     """Package to seconds of importing its own modules."""
     _, text = command(
@@ -124,11 +155,13 @@ def main() -> None:
         typed = ["-m", "beir_cocodr.cli", "search", "--dataset", str(folder), "--model", arguments.model, QUERY]
         starts: dict[str, list[Any]] = {"first": [], "second": []}
         commands: dict[str, list[float]] = {"first": [], "second": []}
+        pages: dict[str, list[dict[str, float]]] = {"first": [], "second": []}
         for number in range(arguments.repeats):
             for name in starts:  # the second finds what the first has left in the cache
                 _, text = command(Path(place) / f"steps-{number}", *own)
                 starts[name].append(json.loads(text.splitlines()[-1]))
                 commands[name].append(command(Path(place) / f"typed-{number}", *typed)[0])
+                pages[name].append(page(Path(place) / f"page-{number}", folder, Path(place) / f"judged-{number}"))
         found = {
             "date": datetime.date.today().isoformat(),
             "machine": machine() | {"load_average": os.getloadavg()},
@@ -137,11 +170,14 @@ def main() -> None:
             "model": arguments.model,
             "starts": starts,
             "search_command_seconds": commands,
+            "page_seconds": pages,
             "imports": whose_imports(Path(place) / "imports"),
         }
     write_text(RESULTS, json.dumps(found, indent=2) + "\n")
     for name, runs in starts.items():
-        print(name, {step: [run["steps"][step] for run in runs] for step in runs[0]["steps"]}, commands[name])
+        print(
+            name, {step: [run["steps"][step] for run in runs] for step in runs[0]["steps"]}, commands[name], pages[name]
+        )
     print(found["imports"])
 
 

@@ -49,6 +49,16 @@ def test_the_tables_of_fusions_are_what_the_benchmark_wrote():
     tests = [test for one in found["tests"].values() for test in one["against dense"] if test["b"] == "hybrid auto"]
     better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in tests)
     assert f"on {better} of {len(tests)} collections" in text
+    phrases = {
+        "dense": ("the dense encoder went from {} to {}, {} and {}", "on {} of {} collections for the dense encoder"),
+        "hybrid auto": ("the hybrid encoder from {} to {}, {} and {}", "on {} of {} for the hybrid encoder"),
+    }
+    for label, (means, significant) in phrases.items():
+        seeds = found["over seeds"]["means"][label]
+        assert means.format(*(f"{mean:.3f}" for mean in (seeds["untrained"], *seeds["trained"]))) in text
+        tests = [t for one in found["tests"].values() for t in one["trained against untrained"] if t["a"] == label]
+        better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in tests)
+        assert significant.format(better, len(tests)) in text
 
 
 def test_what_the_readme_says_of_training_stands_in_results_files():
