@@ -16,7 +16,7 @@ from beir_cocodr.evaluation import records
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import NORMAL, Expected, FewLabels, describe_gain
 from beir_cocodr.evaluation.few_labels import judge as judge_few
-from beir_cocodr.evaluation.label_free.estimates import FEWEST_QUERIES, estimate_pair, features, kind
+from beir_cocodr.evaluation.label_free.estimates import FEWEST_QUERIES, estimate_pair, features, is_calibrated, kind
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer, rank_distance
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
@@ -66,8 +66,8 @@ def decide(
     """The verdict on b against a, from an estimate of the difference in nDCG@10 and its 90% interval.
 
     "better" or "worse" where the interval excludes 0, "no difference" where it lies within the calibration's margin,
-    else "cannot tell". Where the collection is unlike those of the calibration nothing is decided, except between two
-    that rank alike. How far to trust a verdict depends on whether the corpus was one of the calibration's.
+    else "cannot tell". Where the collection is unlike those of the calibration, or the calibration has no model of the
+    kind of a or b, nothing is decided, except between two that rank alike. How far to trust a verdict depends on whether the corpus was one of the calibration's.
     """
     estimates, lists = estimate_pair(evidence, a, b), evidence.lists
     values, distances = features(evidence, a, b), rank_distance(lists[a], lists[b])
@@ -77,10 +77,13 @@ def decide(
     mean, deviation = (0.0, 0.0) if same else model.predict(values, distance)
     interval = (mean - model.quantile * deviation, mean + model.quantile * deviation)
     margin, shown = calibration.margin, "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval)
+    strange = [name for name in (a, b) if not is_calibrated(name)]
     if not any(found.applies for found in estimates):
         verdict, reason = CANNOT_TELL, "no estimator applies"
     elif same:
         verdict, reason = NO_DIFFERENCE, "both rank the same documents at the same ranks"
+    elif strange:
+        verdict, reason = CANNOT_TELL, f"{shown}, but the calibration has no model of the kind of {strange[0]}"
     elif likeness.remarks:
         verdict, reason = CANNOT_TELL, f"{shown}, but the collection is unlike those of the calibration"
     else:
@@ -93,7 +96,7 @@ def decide(
         family=family,
         verdict=verdict,
         probability=chance,
-        rule="unlike" if likeness.remarks else "calibrated",
+        rule="unlike" if likeness.remarks or strange else "calibrated",
         score=2 * chance - 1,
         reason=reason,
         trust=calibration.statement(family, corpus_sha256),
@@ -120,8 +123,8 @@ def expected_values(
 ) -> Expected:
     """What the calibration expects of several models, to be joined with judged queries.
 
-    Deviations are those of :func:`decide`. Where the collection is unlike those of the calibration, the squares of
-    expected differences join the variances, so that none is sure by itself.
+    Deviations are those of :func:`decide`. Where the collection or a model is unlike those of the calibration, the
+    squares of expected differences join the variances, so that none is sure by itself.
     """
     model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
     means, variances, distances = (np.zeros((len(models), len(models))) for _ in range(3))
@@ -132,8 +135,8 @@ def expected_values(
         variances[i, j] = variances[j, i] = (deviation * model.quantile / NORMAL) ** 2
         distances[i, j] = distances[j, i] = distance
     values = means.mean(axis=0)
-    if likeness.remarks:
-        variances += np.subtract.outer(values, values) ** 2
+    strange = np.array([bool(likeness.remarks) or not is_calibrated(name) for name in models])
+    variances += np.logical_or.outer(strange, strange) * np.subtract.outer(values, values) ** 2
     return Expected(values, variances, distances)
 
 

@@ -21,6 +21,7 @@ from beir_cocodr.evaluation.label_free.verdict import (
     SAME_KIND,
     choose,
     decide,
+    expected_values,
     load_calibration,
 )
 from beir_cocodr.evaluation.records import Calibration, DifferenceModel, Likeness
@@ -82,6 +83,19 @@ def test_the_interval_decides_and_not_where_the_collection_is_unlike(lead, devia
     assert found.estimate == pytest.approx(lead)
     assert found.interval == pytest.approx((lead - 1.645 * deviation, lead + 1.645 * deviation))
     assert found.probability == pytest.approx(stats.norm.cdf(lead / deviation))
+
+
+@pytest.mark.parametrize("name", ["rerank:folder@bm25", "splade:folder", "colbert:folder"])
+def test_nothing_is_decided_on_a_model_of_a_kind_that_the_calibration_has_not(name):
+    seen = evidence(["x", name, "bm25"])
+    crops = {"x": np.zeros(40), name: np.full(40, 0.5), "bm25": np.zeros(40)}
+    model = calibrated({CROPS: 1.0}, 0, 0.1)
+    for pair in (("x", name), (name, "x")):
+        found = decide(replace(seen, crops=crops), *pair, model)
+        assert (found.verdict, found.rule) == ("cannot tell", "unlike")
+        assert name in found.reason
+    expected = expected_values(replace(seen, crops=crops), ["x", "bm25", name], model)
+    assert expected.variances[0, 2] > 0.5**2 / 2 > expected.variances[0, 1]
 
 
 def test_two_that_rank_alike_do_not_differ_even_where_nothing_is_known_of_the_collection():
