@@ -67,7 +67,7 @@ async function poll() {
   try {
     if (!$("page").hidden && !document.hidden) {
       const before = state;
-      show(await get("api/state", { query }));
+      await refresh();
       if (before === null || $("notice").textContent.startsWith("The program")) notice("");
       if (state.working || state.models.some((model) => !["ready", "failed"].includes(model.state))) wait = 700;
     }
@@ -75,6 +75,13 @@ async function poll() {
     if (error instanceof TypeError) notice(gone(), "wrong");
   }
   setTimeout(poll, wait);
+}
+
+async function refresh() {
+  const asked = query;
+  const now = await get("api/state", { query });
+  if (asked !== query) now.grades = state.grades; // those of the query before
+  show(now);
 }
 
 function show(now) {
@@ -140,7 +147,7 @@ async function search(text, remember = true) {
   notice("");
   state.grades = {};
   await Promise.all(state.models.map(({ name }) => searchWith(name, serial)));
-  attempt(async () => show(await get("api/state", { query })));
+  attempt(refresh);
 }
 
 async function searchWith(name, mine) {
@@ -234,7 +241,7 @@ async function judge(id, grade, asked = null) {
 async function undo() {
   await attempt(async () => {
     await ask("api/undo", { version: state.version });
-    show(await get("api/state", { query }));
+    await refresh();
     notice("Undone.", "quiet");
   });
 }
