@@ -29,14 +29,18 @@ def machine() -> dict[str, Any]:
 
 
 def measured(name: str) -> str:
-    """By which script, when, where and with which seeds a results file was made: a line of the documentation."""
+    """By which script, when, where and with which seeds a results file was made: a line of the documentation.
+
+    What stands after the script's name and "_" says what else was measured with it.
+    """
     found = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     found |= {} if "machine" in found else next(iter(found["shapes"].values()))
     on, given = found["machine"], found | found.get("settings", {})
     seeds = given.get("seeds") or [given[name] for name in ("seed", "other_seed") if name in given]
     drawn = f"; seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" if seeds else ""
     where = f"{on['cores']} cores of {on['cpu']}, {on['memory_gib']} GiB"
-    return f"*`benchmarks/{name}.py`, {found['date'][:10]}; {where}{drawn}.*"
+    script = name if (ROOT / "benchmarks" / f"{name}.py").is_file() else name.rpartition("_")[0]
+    return f"*`benchmarks/{script}.py`, {found['date'][:10]}; {where}{drawn}.*"
 
 
 def write_table(page: Path, start: str, end: str, table: str) -> None:

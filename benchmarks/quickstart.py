@@ -103,13 +103,12 @@ def markdown(results: dict[str, Any]) -> str:
         test = tests.get(label)
         told = "" if test is None else f"{test['difference']:+.3f} (p {_p(test['t_p_holm'])})"
         lines.append(f"| {label} | {' | '.join(cells)} | {told} |")
-    machine, seconds = results["machine"], results["processor_seconds"]
+    machine = results["machine"]
     lines += [
         "",
         f"{results['documents']:,} documents, {results['queries']} queries; mean ± standard deviation over "
         f"{len(results['seeds'])} seeds; p from a paired t-test over queries (scores averaged over seeds) "
-        f"after Holm's correction; {results['date']}, {machine['cores']} cores of {machine['cpu']}, "
-        f"{min(seconds) / 60:.1f} to {max(seconds) / 60:.1f} processor minutes a seed.",
+        f"after Holm's correction; {results['date']}, {machine['cores']} cores of {machine['cpu']}.",
     ]
     return "\n".join(lines)
 

@@ -61,6 +61,22 @@ def test_the_tables_of_fusions_are_what_the_benchmark_wrote():
         assert significant.format(better, len(tests)) in text
 
 
+def test_the_figures_of_another_encoder_stand_in_a_results_file():
+    script, found = import_module("adaptation"), results_of("adaptation_mpnet")
+    text = " ".join(PAGE.split("### With another encoder")[1].split("\n## ")[0].split())
+    base, prose = found["encoders"]["base"], found["prose"]
+    parts = [{name: base[name] for name in names} for names in (prose, base.keys() - set(prose), base)]
+    for label in ("dense", "bm25", "fusion, w 0.5", "RM3 fusion", "feedback", "hybrid auto", "hybrid auto, smoothed"):
+        assert "| {} | {:.3f} | {:.3f} | {:.3f} |".format(label, *(script.mean(part, label) for part in parts)) in text
+    gaps = found["aims"]["hybrid less the exact fusion"]
+    on_prose, elsewhere = (-min(gaps[name] for name in part) for part in parts[:2])
+    assert f"{found['aims']['hybrid over dense on prose']:.0%} above the dense encoder" in text
+    assert f"at most {on_prose:.3f} below the exact fusion there and {elsewhere:.3f} on documentation" in text
+    tests = [test for one in found["tests"].values() for test in one["against dense"] if test["b"] == "hybrid auto"]
+    better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in tests)
+    assert f"on {better} of {len(tests)} collections" in text
+
+
 def test_what_the_readme_says_of_training_stands_in_results_files():
     short = " ".join(README.split())
     [gain] = [t for t in results_of("quickstart")["mean_over_seeds_against_base"] if t["b"] == "base + source"]
