@@ -1,6 +1,8 @@
 """Several commands one after another in two processes of torchrun's launcher, forked with everything imported.
 
 python tests/torchrun_commands.py commands.json LOGS
+
+In place of a command may stand an object of module attributes and their values, in force from there on.
 """
 
 from __future__ import annotations
@@ -9,13 +11,19 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.cli.guide import hush
 
 
-def run(commands: list[list[str]]) -> None:
+def run(commands: list[Any]) -> None:
     for command in commands:
+        if isinstance(command, dict):
+            for name, value in command.items():
+                module, _, attribute = name.rpartition(".")
+                setattr(import_module(module), attribute, value)
+            continue
         try:
             main(command)
         except SystemExit as end:

@@ -6,8 +6,10 @@ from typing import Any, Literal, get_args
 import torch
 import torch.nn.functional as F
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from sentence_transformers.util import all_gather, all_gather_with_grad
 from torch import Tensor, nn
 
+from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.records import Json
@@ -17,7 +19,7 @@ _REDUCTIONS = Limits(choices=get_args(Reduction))
 
 
 def lambda_rank_distillation_loss(
-    student: Tensor, teacher: Tensor, mask: Tensor | None = None, reduction: Reduction = "sum"
+    student: Tensor, teacher: Tensor, mask: Tensor | None = None, reduction: Reduction = "sum", over_ranks: bool = False
 ) -> Tensor:
     """Σ over pairs with y(d) > y(d') of |1/π(d) − 1/π(d')| · softplus(s(d') − s(d)).
 
@@ -31,6 +33,7 @@ def lambda_rank_distillation_loss(
         mask: (B, n), True where there is a document to be compared (default everywhere).
         reduction: "sum" sums over the pairs of a query and averages over queries. "mean" averages over all pairs of all
             queries, as the lambda-MRR loss of CL-DRD does.
+        over_ranks: "mean" averages over the pairs of all processes, so that the mean of their losses is that of one.
 
     Source: MRL, Eq. 12.
     """
@@ -48,7 +51,10 @@ def lambda_rank_distillation_loss(
         weights = (gains[:, better, None] - gains[:, None, :]).abs()
         terms = weights * F.softplus(scores[:, None, :] - scores[:, better, None])  # (B, m, n)
         total = torch.where(pairs, terms, 0.0).sum()
-        return total / (len(scores) if reduction == "sum" else pairs.sum().clamp(min=1))
+        if reduction == "sum":
+            return total / len(scores)
+        count = pairs.sum().float()
+        return total / (sum_over_ranks(count) / world_size() if over_ranks else count).clamp(min=1 / world_size())
 
 
 def _ranks(scores: Tensor, present: Tensor) -> Tensor:
@@ -67,7 +73,8 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         scale: factor on dot products; by default ½ for MRL, so that s = −KL, 20 for cosine models and 1 for others.
         in_batch: all documents of the batch take part in every query's list, below its own (default). A document with
             the tokens of one in the query's own list is left out: where lists hold all known positives, no known
-            positive becomes a negative. Each takes part once, however many lists hold it. Each rank has its own batch.
+            positive becomes a negative. Each takes part once, however many lists hold it. Under ``torchrun`` they are
+            those of all processes, gathered with their gradients, so that the result is that of one process.
         reduction: see :func:`lambda_rank_distillation_loss`.
         mini_batch_size: texts embedded at a time by gradient caching; None embeds all at once.
 
@@ -115,7 +122,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         columns = list(sentence_features)
         _check(columns, labels, self.in_batch)
-        self._texts = _text_numbers(columns[1:])
+        self._texts = _text_hashes(columns[1:])
         if self.cached:
             return self.forward_cached(columns, labels)
         return self.calculate_loss([[self.model(c)["sentence_embedding"]] for c in columns], labels)
@@ -133,10 +140,15 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
             scores = self.scale * torch.einsum("bd,bnd->bn", query, documents)
             mask = labels != -torch.inf  # (B, n)
             if self.in_batch:
-                first, foreign = _in_batch(self._texts, mask)
-                others = self.scale * query @ documents.flatten(0, 1)[first].T  # (B, U)
-                scores, mask = torch.cat([scores, others], dim=1), torch.cat([mask, foreign], dim=1)
-        loss = lambda_rank_distillation_loss(scores, labels, mask, self.reduction)
+                every, texts, present, own = documents, self._texts, mask, slice(0, len(mask))
+                if world_size() > 1:
+                    every = all_gather_with_grad(documents)  # (BW, n, d)
+                    texts, present = all_gather(texts), all_gather(mask.long()).bool()
+                    own = slice(rank() * len(mask), (rank() + 1) * len(mask))
+                first, foreign = _in_batch(texts, present)
+                others = self.scale * query @ every.flatten(0, 1)[first].T  # (B, U)
+                scores, mask = torch.cat([scores, others], dim=1), torch.cat([mask, foreign[own]], dim=1)
+        loss = lambda_rank_distillation_loss(scores, labels, mask, self.reduction, over_ranks=True)
         if with_backward:
             torch.autograd.backward(loss)
             loss = loss.detach()
@@ -159,17 +171,24 @@ def _check(columns: list[dict[str, Tensor]], labels: Tensor | None, in_batch: bo
         raise InputError(f"the teacher's score of document_{column + 1} in row {row} of the batch is NaN")
 
 
-def _text_numbers(columns: list[dict[str, Tensor]]) -> Tensor:
-    """(B, n): a number for each document, the same for the same tokens."""
-    width = max(column["input_ids"].shape[1] for column in columns)
-    tokens = [column["input_ids"].masked_fill(column["attention_mask"] == 0, -1) for column in columns]
-    stacked = torch.stack([F.pad(ids, (0, width - ids.shape[1]), value=-1) for ids in tokens], dim=1)  # (B, n, L)
-    numbers: Tensor = torch.unique(stacked.flatten(0, 1), dim=0, return_inverse=True)[1]
-    return numbers.reshape(stacked.shape[:2])
+# Odd, so that a power of it loses no bit.
+_FACTOR = 0x5851F42D4C957F2D
+
+
+def _text_hashes(columns: list[dict[str, Tensor]]) -> Tensor:
+    """(B, n): a 64-bit hash of each document's tokens, the same on all ranks, whatever is padded."""
+    hashes = []
+    for column in columns:
+        tokens = (column["input_ids"] + 1).masked_fill(column["attention_mask"] == 0, 0)
+        powers = torch.full_like(tokens[0], _FACTOR).cumprod(0)  # beyond 64 bits they wrap around
+        mixed = (tokens * powers).sum(dim=1)
+        hashes.append(mixed ^ (mixed >> 29))
+    return torch.stack(hashes, dim=1)
 
 
 def _in_batch(texts: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """The batch's U different documents, by a place of each in B·n; whose list each is not in, (B, U)."""
+    """The U different documents of (B, n), by a place of each in B·n; whose list each is not in, (B, U)."""
+    texts = torch.unique(texts, return_inverse=True)[1]
     flat, size = texts.flatten(), int(texts.max()) + 1
     places = torch.arange(len(flat), device=flat.device)
     first = torch.full_like(places[:size], len(flat)).scatter_reduce(0, flat, places, "amin")

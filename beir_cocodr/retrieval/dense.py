@@ -25,8 +25,8 @@ from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
 from beir_cocodr.retrieval.ranking import Parts, Ranking
-from beir_cocodr.retrieval.store.encode import encode_documents, identity_of
-from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
+from beir_cocodr.retrieval.store.encode import encode_documents, encode_over_ranks, identity_of
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOptions
 from beir_cocodr.retrieval.store.store import SMOOTHING, Embeddings, EmbeddingStore, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
@@ -148,7 +148,8 @@ class Dense:
         batch_size: queries encoded at a time; documents are batched by their tokens.
         progress: show a bar on stderr.
         given: embeddings that are there already, such as a store of this model and corpus, not folded.
-        in_memory: the most bytes of embeddings that are held in memory.
+        in_memory: the most bytes of embeddings that are held in memory, by default 256 MiB.
+        shared: all processes of a run have the like of this, and encode a large corpus together; in bfloat16 on a GPU.
     """
 
     def __init__(
@@ -159,10 +160,13 @@ class Dense:
         batch_size: int = 64,
         progress: bool = False,
         given: Embeddings | None = None,
-        in_memory: int = IN_MEMORY,
+        in_memory: int | None = None,
+        shared: bool = False,
     ) -> None:
         self.model, self.documents, self.folder, self.given = model, documents, folder, given
-        self.batch_size, self.progress, self.in_memory = batch_size, progress, in_memory
+        self.shared = shared
+        self.batch_size, self.progress = batch_size, progress
+        self.in_memory = IN_MEMORY if in_memory is None else in_memory
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise ValueError(f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}")
         self.normalize = model.similarity_fn_name == "cosine"
@@ -187,7 +191,8 @@ class Dense:
     def encode_corpus(self, folder: Path, encoder: CorpusEncoder | None = None) -> Embeddings:
         """Encode the corpus, to ``folder`` if it is too large for memory."""
         before = self.model.texts_cut
-        found = self._encoded_corpus(folder, encoder or CorpusEncoder(self.model, self.documents))
+        low: Backend = "bf16" if self.shared and self.model.device.type == "cuda" else "fp32"
+        found = self._encoded_corpus(folder, encoder or CorpusEncoder(self.model, self.documents, backend=low))
         found.texts_cut = self.model.texts_cut - before
         return found
 
@@ -195,6 +200,8 @@ class Dense:
         size = 4 * len(self.documents)
         # Only of a corpus that may be too large is a document encoded to learn the width.
         if size * _WIDEST > self.in_memory and size * encoder.encode(_FIRST).shape[1] > self.in_memory:
+            if self.shared:
+                return encode_over_ranks(self.model, self.documents, folder, encoder, self.progress)
             return encode_documents(self.model, self.documents, folder, progress=self.progress, encoder=encoder)
         rows = np.arange(len(self.documents))
         with Bar(total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress) as bar:

@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from beir_cocodr.distributed import rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.models.spec import check_device
+from beir_cocodr.progress import Bar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -56,6 +58,37 @@ def share_out(
                     "most likely memory ran out; lower --processes, the shard size or the token budget"
                 ) from None
             log.warning("a process died; %d parts of the work are left and go on", len(left))
+
+
+# Work of fewer seconds is done before processes for it have started.
+_WORTH = 60.0
+
+
+def share_over_ranks(
+    tasks: Sequence[Task],
+    start: Callable[[str], Callable[[Task], Any]],
+    is_done: Callable[[Task], bool],
+    seconds: float,
+    desc: str | None = None,
+) -> None:
+    """Do the tasks that are not done, each by one of the processes of a run that ``torchrun`` started, all of which
+    call this; long work is shared out to the CPU cores of each. A task leaves a file, by which the others know.
+
+    Args:
+        tasks, start: as for :func:`share_out`.
+        is_done: whether a task has left its file, on this machine.
+        seconds: that one task may take on one core.
+        desc: of a progress bar.
+    """
+    # The second time there is work only for processes that do not share a disk.
+    for mine in (tasks[rank() :: world_size()], tasks):
+        left = [task for task in mine if not is_done(task)]
+        cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        many = len(left) * seconds >= _WORTH and min(cores, len(left)) > 1
+        done = share_out(left, start, ["cpu"] * min(cores, len(left))) if many else map(start("cpu"), left)
+        for _ in Bar(done, total=len(left), desc=desc, disable=desc is None or not left):
+            pass
+        wait_for_all()
 
 
 def _attempt(

@@ -26,7 +26,7 @@ from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fus
 from beir_cocodr.training.negatives import bm25_negatives, check_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
-from beir_cocodr.training.teachers import HybridTeacher, TeacherSetting, find_teacher
+from beir_cocodr.training.teachers import FileTeacher, HybridTeacher, TeacherSetting, find_teacher, scored_rows
 from beir_cocodr.training.trainer import Stage, drawn_dataset, planned_steps, run_stage
 
 log = logging.getLogger(__name__)
@@ -143,6 +143,11 @@ def _rounds(
     count = min(int(options.held_out * len(names)), options.most_held_out)
     held_out = {name: collection.queries[name] for name in names[:count]}
     train = {name: collection.queries[name] for name in sorted(names[count:])}
+    documents, form = collection.documents, model.text_format
+    asked = find_teacher(TeacherSetting(teacher, documents, form, base, encoder, folder, options.bm25_weight))
+    if isinstance(asked, FileTeacher):
+        scored = {name: scored_rows(asked, name, relevant[name]) for name in train}
+        train = asked.usable(train, scored)
     whole = planned_steps(options.max_steps, options.epochs, len(train), options.batch_size)
     steps = min(options.refresh_steps, whole)
     if options.held_out and whole <= (most := options.patience * steps):
@@ -152,8 +157,6 @@ def _rounds(
             *(whole, steps, options.patience, most),
         )
     used = _used(train, options, steps, -(-whole // steps))
-    documents, form = collection.documents, model.text_format
-    asked = find_teacher(TeacherSetting(teacher, documents, form, base, encoder, folder, options.bm25_weight))
     anchors, known = relevant, relevant
     if options.anchors == "fused":
         if not isinstance(asked, HybridTeacher):
@@ -161,8 +164,11 @@ def _rounds(
         anchors = on_main(lambda: fused_anchors(asked.fusion, used, relevant, options.positives))
         known = {name: np.union1d(rows, relevant[name]) for name, rows in anchors.items()}
     searched = replace(collection, queries=used)
-    bm25 = on_main(lambda: bm25_negatives(searched, model.text_format, options.candidates))
+    bm25 = bm25_negatives(searched, model.text_format, options.candidates)
     pools = {name: bm25[name][~np.isin(bm25[name], known[name])] for name in used}
+    if isinstance(asked, FileTeacher):
+        anchors = scored
+        pools = {name: asked.pool(name, pools[name], known[name], options.candidates) for name in used}
     scores = TeacherScores(asked, train, collection.documents, folder / "teacher")
     return Rounds(collection, model, train, held_out, anchors, known, pools, scores, options, steps, folder / "rounds")
 

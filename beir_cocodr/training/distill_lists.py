@@ -8,7 +8,8 @@ held-out queries gain no more; :class:`TeacherScores` keeps the teacher's scores
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.distributed import on_main
+from beir_cocodr.disk import UNFINISHED
+from beir_cocodr.distributed import gather, on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.io import (
@@ -41,7 +43,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.options import DistillOptions
-from beir_cocodr.training.teachers import Teacher
+from beir_cocodr.training.teachers import Teacher, score_lists, scored_rows
 
 #: Stands where a query has fewer documents than the list has places.
 EMPTY = -1
@@ -118,6 +120,8 @@ def fused_anchors(hybrid: Hybrid, queries: dict[str, str], relevant: Mapping[str
 
 
 _MEASURE = "RR@10"
+# Of a round whose scores are being asked for; one that was killed there draws it again.
+_DRAFT = f"{UNFINISHED}round"
 _TRAIN_AGAIN = "this distillation cannot be resumed: train again in another --output"
 
 
@@ -175,7 +179,11 @@ class Rounds(TrainerCallback):
 
     def on_epoch_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         number = int((state.epoch or 0) + 1e-6)
-        on_main(lambda: self._make(number))
+        if on_main(lambda: not (self.folder / str(number) / "round.json").is_file()):
+            self._draw_round(number)
+            queries, lists = (np.load(self.folder / _DRAFT / f"{name}.npy") for name in ("queries", "lists"))
+            scores = self.teacher.score(queries, lists)
+            on_main(lambda: self._finish_round(number, scores))
         self.current = self._read(number)
         if self._gains_no_more():
             log.info("MRR@10 has not grown for %d rounds; stopped", self.options.patience)
@@ -190,14 +198,14 @@ class Rounds(TrainerCallback):
         """After training, on the first process: put the weights of the best round back.
 
         Gives ``held_out_mrr`` of every round and, unless training stopped at the last one, of the end; the counts of
-        ``lists``; and ``teacher_texts_cut`` of a cross-encoder, of what this process asked it for.
+        ``lists``; and ``teacher_texts_cut`` of a cross-encoder, of what this run asked it for.
         """
         # From the disk: a run that goes on from behind the last round has not come through any.
         self._recall(sum(1 for _ in self.folder.glob("*/round.json")))
         if self.held_out:
             self._keep_best_round()
-        texts_cut = getattr(self.teacher.teacher, "texts_cut", None)
-        counts: Json = {} if texts_cut is None else {"teacher_texts_cut": texts_cut}
+        counted = hasattr(self.teacher.teacher, "texts_cut")
+        counts: Json = {"teacher_texts_cut": self.teacher.texts_cut} if counted else {}
         return {"held_out_mrr": self.measured, "lists": self.counted} | counts
 
     def _keep_best_round(self) -> None:
@@ -213,24 +221,35 @@ class Rounds(TrainerCallback):
             self._check_file(weights, self._record(best).get("best"))
             self.model.load_state_dict(load_file(weights))
 
-    def _make(self, number: int) -> None:
-        place = self.folder / str(number)
-        if (place / "round.json").is_file():
-            return
-        remove_unfinished(self.folder)  # of a run that was killed
-        size = self.steps * self.options.batch_size
+    def _draw_round(self, number: int) -> None:
+        """Search, all processes together, and draw the lists of a round into a draft."""
+        on_main(lambda: remove_unfinished(self.folder))  # of a run that was killed
+        draft, size = self.folder / _DRAFT, self.steps * self.options.batch_size
         queries = round_queries(self.options.seed, number, size, len(self.train))
         asked, places = np.unique(queries, return_inverse=True)
-        with draft_folder(place, replace=True) as draft:
-            hard, measured = self._search(draft.with_name("corpus"), asked)
+        hard, measured = self._search(draft / "corpus", asked, shared=True)
+
+        def write() -> None:
             self._recall(number)
             best = self._keep_best() if measured > max(self.measured, default=-1.0) else None
-            lists = self._draw(number, queries, hard, places)
-            scores = self.teacher.score(queries, lists)
-            for name, array in (("queries", queries), ("lists", lists), ("scores", scores)):
+            draft.mkdir(exist_ok=True)
+            for name, array in (("queries", queries), ("lists", self._draw(number, queries, hard, places))):
                 np.save(draft / f"{name}.npy", array)
-            record = {_MEASURE: measured, **count_lists(scores), "files": files_sha256(draft), "best": best}
-            write_text(draft / "round.json", json.dumps(record))
+            write_text(draft / "measured.json", json.dumps({_MEASURE: measured, "best": best}))
+
+        on_main(write)
+
+    def _finish_round(self, number: int, scores: Floats) -> None:
+        with draft_folder(self.folder / str(number), replace=True) as draft:
+            before = self.folder / _DRAFT
+            measured = parse_json((before / "measured.json").read_text())
+            for name in ("queries.npy", "lists.npy"):
+                (before / name).replace(draft / name)
+            np.save(draft / "scores.npy", scores)
+            write_text(
+                draft / "round.json", json.dumps({**measured, **count_lists(scores), "files": files_sha256(draft)})
+            )
+        shutil.rmtree(before)
 
     def _read(self, number: int) -> Round:
         self._recall(number + 1)
@@ -262,24 +281,33 @@ class Rounds(TrainerCallback):
             elif file_sha256(file) != hash:
                 raise ValueError("its checksum is another")
 
-    def _search(self, store: Path, asked: Ints | None = None) -> tuple[Ints, float]:
+    def _search(self, store: Path, asked: Ints | None = None, shared: bool = False) -> tuple[Ints, float]:
         """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known ones, −1
-        where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``.
+        where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``; with ``shared``, all
+        processes search together, each for its share of the queries.
         """
         mode = self.model.training
-        dense = Dense(self.model.eval(), self.collection.documents, store, progress=True)
+        dense = Dense(self.model.eval(), self.collection.documents, store, progress=True, shared=shared)
+        dense.prepare()
         options, every = self.options, list(self.train)
         names = [every[number] for number in (asked if asked is not None and self.options.m_hard else ())]
         most = max(len(rows) for rows in self.known.values())
-        hard = np.full((len(names), options.candidates), -1, np.int64)
-        for start in range(0, len(names), _QUERY_BLOCK):
-            block = {name: self.train[name] for name in names[start : start + _QUERY_BLOCK]}
-            found = dense.search(block, options.candidates + most).rows
-            for i, (name, rows) in enumerate(zip(block, found, strict=True)):
-                kept = rows[~np.isin(rows, self.known[name])][: options.candidates]
-                hard[start + i, : len(kept)] = kept
+        first, step = (rank(), world_size()) if shared else (0, 1)
+        size = max(1, min(_QUERY_BLOCK, -(-len(names) // step)))
+        parts: dict[int, npt.NDArray[np.int32]] = {}
+        for start in range(0, len(names), size)[first::step]:
+            block = {name: self.train[name] for name in names[start : start + size]}
+            found = parts[start] = np.full((len(block), options.candidates), -1, np.int32)
+            for line, name, rows in zip(found, block, dense.search(block, options.candidates + most).rows, strict=True):
+                kept = scored_rows(self.teacher.teacher, name, rows[~np.isin(rows, self.known[name])])
+                kept = kept[: options.candidates]
+                line[: len(kept)] = kept
+        for others in gather(parts) if shared else ():
+            parts |= others
+        empty = np.empty((0, options.candidates), np.int32)
+        hard = np.concatenate([empty, *(parts[start] for start in sorted(parts))]).astype(np.int64)
         measured = 0.0
-        if self.held_out:
+        if self.held_out and rank() == 0:
             ranking = dense.search(dict(self.held_out), 10)
             judged = {query: self.collection.qrels[query] for query in self.held_out}
             results = ranking.results(self.collection.documents, drop_identical_ids=False, depth=10)
@@ -310,24 +338,97 @@ def array_sha256(array: Array) -> str:
     return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
-# Pairs scored between two files; a run that is killed asks for at most so many again.
+# Pairs scored between two files; a run that is killed asks for at most so many again of each process.
 _CHUNK = 20_000
 _PAIR = np.dtype([("key", "<i8"), ("score", "<f4")])
 
 
 class TeacherScores:
-    """A teacher, asked for what is not known yet, with a memory in npy files; the order of ``queries`` numbers them."""
+    """A teacher, asked for what is not known yet, with a memory in npy files; the order of ``queries`` numbers them.
+    Of several processes the first knows the scores, and all ask, each for its share.
+
+    Attributes:
+        texts_cut: of a teacher that counts them, by all processes.
+    """
 
     def __init__(self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path) -> None:
         self.teacher, self.documents, self.folder = teacher, documents, folder
-        self.size = len(documents)
+        self.size, self.texts_cut = len(documents), 0
         self.ids, self.texts = list(queries), list(queries.values())
         folder.mkdir(parents=True, exist_ok=True)
-        parts = [self._read(file) for file in sorted(folder.glob("*.npy"))]
-        self._known = np.sort(np.concatenate([np.empty(0, _PAIR), *parts]), order="key")
+        self._keys, self._scores = np.empty(0, np.int64), np.empty(0, np.float32)
+        self._read: set[str] = set()
+
+    def score(self, queries: Ints, lists: Ints) -> Floats:
+        """(S,) query numbers, (S, n) corpus rows to (S, n) scores, −inf if empty, of the first process; all call this,
+        and only that of the first counts. InputError: NaN or infinite.
+        """
+        keys = queries[:, None] * self.size + lists  # (S, n)
+        there = lists != EMPTY
+        on_main(lambda: self._want(np.unique(keys[there])))
+        self._ask(np.load(self.folder / "wanted", mmap_mode="r"))
+        scores = np.full(lists.shape, -np.inf, np.float32)
+        if rank() == 0:
+            self._merge()
+            scores[there] = self._scores[np.searchsorted(self._keys, keys[there])]
+        return scores
+
+    def _want(self, keys: Ints) -> None:
+        """Write the keys of which no score is known."""
+        self._merge()
+        places = np.searchsorted(self._keys, keys)
+        known = places < len(self._keys)
+        known[known] = self._keys[places[known]] == keys[known]
+        save_array(self.folder / "wanted", keys[~known])
+
+    def _ask(self, keys: Ints) -> None:
+        """Score this process's chunks of pairs, each to a file."""
+        first = 1 + max((int(file.name[:6]) for file in self._files()), default=-1)
+        wait_for_all()  # before there are others
+        failed: InputError | None = None
+        starts = list(enumerate(range(0, len(keys), _CHUNK), first))[rank() :: world_size()]
+        try:
+            for number, start in Bar(starts, desc="Teacher", disable=rank() > 0):
+                pairs = self._scored(np.asarray(keys[start : start + _CHUNK]))
+                save_array(self.folder / f"{number:06d}-{array_sha256(pairs)}.npy", pairs)
+        except InputError as error:
+            failed = error
+        errors = [error for error in gather(failed) if error is not None]
+        self.texts_cut = sum(gather(getattr(self.teacher, "texts_cut", 0)))
+        on_main(lambda: _raise(errors))
+
+    def _scored(self, keys: Ints) -> Array:
+        owners = keys // self.size  # ascending, so that a query's documents stand together
+        groups = np.split(keys % self.size, np.flatnonzero(np.diff(owners)) + 1)
+        asked = [(self.ids[q], self.texts[q], rows) for q, rows in zip(np.unique(owners), groups, strict=True)]
+        pairs = np.empty(len(keys), _PAIR)
+        pairs["key"], pairs["score"] = keys, np.concatenate(score_lists(self.teacher, asked))
+        wrong = pairs[~np.isfinite(pairs["score"])]
+        if len(wrong):
+            query, row = divmod(int(wrong[0]["key"]), self.size)
+            (document,) = self.documents.ids(np.array([row]))
+            raise InputError(
+                f"the teacher scores query {self.ids[query]!r} and document {document!r} with "
+                f"{wrong[0]['score']} ({len(wrong)} such scores so far); it has to give a finite number"
+            )
+        return pairs
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*.npy"))
+
+    def _merge(self) -> None:
+        """Take in the files that are new, all at once: each is sorted, and so is what is known."""
+        new = [file for file in self._files() if file.name not in self._read]
+        parts = [part for file in new if len(part := self._pairs(file))]
+        self._read.update(file.name for file in new)
+        if parts:
+            keys = np.concatenate([self._keys, *(part["key"] for part in parts)])
+            scores = np.concatenate([self._scores, *(part["score"] for part in parts)])
+            order = np.argsort(keys, kind="stable")
+            self._keys, self._scores = keys[order], scores[order]
 
     @staticmethod
-    def _read(file: Path) -> Array:
+    def _pairs(file: Path) -> Array:
         """The pairs in a file; nothing where it is damaged: the teacher is then asked again."""
         try:
             pairs: Array = np.load(file)
@@ -339,41 +440,7 @@ class TeacherScores:
         file.unlink(missing_ok=True)
         return np.empty(0, _PAIR)
 
-    def score(self, queries: Ints, lists: Ints) -> Floats:
-        """(S,) query numbers, (S, n) corpus rows to (S, n) scores, −inf if empty; InputError: NaN or infinite."""
-        keys = queries[:, None] * self.size + lists  # (S, n)
-        there = lists != EMPTY
-        wanted = np.unique(keys[there])
-        self._ask(wanted[~np.isin(wanted, self._known["key"], assume_unique=True)])
-        scores = np.full(lists.shape, -np.inf, np.float32)
-        scores[there] = self._known["score"][np.searchsorted(self._known["key"], keys[there])]
-        return scores
 
-    def _ask(self, keys: Ints) -> None:
-        for start in Bar(range(0, len(keys), _CHUNK), desc="Teacher"):
-            chunk = keys[start : start + _CHUNK]
-            owners = chunk // self.size  # ascending, so that a query's documents stand together
-            groups = np.split(chunk % self.size, np.flatnonzero(np.diff(owners)) + 1)
-            scores = [
-                self.teacher.score(self.ids[query], self.texts[query], rows)
-                for query, rows in zip(np.unique(owners), groups, strict=True)
-            ]
-            pairs = np.empty(len(chunk), _PAIR)
-            pairs["key"], pairs["score"] = chunk, np.concatenate(scores)
-            self._check(pairs)
-            self._keep(pairs)
-
-    def _check(self, pairs: np.ndarray) -> None:
-        wrong = pairs[~np.isfinite(pairs["score"])]
-        if len(wrong):
-            query, row = divmod(int(wrong[0]["key"]), self.size)
-            (document,) = self.documents.ids(np.array([row]))
-            raise InputError(
-                f"the teacher scores query {self.ids[query]!r} and document {document!r} with "
-                f"{wrong[0]['score']} ({len(wrong)} such scores so far); it has to give a finite number"
-            )
-
-    def _keep(self, pairs: np.ndarray) -> None:
-        numbers = [int(file.name[:6]) for file in self.folder.glob("*.npy")]
-        save_array(self.folder / f"{1 + max(numbers, default=-1):06d}-{array_sha256(pairs)}.npy", pairs)
-        self._known = np.sort(np.concatenate([self._known, pairs]), order="key")
+def _raise(errors: Sequence[InputError]) -> None:
+    if errors:
+        raise errors[0]

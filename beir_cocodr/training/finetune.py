@@ -7,7 +7,6 @@ loads its start, mines negatives or takes BM25's, clusters the queries where clu
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,16 +240,14 @@ def training_loss(model: Any, options: FinetuneOptions, clusters: torch.Tensor |
 def _mine(
     collection: Collection, model: Any, round_: Round, plan: TrainingPlan, encoder: EncoderOptions
 ) -> MinedNegatives:
-    """Negatives of this episode, made on the first process and read by all."""
+    """Negatives of this episode, made by all processes together."""
     miner, content, options = model, plan.to_json(), round_.options
     key = {name: content[name] for name in ("base_sha256", "encoder", "seen")}
     if round_.miner is not None:
         miner = load_encoder(round_.miner, encoder)
         key["base_sha256"] = weights_sha256(miner)
     place, drawn = round_.output / CHECKPOINTS, (options.mining_depth, options.mining_keep, options.seed)
-    mine = partial(mine_negatives, collection, miner, place, *drawn, round_.episode, options, progress=True, key=key)
-    on_main(lambda: bool(mine()))
-    return mine()
+    return mine_negatives(collection, miner, place, *drawn, round_.episode, options, progress=True, key=key)
 
 
 def _pool(
@@ -265,7 +262,7 @@ def _pool(
     if options.hard_negatives is not None:
         pool = read_hard_negatives(options.hard_negatives, collection)
     else:
-        pool = on_main(lambda: bm25_negatives(collection, model.text_format, options.negative_depth))
+        pool = bm25_negatives(collection, model.text_format, options.negative_depth)
     for query, rows in mined.pools().items() if mined is not None else ():
         pool[query] = np.union1d(pool.get(query, rows), rows)
     return pool

@@ -4,9 +4,11 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TypedDict
 
@@ -17,15 +19,27 @@ from numpy.lib.format import open_memmap
 
 from beir_cocodr.arrays import Bools, Floats, Ints
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.documents import Documents, hashed_documents
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.distributed import gather, on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import draft_folder, output_folder, parse_json, remove_unfinished, write_text
+from beir_cocodr.io import (
+    cache_folder,
+    draft_folder,
+    filling_cache,
+    output_folder,
+    parse_json,
+    remove_unfinished,
+    save_array,
+    write_text,
+)
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.bm25 import BM25, TIES
 from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.pool import share_over_ranks
+from beir_cocodr.retrieval.postings import Postings
 from beir_cocodr.training.options import NegativeFilters
 
 log = logging.getLogger(__name__)
@@ -140,7 +154,8 @@ def mine_negatives(
     key: Mapping[str, object] | None = None,
     query_block: int = 10_000,
 ) -> MinedNegatives:
-    """Search the corpus with the model itself, and draw negatives from the best documents of each query.
+    """Search the corpus with the model itself, and draw negatives from the best documents of each query. All processes
+    of a run call this: each encodes its share of a large corpus and searches for its share of the queries.
 
     Of the top ``depth`` documents all that are relevant to the query (grade above 0) are dropped, then what the filters
     remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query). Memory holds a shard of
@@ -172,16 +187,18 @@ def mine_negatives(
     encoder = {"text_format": model.text_format.as_dict(), "similarity": model.similarity_fn_name}
     identity = {"key": None if key is None else dict(key), **options, **encoder}
     finished = output_folder(folder) / MINED
-    remove_unfinished(folder)  # of a run that was killed
-    if key is not None and (saved := _saved(finished, identity)) is not None:
+    on_main(lambda: remove_unfinished(folder))  # of a run that was killed
+    if on_main(lambda: key is not None and _saved(finished, identity) is not None):
         log.info("%s, episode %d: negatives mined before are taken from %s", collection.name, episode, finished)
-        return saved
-    with draft_folder(finished, replace=True) as draft:
-        dense = Dense(model, collection.documents, draft.with_name("corpus"), batch_size, progress)
+        return _read(finished)[1]
+    with ExitStack() as stack:
+        draft = on_main(lambda: stack.enter_context(draft_folder(finished, replace=True)))
+        dense = Dense(model, collection.documents, draft.with_name("corpus"), batch_size, progress, shared=True)
         mining = _Mining(collection, dense, depth, keep, (seed, episode), filters)
         counts = mining.run(draft, query_block, progress)
         record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
-        write_text(draft / _RECORD, json.dumps(record, ensure_ascii=False) + "\n")
+        on_main(lambda: write_text(draft / _RECORD, json.dumps(record, ensure_ascii=False) + "\n"))
+    wait_for_all()  # until the first has put it in its place
     log.info("%s, episode %d: %s", collection.name, episode, _format_counts(counts))
     return _read(finished)[1]
 
@@ -200,7 +217,7 @@ class _Mining:
     def __post_init__(self) -> None:
         self.positives = relevant_rows(self.collection)
         self.counts: Counter[str] = Counter()
-        self.removed = Counter(dict.fromkeys(self.filters.active, 0))
+        self.removed: Counter[str] = Counter()
         self.texts = np.zeros(0, np.uint64)
 
     def run(self, folder: Path, query_block: int, progress: bool) -> MiningCounts:
@@ -208,11 +225,22 @@ class _Mining:
         self.dense.prepare()
         if self.filters.duplicates:
             self.texts = text_keys(self.collection.documents, self.dense.model.text_format)
-        ids, create = list(self.positives), partial(open_memmap, mode="w+")
-        rows = create(folder / _ROWS, dtype=np.int64, shape=(len(ids), self.keep))
-        embeddings = create(folder / _EMBEDDINGS, dtype=np.float32, shape=(len(ids), self.dense.embeddings.dimensions))
-        for start in Bar(range(0, len(ids), query_block), "Hard negatives", unit=" blocks", disable=not progress):
-            block = slice(start, start + query_block)
+        ids = list(self.positives)
+        files = [
+            (folder / _ROWS, np.int64, self.keep),
+            (folder / _EMBEDDINGS, np.float32, self.dense.embeddings.dimensions),
+        ]
+
+        def make() -> None:
+            for file, kind, width in files:
+                open_memmap(file, mode="w+", dtype=kind, shape=(len(ids), width)).flush()
+
+        on_main(make)
+        rows, embeddings = (open_memmap(file, mode="r+") for file, _, _ in files)
+        size = min(query_block, -(-len(ids) // world_size()))
+        starts = range(0, len(ids), size)[rank() :: world_size()]
+        for start in Bar(starts, "Hard negatives", unit=" blocks", disable=rank() > 0 or not progress):
+            block = slice(start, start + size)
             vectors = self.dense.encode_queries([self.collection.queries[id] for id in ids[block]])
             embeddings[block] = vectors.numpy()
             found = self._search(ids[block], vectors)
@@ -221,7 +249,8 @@ class _Mining:
                 rows[place] = self._drawn(negatives, place)
         rows.flush()
         embeddings.flush()
-        return self._checked_counts()
+        self.counts, self.removed = (sum(gather(own), Counter()) for own in (self.counts, self.removed))
+        return on_main(self._checked_counts)
 
     def _search(self, ids: list[str], vectors: torch.Tensor) -> tuple[Floats, Ints]:
         """Scores and rows, (q, min(depth, N)) each, found where the model is: on its GPU if it has one."""
@@ -263,8 +292,8 @@ class _Mining:
             queries_without_positive=len(self.collection.queries) - len(self.positives),
             candidates=candidates,
             positives=positives,
-            removed=dict(self.removed),
-            removal_rates={name: count / max(1, candidates - positives) for name, count in self.removed.items()},
+            removed={name: self.removed[name] for name in self.filters.active},
+            removal_rates={n: self.removed[n] / max(1, candidates - positives) for n in self.filters.active},
             queries_without_negative=without,
         )
         if without == len(self.positives):
@@ -332,19 +361,29 @@ def check_negatives(name: str, count: int, collection: Collection) -> None:
         raise InputError(f"{name} {count} is more than the {len(collection.documents)} documents of {collection.name}")
 
 
+# Queries of a file of BM25's negatives; and how long a document takes of a query's search, in seconds.
+_QUERIES, _SECONDS = 1_000, 2e-9
+
+
 def bm25_negatives(collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42) -> dict[str, Ints]:
     """Query id to its best (1..depth,) int64 corpus rows by BM25, best first, all known positives removed; an
     InputError where every document is relevant. Where BM25 finds none, documents are drawn by ``seed``, and counted.
+
+    All processes of a run call this, and share the work, also with their other cores. It is kept in the cache by what
+    it depends on, block by block: neither a run that goes on nor a second stage searches again. Memory holds 4 bytes a
+    document in each process beside the index, which is mapped from the disk.
     """
-    size = len(collection.documents)
-    relevant = {q: [d for d, grade in grades.items() if grade > 0] for q, grades in collection.qrels.items()}
-    index = BM25(collection.documents, text_format)
+    queries, size = collection.queries, len(collection.documents)
+    relevant = [[d for d, grade in collection.qrels.get(query, {}).items() if grade > 0] for query in queries]
+    positives = np.split(collection.documents.rows(chain(*relevant)), np.cumsum([*map(len, relevant)])[:-1])
+    with hashed_documents(collection.documents) as documents:
+        bm25 = BM25(documents, text_format)
+        searching = _Searching(bm25.keep(cache_folder("bm25")), depth, bm25, list(queries.values()), positives)
+        found = np.concatenate([np.load(file) for file in searching.files()])
     rng = np.random.default_rng(seed)
     pools, drawn = {}, 0
-    for query, text in Bar(collection.queries.items(), desc="BM25 negatives"):
-        positive = collection.documents.rows(relevant.get(query, []))
-        [rows] = index.search({query: text}, depth + len(positive)).rows
-        pool = rows[(rows >= 0) & ~np.isin(rows, positive)][:depth]
+    for query, positive, rows in zip(queries, positives, found.astype(np.int64), strict=True):
+        pool = rows[rows >= 0]
         if not len(pool):
             others = np.setdiff1d(rng.choice(size, min(size, depth + len(positive)), replace=False), positive)
             if not len(others):
@@ -354,3 +393,76 @@ def bm25_negatives(collection: Collection, text_format: TextFormat, depth: int =
     if drawn:
         log.info("BM25 found no negative for %d of %d queries; theirs are random", drawn, len(pools))
     return pools
+
+
+@dataclass
+class _Searching:
+    """BM25's best documents for queries, without their positives, in files of (1,000, depth) int32 rows, -1 behind.
+
+    Args:
+        index: the folder of the index.
+        bm25, texts, positives: the index, and of each query its text and relevant rows.
+    """
+
+    index: Path
+    depth: int
+    bm25: BM25
+    texts: list[str]
+    positives: list[Ints]
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256(f"{self.index.name} {self.depth} {_QUERIES}".encode())
+        for text, rows in zip(self.texts, self.positives, strict=True):
+            digest.update(json.dumps([text, sorted(rows.tolist())]).encode())
+        self.folder = self.index.parent / f"negatives-{digest.hexdigest()[:32]}"
+
+    @property
+    def blocks(self) -> int:
+        return -(-len(self.texts) // _QUERIES)
+
+    def file(self, number: int) -> Path:
+        return self.folder / f"block-{number:05}.npy"
+
+    def files(self) -> list[Path]:
+        """All of them, in the order of the queries, made if need be."""
+        here = [number for number in range(self.blocks) if not self.file(number).is_file()]
+        missing = sorted(set(chain(*gather(here))))
+        if not missing:
+            log.info("BM25's negatives are taken from %s", self.folder)
+        with filling_cache(self.index.parent):
+            self.folder.mkdir(exist_ok=True)
+            asked = [_Asked(self.file(number), *self._block(number), self.depth) for number in missing]
+            seconds = min(_QUERIES, len(self.texts)) * len(self.bm25.documents) * _SECONDS
+            start = partial(_search, self.index)
+            share_over_ranks(asked, start, lambda block: block.file.is_file(), seconds, "BM25 negatives")
+        return [self.file(number) for number in range(self.blocks)]
+
+    def _block(self, number: int) -> tuple[list[list[int]], list[Ints]]:
+        block = slice(number * _QUERIES, (number + 1) * _QUERIES)
+        return self.bm25.terms(self.texts[block]), self.positives[block]
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A block of queries: where its negatives go, of each query the terms and the relevant rows."""
+
+    file: Path
+    terms: list[list[int]]
+    positives: list[Ints]
+    depth: int
+
+
+def _search(index: Path, device: str) -> Callable[[_Asked], None]:
+    """What a process, here or elsewhere, searches a block of queries with."""
+    postings, ties = Postings.open(index, words=False), np.load(index / TIES, mmap_mode="r")
+
+    def search(asked: _Asked) -> None:
+        rows = np.full((len(asked.terms), asked.depth), -1, np.int32)
+        deepest = min(asked.depth + max(map(len, asked.positives)), len(ties))
+        found = postings.search(asked.terms, deepest, np.asarray(ties))
+        for line, positives, (best, _) in zip(rows, asked.positives, found, strict=True):
+            kept = best[~np.isin(best, positives)][: asked.depth]
+            line[: len(kept)] = kept
+        save_array(asked.file, rows)
+
+    return search

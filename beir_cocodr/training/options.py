@@ -217,7 +217,8 @@ class FinetuneOptions(NegativeFilters, TrainingOptions):
         log_clusters: steps between lines of cluster_weights.jsonl.
         negatives: redrawn each epoch; 0 leaves in-batch negatives only.
         negative_depth: BM25 results that they are drawn from, known positives removed.
-        hard_negatives: a file of hard negatives in GPL's form, which are taken in place of BM25's.
+        hard_negatives: a file of hard negatives, which are taken in place of BM25's: GPL's form, columns of texts as
+            sentence-transformers has them, or a TREC run (:func:`~beir_cocodr.training.pairs.read_hard_negatives`).
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
         episodes: after the BM25 warm-up; in each the queries are clustered anew, too (paper: 3).
         stages: with 2, both retrievers start from the same model (query-as-context pre-training, section 3.2).
@@ -257,7 +258,9 @@ class FinetuneOptions(NegativeFilters, TrainingOptions):
     log_clusters: int = option(10, min=1)
     negatives: int = option(1, "Hard negatives a query and step.", min=0)
     negative_depth: int = option(30, min=1)
-    hard_negatives: str | None = option(None, "hard-negatives.jsonl as export and GPL write it, in place of BM25's.")
+    hard_negatives: str | None = option(
+        None, "In place of BM25's: hard-negatives.jsonl as export and GPL write it, columns of texts, or a TREC run."
+    )
     scale: float | None = option(None, above=0)
     episodes: int = option(0, "Times that negatives are mined by the model itself, after BM25's (0).", min=0)
     stages: int = option(1, "2: a second retriever starts anew on what the first one mines (1).", min=1, max=2)

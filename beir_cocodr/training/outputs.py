@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -19,7 +20,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.distributed import on_main, rank
+from beir_cocodr.disk import UNFINISHED
+from beir_cocodr.distributed import on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import label_pairs
@@ -38,7 +40,7 @@ from beir_cocodr.io import (
     write_text,
 )
 from beir_cocodr.models.card import write_card
-from beir_cocodr.models.loading import fingerprint
+from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import (
     LOGGED,
@@ -50,6 +52,8 @@ from beir_cocodr.provenance import (
     write_record,
 )
 from beir_cocodr.records import CollectionProvenance, Json, versions
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.training.options import TrainingOptions
 
 log = logging.getLogger(__name__)
@@ -239,15 +243,26 @@ class TargetEvaluator:
         )
 
     def __call__(self, model: str, label: str) -> None:
-        names = file_names(self.targets)
-        self.points += on_main(lambda: [self._point(model, label, target, name) for target, name in names.items()])
+        for target, name in file_names(self.targets).items():
+            folder = self.output / "curves" / label.replace(" ", "-") / name
+            store = folder.with_name(f"{UNFINISHED}{name}")
+            stores = self._stores(model, target, folder, store)
+            self.points.append(on_main(partial(self._point, model, label, target, folder, stores)))
+            on_main(partial(shutil.rmtree, store, ignore_errors=True))
 
-    def _point(self, model: str, label: str, target: str, name: str) -> Json:
-        folder = self.output / "curves" / label.replace(" ", "-") / name
+    def _stores(self, model: str, target: str, folder: Path, store: Path) -> tuple[str, ...]:
+        """The store that all processes of a run write of a large target together; none on one process."""
+        if world_size() == 1 or on_main((folder / "results.json").is_file):
+            return ()
+        documents, encoder = load_collection(target, labels="none").documents, load_encoder(model, self.encoder)
+        found = Dense(encoder, documents, store, progress=True, shared=True).embeddings
+        return (str(store),) if isinstance(found, EmbeddingStore) else ()
+
+    def _point(self, model: str, label: str, target: str, folder: Path, stores: tuple[str, ...]) -> Json:
         if (folder / "results.json").is_file():
             results = EvaluationRecord.read(folder / "results.json")
         else:
-            search = SearchOptions(self.encoder, progress=True)
+            search = SearchOptions(self.encoder, progress=True, stores=stores)
             results = evaluate(target, {label: model}, folder, self.measures, search=search)
         return {"model": label, "dataset": target, **results.models[label].measures}
 

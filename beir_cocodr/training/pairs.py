@@ -5,7 +5,7 @@ read back.
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from datasets import Dataset
 
 from beir_cocodr.data.beir_folder import link_corpus, write_beir_folder
@@ -21,7 +23,8 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.defects import StrictReport, ignore
 from beir_cocodr.data.readers import json_records
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError, check_count
+from beir_cocodr.errors import InputError, check_count, explained
+from beir_cocodr.evaluation.runs import ranked_run
 from beir_cocodr.io import cache_folder, draft_folder, files_below, write_jsonl, write_qrels
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json, Record
@@ -327,24 +330,89 @@ def _passages(path: Path, queries: dict[str, str], sides: dict[str, list[list[st
 
 
 def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, np.ndarray]:
-    """Query id to corpus rows of its negatives, of a ``hard-negatives.jsonl`` as GPL has it: of its retrievers in turn,
-    without known positives. Queries that the split does not judge, and unknown documents, are left out and counted; an
-    InputError where no query has a negative, or a line is broken.
+    """Query id to corpus rows of its negatives, best first, without known positives, of a file in one of three forms:
+
+    - ``.jsonl`` with qid, pos and neg, as GPL and sentence-transformers' MS MARCO have it: of its retrievers in turn;
+      ids are texts, numbers or objects with a pid;
+    - ``.jsonl`` or ``.parquet`` with columns of texts: query or anchor, and negative, or negative_1 and so on, as
+      ``mine_hard_negatives`` and ``export`` write them; a text is a document's as a model reads it, or without title;
+    - else a TREC run.
+
+    Queries that the split does not judge, and unknown documents, are left out and counted; an InputError where no query
+    has a negative, or a line is broken.
     """
-    positives, counts, pools = relevant_rows(collection), Counter[str](), dict[str, np.ndarray]()
-    for line, record in _records(Path(path)):
-        with _naming(Path(path), line, "GPL's form, which has qid, pos and neg"):
-            query, lists = record["qid"], [collection.documents.rows(ids) for ids in record["neg"].values()]
-        rows = np.array(in_turn(lists), np.int64)
+    path, positives, counts = Path(path), relevant_rows(collection), Counter[str]()
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        _, first = next(_records(path), (0, {}))
+        found = _of_ids(path, collection) if "qid" in first or "neg" in first else _of_texts(path, collection)
+    elif path.suffix == ".parquet":
+        found = _of_texts(path, collection)
+    else:
+        found = ((query, collection.documents.rows(id for id, _ in hits)) for query, hits in ranked_run(path).items())
+    rows_of: dict[str, list[np.ndarray]] = {}
+    for query, rows in found:
         counts += Counter({"of other queries": query not in positives, "with unknown documents": int((rows < 0).any())})
         rows = rows[(rows >= 0) & ~np.isin(rows, positives.get(query, []))]
         if query in positives and len(rows):
-            pools[query] = rows
-    if not pools:
+            rows_of.setdefault(query, []).append(rows)
+    if not rows_of:
         raise InputError(f"{path} has no negative of a query of {collection.name}, split {collection.split}")
     for kind, count in counts.items():
         log.warning("%s: %d lines %s", path, count, kind)
-    return pools
+    return {query: np.array(in_turn(lists), np.int64) for query, lists in rows_of.items()}
+
+
+def _of_ids(path: Path, collection: Collection) -> Iterator[tuple[str, np.ndarray]]:
+    for line, record in _records(path):
+        with _naming(path, line, "GPL's form, which has qid, pos and neg"):
+            ids = [[_id(found) for found in of_one] for of_one in record["neg"].values()]
+            query = _id(record["qid"])
+        yield query, np.array(in_turn([collection.documents.rows(of_one) for of_one in ids]), np.int64)
+
+
+def _id(found: Any) -> str:
+    found = found["pid"] if isinstance(found, dict) else found
+    if not isinstance(found, (str, int)):
+        raise TypeError(f"{found!r} is no id")
+    return str(found)
+
+
+def _of_texts(path: Path, collection: Collection) -> Iterator[tuple[str, np.ndarray]]:
+    """Of columns of texts; a first pass learns which texts are looked for, so that the corpus is streamed once."""
+    form, wanted = "columns of texts, query or anchor, and negative or negative_1 and so on", dict[str, int]()
+    for _, texts in _text_rows(path, form):
+        wanted.update(dict.fromkeys(texts, -1))
+    for row, document in enumerate(collection.documents.values()):
+        for text in (TextFormat().document(document), document["text"]):
+            if wanted.get(text) == -1:
+                wanted[text] = row
+    ids: dict[str, list[str]] = {}
+    for id, text in collection.queries.items():
+        ids.setdefault(text, []).append(id)
+    for query, texts in _text_rows(path, form):
+        for id in ids.get(query, [""]):
+            yield id, np.array([wanted[text] for text in texts], np.int64)
+
+
+def _text_rows(path: Path, form: str) -> Iterator[tuple[str, list[str]]]:
+    if path.suffix == ".parquet":
+        with explained(f"{path} cannot be read as parquet", "write it again", OSError, pa.ArrowInvalid):
+            batches = pq.ParquetFile(path).iter_batches()
+            records = ((number, row) for batch in batches for number, row in enumerate(batch.to_pylist(), 1))
+            yield from _texts_of(path, records, form)
+    else:
+        yield from _texts_of(path, _records(path), form)
+
+
+def _texts_of(path: Path, records: Iterable[tuple[int, dict[str, Any]]], form: str) -> Iterator[tuple[str, list[str]]]:
+    for line, record in records:
+        with _naming(path, line, form):
+            query = record["query"] if "query" in record else record["anchor"]
+            found = [value for name, value in record.items() if name.startswith("negative")]
+            texts = [text for value in found for text in (value if isinstance(value, list) else [value])]
+            if not found or not all(isinstance(text, str) for text in (query, *texts)):
+                raise TypeError(f"its columns are {', '.join(record)}")
+        yield query, texts
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

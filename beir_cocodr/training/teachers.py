@@ -1,6 +1,7 @@
 """Teachers: who says which document suits a query better, for distillation."""
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +11,12 @@ import numpy as np
 import torch
 
 from beir_cocodr import load_object
+from beir_cocodr.arrays import Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat, cut_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import read_trec_run
+from beir_cocodr.io import cache_folder
 from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions
 from beir_cocodr.retrieval.bm25 import BM25
@@ -31,6 +34,19 @@ class Teacher(Protocol):
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         """(m,) corpus rows to (m,) scores, higher for what suits the query better."""
         ...
+
+
+def score_lists(teacher: Teacher, asked: Sequence[tuple[str, str, Ints]]) -> list[np.ndarray]:
+    """:meth:`Teacher.score` for many queries, all at once by a teacher with a method ``score_lists``."""
+    many = getattr(teacher, "score_lists", None)
+    found: list[np.ndarray] = [teacher.score(*one) for one in asked] if many is None else many(asked)
+    return found
+
+
+def scored_rows(teacher: Teacher, query_id: str, rows: Ints) -> Ints:
+    """Those of (m,) rows that a teacher can score, in their order: of one with a method ``scored``, what it gives."""
+    scored = getattr(teacher, "scored", None)
+    return rows if scored is None else rows[np.isin(rows, scored(query_id))]
 
 
 @dataclass(frozen=True)
@@ -55,7 +71,11 @@ class TeacherSetting:
     bm25_weight: float = BM25_WEIGHT
 
     def bm25(self) -> BM25:
-        return BM25(self.documents, self.text_format)
+        """Over the corpus; in the cache, where all processes of a run make it together and share it."""
+        found = BM25(self.documents, self.text_format)
+        if self.documents.content_hash:
+            found.keep(cache_folder("bm25"))
+        return found
 
 
 def find_teacher(setting: TeacherSetting) -> Teacher:
@@ -85,6 +105,21 @@ class CrossEncoderTeacher:
         return cls(setting.name, setting.documents, setting.text_format, device=setting.encoder.device)
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
+        [found] = self.score_lists([(query_id, query, rows)])
+        return found
+
+    def score_lists(self, asked: Sequence[tuple[str, str, Ints]]) -> list[np.ndarray]:
+        """Scores of (m,) rows for each of many queries; in bfloat16 on a GPU."""
+        pairs = [pair for _, query, rows in asked for pair in self._pairs(query, rows)]
+        device = torch.device(self.model.device).type
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            raw: Any = self.model.predict(
+                pairs, batch_size=self.batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
+            )
+        ends = np.cumsum([len(rows) for _, _, rows in asked])
+        return np.split(np.asarray(raw, np.float32), ends[:-1])
+
+    def _pairs(self, query: str, rows: Ints) -> list[tuple[str, str]]:
         found = [self.text_format.document(document) for document in self.documents.take(rows)]
         cut = [cut_text(text) for text in [query, *found]]
         lost = [text for text, loses in cut if loses]
@@ -93,11 +128,7 @@ class CrossEncoderTeacher:
                         len(lost[0]), lost[0])  # fmt: skip
         self.texts_cut += len(lost)
         query, *texts = (self._literally(text) for text, _ in cut)
-        pairs = [(query, text) for text in texts]
-        raw: Any = self.model.predict(
-            pairs, batch_size=self.batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
-        )
-        return np.asarray(raw, np.float32)
+        return [(query, text) for text in texts]
 
 
 class BM25Teacher:
@@ -111,8 +142,8 @@ class BM25Teacher:
         return cls(setting.bm25())
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self.bm25.scores(query)[rows]
-        return found
+        [terms] = self.bm25.terms([query])
+        return self.bm25.postings.scores_of(terms, rows)
 
 
 class HybridTeacher:
@@ -138,7 +169,8 @@ class HybridTeacher:
     def of(cls, setting: TeacherSetting, feedback: bool = False) -> Self:
         setting.folder.mkdir(parents=True, exist_ok=True)
         start, file = load_encoder(setting.base, setting.encoder), setting.folder / "teacher-corpus"
-        dense = Dense(start, setting.documents, file, progress=True)
+        dense = Dense(start, setting.documents, file, progress=True, shared=True)
+        dense.prepare()  # by all processes of a run together
         return cls(dense, setting.bm25(), setting.bm25_weight, feedback)
 
     @classmethod
@@ -180,6 +212,33 @@ class FileTeacher:
     @classmethod
     def of(cls, setting: TeacherSetting) -> Self:
         return cls(Path(setting.name), setting.documents)
+
+    def scored(self, query_id: str) -> Ints:
+        """The corpus rows that have a score, in the order of the file; training lists hold no others."""
+        rows = self.documents.rows(self.scores.get(query_id, {}))
+        return rows[rows >= 0]
+
+    def usable(self, queries: Mapping[str, str], relevant: Mapping[str, Ints]) -> dict[str, str]:
+        """The queries with a score for one of their relevant rows and another document; the others are counted, and an
+        InputError where there are none.
+        """
+        found = {
+            query: text for query, text in queries.items() if 0 < len(relevant[query]) < len(self.scores.get(query, {}))
+        }
+        left_out = (
+            f"{len(queries) - len(found)} of {len(queries)} training queries have no scores of a relevant document"
+        )
+        if not found:
+            raise InputError(f"{self.file}: {left_out} and another one; add them, or take another teacher")
+        if len(found) < len(queries):
+            log.warning("%s: %s and another one, and are left out", self.file, left_out)
+        return found
+
+    def pool(self, query_id: str, best: Ints, known: Ints, count: int) -> Ints:
+        """Of BM25's ``best`` those that have a score, then others that have one and are not ``known``."""
+        scored = self.scored(query_id)
+        first = best[np.isin(best, scored)]
+        return np.concatenate([first, scored[~np.isin(scored, known) & ~np.isin(scored, first)]])[:count]
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         known = self.scores.get(query_id, {})

@@ -95,6 +95,46 @@ def test_hard_negatives_are_read_back_and_trained_with(gpl, collection, tiny_cos
     assert record.options["hard_negatives"] == file
 
 
+@pytest.mark.parametrize("form", ["run", "numbers", "pids", "jsonl", "lists", "parquet"])
+def test_hard_negatives_of_other_tools(form, tmp_path):
+    """The same negatives in each form; one positive, one unknown document and one query of no interest among them."""
+    from datasets import Dataset
+
+    corpus = {str(i): {"title": f"t{i}" if i % 2 else "", "text": f"text {i}"} for i in range(6)}
+    folder = tmp_path / "data"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": i, **d}) + "\n" for i, d in corpus.items()))
+    queries = {"7": "seven", "8": "eight"}
+    (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": i, "text": t}) + "\n" for i, t in queries.items()))
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n7\t0\t1\n8\t1\t1\n")
+    found = {"7": ["3", "0", "2"], "8": ["4", "99", "3"], "9": ["1", "2", "3"]}
+    texts = {i: f"{d['title']} {d['text']}".strip() if i != "3" else d["text"] for i, d in corpus.items()}
+    columns = [{"query": queries.get(q, "?"), "positive": "x"} for q in found]
+    for row, ids in zip(columns, found.values(), strict=True):
+        values = [texts.get(i, "nowhere") for i in ids]
+        row |= {"negative": values} if form == "lists" else {f"negative_{n}": v for n, v in enumerate(values, 1)}
+    records = {
+        "numbers": [{"qid": int(q), "pos": [], "neg": {"bm25": [int(i) for i in ids]}} for q, ids in found.items()],
+        "pids": [{"qid": q, "pos": [], "neg": {"a": [{"pid": i, "s": 1} for i in ids]}} for q, ids in found.items()],
+    }
+    file = tmp_path / f"n.{'parquet' if form == 'parquet' else 'trec' if form == 'run' else 'jsonl'}"
+    if form == "parquet":
+        Dataset.from_list(columns).to_parquet(str(file))
+    elif form == "run":
+        file.write_text("".join(f"{q} Q0 {d} {n} {9 - n} x\n" for q, ds in found.items() for n, d in enumerate(ds)))
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in records.get(form, columns)))
+    collection = load_collection(folder, "train")
+    pools = read_hard_negatives(file, collection)
+    assert {q: collection.documents.ids(rows) for q, rows in pools.items()} == {"7": ["3", "2"], "8": ["4", "3"]}
+
+
+def test_columns_without_negatives_are_named(collection, tmp_path):
+    (tmp_path / "n.jsonl").write_text('{"query": "q", "positive": "p"}\n')
+    with pytest.raises(InputError, match=r"n.jsonl:1: not in columns .*query, positive"):
+        read_hard_negatives(tmp_path / "n.jsonl", collection)
+
+
 def test_tevatrons_lines_have_texts_and_are_read_back(collection, beir_folder, gpl, tmp_path, same_figure):
     record = export(str(beir_folder), tmp_path / "t", "tevatron", negatives=4)
     assert record.files == ["corpus.jsonl", "queries.jsonl", "train.jsonl"]

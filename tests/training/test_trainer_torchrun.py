@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -32,6 +33,13 @@ def without_dropout(tmp_path_factory, tiny_mlm):
 
 # Adam makes steps of what rounding leaves of a gradient near zero: in distillation of one weight in 1,000.
 TOLERANCE = {"distill": 2e-4}
+#: Of the tiny corpus, so that both processes have some: stores, their shards, BM25's blocks of documents and queries.
+SMALL_PARTS = {
+    "beir_cocodr.retrieval.dense.IN_MEMORY": 0,
+    "beir_cocodr.retrieval.store.record.SHARD_SIZE": 16,
+    "beir_cocodr.retrieval.bm25._BLOCK": 10,
+    "beir_cocodr.training.negatives._QUERIES": 3,
+}
 SHARED = ["--max-steps", "3", "--batch-size", "8", "--learning-rate", "1e-3", "--device", "cpu"]
 ON_QUERIES = ["--mini-batch-size", "2", "--max-length", "40", "--span-tokens", "12", "--mix", "0.25"]
 COMMANDS = {
@@ -54,12 +62,13 @@ def arguments(command, data, model, output):
     return [*map(str, [*COMMANDS[command], *SHARED, *named])]
 
 
-def torchrun(commands, folder):
+def torchrun(commands, folder, **environment):
     """What two processes print to stdout and to stderr."""
     folder.mkdir()
     (folder / "commands.json").write_text(json.dumps(commands))
     program = [sys.executable, Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json", folder]
-    done = subprocess.run([*map(str, program)], capture_output=True, text=True, timeout=500)
+    given = {"capture_output": True, "text": True, "timeout": 500, "env": os.environ | environment}
+    done = subprocess.run([*map(str, program)], **given)
     assert done.returncode == 0, done.stderr[-2000:]
     logged = {name: sorted(folder.rglob(f"{name}.log")) for name in ("stdout", "stderr")}
     assert [len(files) for files in logged.values()] == [2, 2]
@@ -95,7 +104,8 @@ def trained(tmp_path_factory, beir_folder, without_dropout):
     (folder / "taken" / "thesis.tex").write_text("do not lose")
     taken = arguments("idro", beir_folder, without_dropout, folder / "taken")
     uneven = [*arguments("infonce", beir_folder, without_dropout, folder / "m"), "--batch-size", "7"]
-    out, err = torchrun([*commands("2"), taken, uneven], folder / "logs")
+    cache = {"BEIR_COCODR_CACHE": str(folder / "cache")}
+    out, err = torchrun([SMALL_PARTS, *commands("2"), taken, uneven], folder / "logs", **cache)
     stages = [content["stage"] for content in printed(out)]  # each once, not by every process
     assert stages == ["finetune", "finetune", "finetune", "coco", "distill", "coco", "qc", "cotmae", "fuse"]
     (folder / "stderr").write_text(err)
@@ -138,6 +148,14 @@ def test_two_processes_fuse_what_one_does(trained):
     for name, expected in numbers.items():
         torch.testing.assert_close(others[name], expected, rtol=0, atol=1e-6)
     assert json.loads((trained / "2" / "fuse" / "training.json").read_text())["processes"] == 2
+
+
+def test_negatives_are_searched_in_parts_once_for_all_trainings(trained):
+    [index] = (path for path in (trained / "cache" / "bm25").iterdir() if not path.name.startswith("negatives-"))
+    assert (index / "vocabulary.json").is_file()  # what was counted for it is gone
+    searched = list((trained / "cache" / "bm25").glob("negatives-*"))
+    assert len(searched) == 2  # of four fine-tunings with one depth, and of the distillation
+    assert all(len(list(folder.iterdir())) > 2 for folder in searched)
 
 
 def test_bad_input_is_one_error_for_all_processes(trained):

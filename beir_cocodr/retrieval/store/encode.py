@@ -5,7 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.disk import naming_full_disk
+from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
@@ -336,6 +337,33 @@ def encode_documents(
             for number in missing:
                 encode_shard(store, encoder, number, bar.update)
     return store
+
+
+def encode_over_ranks(
+    model: COCODR, documents: Documents, folder: Path, encoder: CorpusEncoder, progress: bool = False
+) -> EmbeddingStore:
+    """:func:`encode_documents` by all processes of a run that ``torchrun`` started, which call this together: each has
+    the model on its own device, and encodes its share of the shards.
+    """
+    options = records.EncodeOptions(backend=encoder.backend)
+    if world_size() == 1:
+        return encode_documents(model, documents, folder, options, progress=progress, encoder=encoder)
+    with ExitStack() as held:
+
+        def prepare() -> list[int]:
+            held.enter_context(sole_writer(output_folder(folder, utf8=True)))
+            return prepare_store(encoder, None, folder, options, [str(model.device)])[1]
+
+        missing = on_main(prepare)
+        store = EmbeddingStore.found(folder, options.verify)
+        if store is None:
+            raise InputError(f"{folder} is not seen by all processes: let the output be on a disk that they share")
+        mine = missing[rank() :: world_size()]
+        with _written_to(folder), Bar(mine, "Encoding", unit=" shards", disable=rank() > 0 or not progress) as bar:
+            for number in bar:
+                encode_shard(store, encoder, number)
+        wait_for_all()
+    return EmbeddingStore.open(folder)
 
 
 def _written_to(folder: Path) -> AbstractContextManager[None]:
