@@ -16,6 +16,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
+from beir_cocodr.training import distill_lists
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.distill_lists import EMPTY, TeacherScores, count_lists
 from beir_cocodr.training.options import DistillOptions
@@ -203,6 +204,49 @@ def test_a_score_that_is_no_number_is_named_and_not_kept(collection, tmp_path):
     assert not list((tmp_path / "t").glob("*.npy"))
     found = scores.score(np.array([0]), np.array([[2, EMPTY]]))
     assert found.tolist() == [[1.0, -np.inf]]
+
+
+def test_scores_are_asked_for_once_and_merged_once_a_round(collection, tmp_path, monkeypatch):
+    """In files of seven pairs, of two rounds that share some; and read back."""
+    asked = []
+
+    class Sums:
+        def score(self, query_id, query, rows):
+            asked.extend((query_id, row) for row in rows.tolist())
+            return (1000 * list(collection.queries).index(query_id) + rows).astype(np.float32)
+
+    monkeypatch.setattr(distill_lists, "_CHUNK", 7)
+    rng = np.random.default_rng(0)
+    rounds = [(rng.integers(0, 9, 12), np.sort(rng.permutation(48)[:36].reshape(12, 3))) for _ in range(2)]
+    given = Sums(), collection.queries, collection.documents, tmp_path / "t"
+    scores = TeacherScores(*given)
+    for numbers, lists in rounds:
+        assert scores.score(numbers, lists).tolist() == (1000 * numbers[:, None] + lists).tolist()
+    pairs = {(q, row) for n, rows in rounds for q, line in zip(n.tolist(), rows.tolist(), strict=True) for row in line}
+    assert len(asked) == len(set(asked)) == len(pairs)
+    again = TeacherScores(*given)
+    assert again.score(*rounds[0]).tolist() == (1000 * rounds[0][0][:, None] + rounds[0][1]).tolist()
+    assert len(asked) == len(set(asked))
+
+
+def test_lists_hold_what_a_file_scores_and_no_more(beir_folder, tiny_mlm, collection, tmp_path, caplog):
+    """A pair without a score would end the training; queries that cannot be learned from are left out."""
+    rng, lines = np.random.default_rng(0), []
+    queries = [query for query, grades in collection.qrels.items() if any(grades.values())]
+    for query in queries[:-3]:
+        chosen = {*collection.qrels[query], *collection.documents.ids(rng.permutation(48)[:6])}
+        lines += [f"{query}\t{document}\t{rng.random()}\n" for document in sorted(chosen)]
+    (tmp_path / "some.tsv").write_text("".join(lines))
+    options = OPTIONS.with_overrides(held_out=0)
+    record = distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "some.tsv"), tmp_path / "m", options)
+    assert record.details["training_queries"] == len(queries) - 3
+    assert "3 of" in caplog.text
+
+
+def test_a_file_that_scores_nothing_relevant_is_named(beir_folder, tiny_mlm, tmp_path):
+    (tmp_path / "none.tsv").write_text("unknown\td1\t0.5\n")
+    with pytest.raises(InputError, match=r"none.tsv: .* have no scores of a relevant document"):
+        distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "none.tsv"), tmp_path / "m", OPTIONS)
 
 
 def test_lists_without_an_order_are_counted_and_none_with_one_is_refused(caplog):
