@@ -69,7 +69,7 @@ def write_corpus(work: Path, documents: int, queries: int) -> None:
 
 def corpus(work: Path) -> Collection:
     """With one relevant document a query, drawn at random."""
-    documents, texts = open_corpus(work / "corpus.arrow").documents, json.loads((work / "queries.json").read_text())
+    documents, texts = open_corpus(work / "corpus.arrow"), json.loads((work / "queries.json").read_text())
     queries = {f"q{i}": text for i, text in enumerate(texts)}
     rows = np.random.default_rng(2).integers(len(documents), size=len(queries))
     qrels = {query: {id: 1} for query, id in zip(queries, documents.ids(rows), strict=True)}
@@ -148,7 +148,7 @@ class Cheap:
 
 def teacher(work: Path, pairs: int) -> dict[str, Any]:
     """Lists of ten documents: most at once, then a round of 20,000 pairs more; and all read back from the disk."""
-    documents, rng = open_corpus(work / "corpus.arrow").documents, np.random.default_rng(3)
+    documents, rng = open_corpus(work / "corpus.arrow"), np.random.default_rng(3)
     queries = {f"q{i}": "" for i in range(pairs // 10)}
     lists = np.sort(rng.integers(len(documents) - 10, size=(len(queries), 1)), axis=0) + np.arange(10)
     numbers, last = np.arange(len(queries)), min(2_000, len(queries) // 2)

@@ -358,6 +358,8 @@ class TeacherScores:
         folder.mkdir(parents=True, exist_ok=True)
         self._keys, self._scores = np.empty(0, np.int64), np.empty(0, np.float32)
         self._read: set[str] = set()
+        if rank() == 0:
+            self._merge()
 
     def score(self, queries: Ints, lists: Ints) -> Floats:
         """(S,) query numbers, (S, n) corpus rows to (S, n) scores, −inf if empty, of the first process; all call this,
