@@ -36,6 +36,7 @@ from beir_cocodr.records import versions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid, weighted_mean, z_normalize
+from beir_cocodr.retrieval.postings import Postings
 from beir_cocodr.retrieval.ranking import best_rows
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
@@ -66,17 +67,17 @@ def repeated_bm25(work: Path, documents: int, pieces: int) -> tuple[BM25, list[s
         file.writelines(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(found))
     bm25 = BM25(load_collection(str(corpus), labels="none").documents)
     bm25.prepare()
-    held, times = bm25._index.scores, documents // pieces
-    mapped = {
-        name: np.lib.format.open_memmap(work / f"{name}.npy", "w+", held[name].dtype, (len(held[name]) * times,))
-        for name in ("indices", "data")
-    }
-    shifts = (np.arange(times) * pieces).astype(held["indices"].dtype)[:, None]
-    for first, last in zip(held["indptr"][:-1].tolist(), held["indptr"][1:].tolist(), strict=True):
+    held, times = bm25.postings, documents // pieces
+    rows, weights = (
+        np.lib.format.open_memmap(work / f"{name}.npy", "w+", found_there.dtype, (len(found_there) * times,))
+        for name, found_there in (("rows", held.rows), ("weights", held.weights))
+    )
+    shifts = (np.arange(times) * pieces).astype(held.rows.dtype)[:, None]
+    for first, last in zip(held.starts[:-1].tolist(), held.starts[1:].tolist(), strict=True):
         there = slice(first * times, last * times)
-        mapped["indices"][there] = (held["indices"][first:last] + shifts).ravel()
-        mapped["data"][there] = np.tile(held["data"][first:last], times)
-    bm25._index.scores = mapped | {"indptr": held["indptr"] * times}
+        rows[there] = (held.rows[first:last] + shifts).ravel()
+        weights[there] = np.tile(held.weights[first:last], times)
+    bm25._postings = Postings(held.vocabulary, documents, held.starts * times, rows, weights, held.most)
     bm25.documents = Rows(documents)  # type: ignore[assignment]
     return bm25, found
 
