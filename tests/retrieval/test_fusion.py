@@ -174,7 +174,7 @@ def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection):
         asked = [w for w in index._tokenizer.tokenize([query], return_as="string")[0] if w in known]
         lexical = sum(
             (0.5 * asked.count(w) / len(asked) + 0.5 * (w in kept) * model[w] / sum(map(model.get, kept)))
-            * np.array([index._index.get_scores([w]) for _ in (0,)])[0].astype(np.float64)
+            * index.postings.scores([index.postings.vocabulary[w]]).astype(np.float64)
             for w in {*asked, *kept}
         )
         expected.append((z(dense[None]) + 0.5 * z(lexical[None]))[0] / 1.5)
