@@ -33,10 +33,9 @@ from machine import machine
 from beir_cocodr import load_collection
 from beir_cocodr.io import write_text
 from beir_cocodr.records import versions
-from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.bm25 import BM25, Postings
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid, weighted_mean, z_normalize
-from beir_cocodr.retrieval.postings import Postings
 from beir_cocodr.retrieval.ranking import best_rows
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack

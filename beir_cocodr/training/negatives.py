@@ -36,10 +36,9 @@ from beir_cocodr.io import (
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.bm25 import BM25, TIES
+from beir_cocodr.retrieval.bm25 import BM25, TIES, Postings
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.pool import share_over_ranks
-from beir_cocodr.retrieval.postings import Postings
 from beir_cocodr.training.options import NegativeFilters
 
 log = logging.getLogger(__name__)
