@@ -98,8 +98,8 @@ def test_term_scores_of_consecutive_documents_are_part_of_all_scores(collection)
 
 def test_a_grid_is_an_index_for_each_pair_of_parameters(collection, monkeypatch):
     read = []
-    chunks = type(collection.documents).chunks
-    monkeypatch.setattr(type(collection.documents), "chunks", lambda *arguments: read.append(1) or chunks(*arguments))
+    take = type(collection.documents).take
+    monkeypatch.setattr(type(collection.documents), "take", lambda *arguments: read.append(1) or take(*arguments))
     found = list(BM25(collection.documents).grid((0.9, 1.6), (0.0, 0.75)))
     assert [(one.k1, one.b) for one in found] == [(0.9, 0.0), (0.9, 0.75), (1.6, 0.0), (1.6, 0.75)]
     assert len(read) == 1
