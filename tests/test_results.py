@@ -276,3 +276,17 @@ def test_the_figures_of_gradient_caching_stand_in_a_results_file():
     found, text = results_of("gradient_cache"), section("gradient_cache")
     assert f"{found['targets']['throughput coco / host']['median']:.2f} times the throughput" in text
     assert f"a peak of {found['targets']['peak_gib coco']['value']:.1f} GiB" in text
+
+
+def test_the_figures_of_late_interaction_stand_in_a_results_file():
+    found, text = results_of("late_interaction"), section("late_interaction")
+    late, sparse = found["late_interaction"], found["sparse"]["seconds_a_query"]
+    seconds = late["seconds_a_query"]
+    names = ("index", "all documents, encoded once", "1,000 of BM25, encoded as they are scored")
+    assert all(f"{seconds[name]:.3f}" in text for name in names)
+    assert "encoding took {encoding_seconds:.0f} seconds, the index {building_seconds:.0f}".format(**late) in text
+    index, bm25 = late["recall_of_exact"].values()
+    assert "{recall@10:.0%} of the exact 10 best and {recall@100:.0%} of the exact 100".format(**index) in text
+    assert "({recall@10:.0%} and {recall@100:.0%})".format(**bm25) in text
+    for name in ("inverted lists", "whole matrix"):
+        assert f"{1000 * sparse[name]:.1f}" in text
