@@ -197,7 +197,8 @@ class PairVerdict(_Comparison):
         family: whether the two are models of one kind.
         verdict: "better", "worse", "no difference" or "cannot tell".
         probability: P(b is better than a).
-        rule: "calibrated", "judged" with judged queries, or "unlike" where the collection or a model is unlike the calibration's.
+        rule: "calibrated", "judged" with judged queries, or "unlike" where the collection or a model is unlike those of
+            the calibration.
         score: how far it speaks for b, −1..1.
         trust: how often such verdicts are right.
         distance: how differently the two rank, 0..1, see

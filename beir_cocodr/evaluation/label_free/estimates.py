@@ -42,6 +42,8 @@ KINDS = ("bm25", "hybrid", "feedback")
 def is_calibrated(model: str) -> bool:
     """Whether a calibration has models of this one's kind; of rerankers, SPLADE and ColBERT it has none."""
     return kind(model) in ("dense", *KINDS)
+
+
 LEXICAL, MIDDLE = WITH_BM25, "between BM25 and none of it"
 
 

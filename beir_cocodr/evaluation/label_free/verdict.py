@@ -67,7 +67,8 @@ def decide(
 
     "better" or "worse" where the interval excludes 0, "no difference" where it lies within the calibration's margin,
     else "cannot tell". Where the collection is unlike those of the calibration, or the calibration has no model of the
-    kind of a or b, nothing is decided, except between two that rank alike. How far to trust a verdict depends on whether the corpus was one of the calibration's.
+    kind of a or b, nothing is decided, except between two that rank alike. How far to trust a verdict depends on
+    whether the corpus was one of the calibration's.
     """
     estimates, lists = estimate_pair(evidence, a, b), evidence.lists
     values, distances = features(evidence, a, b), rank_distance(lists[a], lists[b])
