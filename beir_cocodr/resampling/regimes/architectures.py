@@ -53,7 +53,7 @@ from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
-from beir_cocodr.training.outputs import lock_output
+from beir_cocodr.training.outputs import CHECKPOINTS, lock_output
 from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
 from beir_cocodr.training.trainer import GuardedTrainer, Stage, drawn_dataset, run_stage
 
@@ -144,7 +144,8 @@ class HostArchitecture:
         if read_record(output) is not None:
             return output
         collection, start = load_collection(dataset, "train"), output / "start"
-        shutil.rmtree(start, ignore_errors=True)
+        resumable = (output / CHECKPOINTS).is_dir()
+        shutil.rmtree(start if resumable else output, ignore_errors=True)
         source, text_format = self.start(collection, start, recipe, seed, shared)
         model, loss = self.build(source, text_format, recipe)
         read = readable(model.tokenizer)
