@@ -13,10 +13,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 quickstart: $(VENV)/.installed
 	$(BIN)/beir-cocodr quickstart --resume $(ARGS)
 
-# Tiny models gain nothing from a second thread; files of tests on all cores do, and on more, as some tests wait.
-WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 6 ? n + 2 : 8)))
+# Tiny models gain nothing from a second thread; files of tests on all cores do, and on one more, as some tests wait.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --workers $(WORKERS) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 5 \
+		--dist loadfile --no-loadscope-reorder $(ARGS)
 
 # All tests with the lowest versions that pyproject.toml allows, in an environment of their own; PYTHON says which Python.
 test-oldest: $(VENV)/.uv

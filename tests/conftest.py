@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 # Fixtures in a second conftest.py would hide this one from `from conftest import ...`.
-pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_generators", "workers"]
+pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_generators"]
 
 # HF_HUB_OFFLINE=0 in the environment lets the tests marked `network` reach the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -149,7 +149,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     """The last line of all."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
+    if reporter is not None and not hasattr(session.config, "workerinput"):
         skipped = [report.longrepr for report in reporter.stats.get("skipped", [])]
         reporter.write_line(describe_skips(found[2] for found in skipped if isinstance(found, tuple)))
 
@@ -167,7 +167,8 @@ def once() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of our own for the whole run, empty at first, and one for all workers."""
-    root = tmp_path_factory.getbasetemp() / "cache"
+    own = tmp_path_factory.getbasetemp()
+    root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
     root.mkdir(exist_ok=True)
     before = os.environ.get("BEIR_COCODR_CACHE")
     os.environ["BEIR_COCODR_CACHE"] = str(root)

@@ -48,7 +48,7 @@ def span_ranges(
         >>> text = "Sort an array. The sort is stable. Ties keep their order."
         >>> tokens = [word.span() for word in re.finditer(r"[a-z]+|[.]", text, re.IGNORECASE)]
         >>> span_ranges(text, tokens, span_tokens=9)
-        [(0, 8), (8, 13)]
+        [(0, 9), (9, 14)]
     """
     spans: list[Range] = []
     begin = 0

@@ -207,7 +207,10 @@ def group_dro_weights(weights: Tensor, losses: Tensor, eta: float = 0.01) -> Ten
 
 class GroupDROLoss(ClusterLoss):
     """Group DRO: the loss is Σ_k q_k ℓ_k, with q moved by this step's losses first, by the step size ``eta``; the other
-    arguments and the inputs are those of :class:`ClusterLoss`.
+    arguments are those of :class:`ClusterLoss`.
+
+    Inputs:
+        Columns and label as for :class:`ClusterLoss`.
 
     References:
         Sagawa et al., Distributionally robust neural networks for group shifts, 2020.
@@ -249,8 +252,10 @@ def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float =
 class CVaRLoss(ClusterLoss):
     """Greedy DRO: the loss is Σ_k h_k Σ_{i in k} ℓ_i / B, with h from moving averages of past steps, 1 at first.
 
-    ``cvar_alpha`` is the share that counts fully, ``eps`` the weight of the rest; the other arguments and the inputs
-    are those of :class:`ClusterLoss`.
+    ``cvar_alpha`` is the share that counts fully, ``eps`` the weight of the rest; others as for :class:`ClusterLoss`.
+
+    Inputs:
+        Columns and label as for :class:`ClusterLoss`.
 
     References:
         Oren et al., Distributionally robust language modeling, 2019; Zhou et al., Distributionally robust multilingual
@@ -342,7 +347,7 @@ class IDROLoss(ClusterLoss):
     "stable" and "published", :func:`idro_weights_in_closed_form` in the mode "paper".
 
     Args:
-        model, n_clusters, ...: as for :class:`ClusterLoss`, and so are the inputs.
+        model, n_clusters, ...: as for :class:`ClusterLoss`.
         mode: "published" is the released code bit for bit: ``absent="reset"``, loss Σ_k h_k ℓ_k, weights 1 at first.
             "stable" (default) is the same update with ``absent="keep"`` and ``renormalize_present``, because small
             batches hold few of the clusters and the sum of their weights swings. "paper": loss Σ_k α_k ω_k ℓ_k with
@@ -352,6 +357,9 @@ class IDROLoss(ClusterLoss):
         beta, tau: of the paper's; τ is K/ρ by default, 1,000 with the published settings.
         absent: what becomes of absent clusters, see :func:`idro_weights`; None is the mode's own.
         renormalize_present: divide the factors of a batch's clusters by their sum; None is the mode's own.
+
+    Inputs:
+        Columns and label as for :class:`ClusterLoss`.
 
     References:
         COCO-DR, section 4.2, Eq. 4 to 8, and appendix E.

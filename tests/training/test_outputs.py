@@ -60,6 +60,7 @@ VALUES += [
     ("a",),
     "keep",
     "reset",
+    "tokens",
 ]
 
 
@@ -105,10 +106,10 @@ def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
         (tmp_path / MANIFEST_FILE).write_text("{}")
         output = tmp_path / "o"
         output.mkdir()
-        _check_resumable(output, tmp_path, before, ["R@5"])
+        _check_resumable(output, tmp_path, before, ["R@5"], {})
         (output / "cells").mkdir()
         with pytest.raises(InputError, match=f"other .*{name}"):
-            _check_resumable(output, tmp_path, now, ["R@5"])
+            _check_resumable(output, tmp_path, now, ["R@5"], {})
     else:
         encoder = kind is EncoderOptions
         plans = [
@@ -139,6 +140,7 @@ ARGUMENTS = {
     evaluate_regimes: {
         **{"folder": "manifest_sha256", "architectures": "adds cells", "models": "adds cells, known by their content"},
         **{"recipe": "recipe", "seeds": "adds cells", "ood": "adds to cells", "measures": "measures"},
+        "starts": "starts",
         "keep_models": "what is left of them",
     },
 }

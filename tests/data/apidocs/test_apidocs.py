@@ -21,6 +21,7 @@ from beir.datasets.data_loader import GenericDataLoader
 
 from beir_cocodr.data.apidocs import apidocs_folder
 from beir_cocodr.errors import InputError
+from beir_cocodr.records import installed_version
 
 FILES = ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "statistics.json"]
 PROGRAM = """
@@ -210,8 +211,10 @@ def test_unknown_domains(domain: str, tmp_path: Path) -> None:
 
 def test_a_package_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    installed_version.cache_clear()
     with pytest.raises(InputError, match=r"'torch' .*installed") as error:
         apidocs_folder("torch", tmp_path / "cache")
+    installed_version.cache_clear()  # torch is found again
     assert "\n" not in str(error.value)
 
 
