@@ -28,7 +28,7 @@ from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.store.encode import ShardJob, encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
-# Not imported here: processes are forked from one that has imported the modules of tests, which Ray's threads are not for.
+# Not imported here: processes are forked from one that has imported the modules of tests, and Ray has threads.
 if find_spec("ray") is None:
     pytest.skip("ray is not installed: pip install 'beir-cocodr[ray]'", allow_module_level=True)
 
