@@ -249,6 +249,11 @@ def test_the_times_of_a_first_answer_stand_in_a_results_file():
         assert f"{wall:.1f}" in text
     assert f"{first['passages']:,} passages" in text
     assert f"need takes {second['steps']['imports'][0]:.1f}," in text
+    [page], [again] = found["page_seconds"]["first"], found["page_seconds"]["second"]
+    assert f"after {page['bm25']:.1f} seconds, and after {again['bm25']:.1f} on a second start" in text
+    fused = page["hybrid:minilm"], again["hybrid:minilm"]
+    assert "after {:.0f} seconds, and after {:.0f} on a second start".format(*fused) in text
+    assert page["bm25"] < 60 and again["bm25"] < 5
 
 
 def test_the_figures_of_resampling_stand_in_a_results_file():
