@@ -100,7 +100,7 @@ SEARCHING = (
 )
 
 #: What every training command has flags for.
-TRAINING = ("max_steps", "epochs", "batch_size", "mini_batch_size", "learning_rate", "seed")
+TRAINING = ("max_steps", "epochs", "batch_size", "mini_batch_size", "learning_rate", "loader_workers", "seed")
 
 
 # What decides where and how a command runs and what it prints, not what it finds.

@@ -36,7 +36,17 @@ _TEACHERS = [kind.help for kind in TEACHERS.values()]
 @options.takes("encoder", "device")
 @options.trains(
     "pretrain",
-    *("objective", "decoder", "mix", "per_passage", "span_tokens", "max_length", "mlm_weight", "skip_from"),
+    *(
+        "objective",
+        "decoder",
+        "mix",
+        "per_passage",
+        "span_tokens",
+        "single_spans",
+        "max_length",
+        "mlm_weight",
+        "skip_from",
+    ),
     "encoder_dropout",
 )
 def pretrain(

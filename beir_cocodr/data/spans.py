@@ -153,7 +153,9 @@ class SpannedText:
 
 
 def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
-    """Two different spans in random order, drawn without replacement (COCO)."""
+    """Two different spans in random order, drawn without replacement (COCO); a single one is its own partner."""
+    if len(document.ranges) == 1:
+        return document.cut(0, 1), document.cut(0, 1)
     first, second = rng.choice(len(document.ranges), size=2, replace=False).tolist()
     return document.cut(first, first + 1), document.cut(second, second + 1)
 

@@ -110,12 +110,13 @@ def fingerprint(model: Any) -> dict[str, str]:
         )
     return {
         "weights": weights_sha256(model),
-        "tokenizer": _tokenizer_sha256(model.tokenizer),
+        "tokenizer": tokenizer_sha256(model.tokenizer),
         "architecture": json_sha256([_module(module) for _, module in model.named_children()]),
     }
 
 
-def _tokenizer_sha256(tokenizer: Any) -> str:
+def tokenizer_sha256(tokenizer: Any) -> str:
+    """A hash over how a tokenizer reads any text, whatever it is cut or padded to."""
     rules = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(rules, "to_str"):
         return _rules_sha256(rules.to_str())

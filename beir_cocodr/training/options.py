@@ -50,6 +50,8 @@ class TrainingOptions(Budget):
         mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not cached.
         weight_decay, max_grad_norm: AdamW's decay and the gradient norm that is clipped to.
         save_steps: steps between checkpoints; None means a tenth of the run, at most 500.
+        loader_workers: of each process; None means none on a CPU, and on a GPU as many as there are free cores, at most
+            4. They change no result.
     """
 
     mini_batch_size: int = option(32, "Texts in memory at a time; larger batches are cached.", min=1)
@@ -57,6 +59,7 @@ class TrainingOptions(Budget):
     max_grad_norm: float = option(1.0, min=0)
     seed: int = option(42, "Seed of data order, sampling and dropout.", min=0, max=SEED_MAX)
     save_steps: int | None = option(None, min=1)
+    loader_workers: int | None = option(None, "Processes that prepare batches; default: on a GPU up to 4.", min=0)
 
     def cached_mini_batch(self) -> int | None:
         """Texts embedded at a time by gradient caching; None where a process's share of a batch fits."""
@@ -88,6 +91,8 @@ class PretrainOptions(TrainingOptions):
         batch_size, learning_rate: None means the paper's, as above.
         span_tokens: published code: 30.
         flush_probability: chance that a span ends early after a sentence (published code: 0.1).
+        single_spans: of coco and cocondenser; the published code would pair such a document with itself as well, but
+            its preparation leaves it out.
         max_length: None means 128, for qc and cotmae 144.
         mask_probability: share of masked tokens. None means 0.15, for cotmae 0.3.
         mlm_weight: beside the contrastive loss; of cotmae, that of the encoder's loss beside the decoder's.
@@ -109,6 +114,7 @@ class PretrainOptions(TrainingOptions):
     learning_rate: float = _OWN
     span_tokens: int = option(30, "The most tokens of a span.", min=1)
     flush_probability: float = option(0.1, min=0, max=1)
+    single_spans: bool = option(False, "Documents of a single span are used too, paired with themselves.")
     max_length: int = option(_OWN, "Tokens a sequence is cut to.", min=3)
     mask_probability: float = option(_OWN, min=0, max=1)
     mlm_weight: float = option(1.0, "Weight of the language-model losses; 0 leaves them out.", min=0)
@@ -142,6 +148,8 @@ class PretrainOptions(TrainingOptions):
                 f"span_tokens {self.span_tokens} must lie between 1 and max_length less two special tokens, "
                 f"{self.max_length - 2}"
             )
+        if self.single_spans and self.objective not in ("coco", "cocondenser"):
+            raise InputError(f"single_spans is for coco and cocondenser: {self.objective} draws no two spans to pair")
         masked_only = found.masked and not found.contrastive and not found.decoder
         if self.mlm_weight == 0 and masked_only:
             raise InputError(f"mlm_weight {self.mlm_weight} leaves {self.objective} nothing to train")

@@ -75,7 +75,8 @@ def training_plan(
     parts = fingerprint(model)
     weights = parts.pop("weights")
     parts["text_format"] = json_sha256([model.text_format.as_dict(), model.similarity_fn_name])
-    plan = TrainingPlan(stage, base, weights, encoder.describe(), asdict(options), tuple(seen))
+    settings = {name: value for name, value in asdict(options).items() if name != "loader_workers"}
+    plan = TrainingPlan(stage, base, weights, encoder.describe(), settings, tuple(seen))
     return replace(plan, base_parts=parts, precision=training_precision(model.device))
 
 

@@ -6,6 +6,8 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,18 @@ import torch
 from datasets import Dataset, concatenate_datasets
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
+from beir_cocodr.arrays import Ints
 from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, has_two_spans, span_pair, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS, WholeWordMasker
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.query_context import load_query_context
+from beir_cocodr.io import cache_folder, filling_cache, json_sha256, save_array
+from beir_cocodr.models.loading import tokenizer_sha256
 from beir_cocodr.records import Json
+from beir_cocodr.retrieval.pool import share_over_ranks
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.trainer import EpochClock, drawn_dataset
@@ -113,12 +120,57 @@ def content_tokens(model: Any, max_length: int) -> int:
     return max(1, max_length - int(tokenizer.num_special_tokens_to_add()) - len(prompt))
 
 
+# Documents that are counted at a time.
+_COUNTED = 10_000
+
+
+def token_counts(documents: Documents, model: Any) -> Ints:
+    """(N, 2) int32: the tokens of each document, special ones not counted, and its characters, of which the first
+    :data:`~beir_cocodr.data.text.MOST_CHARACTERS` are tokenised.
+
+    A corpus is counted once for a tokenizer, by all processes of a run together, and the counts are kept in the cache;
+    what a killed run counted is not counted again. All processes call this.
+    """
+    described = [documents.content_hash, model.text_format.title_separator, tokenizer_sha256(model.tokenizer)]
+    root = cache_folder("token-counts")
+    file = root / f"{json_sha256([*described, MOST_CHARACTERS])[:32]}.npy"
+    parts = file.with_suffix(".parts")
+
+    def part(start: int) -> Path:
+        return parts / f"{start:010}.npy"
+
+    def count(start: int) -> None:
+        rows = np.arange(start, min(start + _COUNTED, len(documents)))
+        texts = [model.text_format.document(document) for document in documents.take(rows)]
+        read = [text[:MOST_CHARACTERS] for text in texts]
+        tokens = model.tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"] if read else []
+        found = [(len(ids), len(text)) for ids, text in zip(tokens, texts, strict=True)]
+        save_array(part(start), np.array(found, np.int32).reshape(-1, 2))
+
+    def merge() -> None:
+        save_array(file, np.concatenate([np.load(part(start)) for start in starts]))
+        rmtree(parts)
+
+    if on_main(lambda: not file.is_file()):
+        starts = range(0, max(1, len(documents)), _COUNTED)
+        with filling_cache(root):
+            parts.mkdir(exist_ok=True)
+            # A tokenizer takes all cores by itself.
+            share_over_ranks(starts, lambda device: count, lambda start: part(start).is_file(), seconds=0)
+            on_main(merge)
+            if not file.is_file():  # of a process with a disk of its own
+                merge()
+    counts: Ints = np.load(file, mmap_mode="r")
+    return counts
+
+
 @dataclass
 class DocumentViews(Views):
     """One row of texts per document, drawn anew each epoch, reproducibly by (seed, epoch, row).
 
     Rows number the documents of all corpora one after another; those without enough spans, two or one by the
-    objective's view, which also draws the texts, give no row and are counted.
+    objective's view, which also draws the texts, give no row and are counted. With ``single_spans``, a document of one
+    span is a pair of it and itself.
     """
 
     collections: Sequence[Collection]
@@ -134,19 +186,14 @@ class DocumentViews(Views):
         self.view, self.columns = view, dict(view.columns)
         self.bounds = np.cumsum([0] + [len(collection.documents) for collection in self.collections])
         self.max_tokens = content_tokens(self.model, self.options.max_length)
-        least = self.options.span_tokens if self.view.two_spans else 0
-        found, start, long = [], 0, 0
-        for collection in self.collections:
-            for chunk in collection.documents.chunks(10_000):
-                texts = [self.model.text_format.document(document) for document in chunk]
-                long += sum(len(text) > MOST_CHARACTERS for text in texts)
-                keep = has_two_spans(texts, self.model.tokenizer, least)
-                found.append(start + np.flatnonzero(keep))
-                start += len(chunk)
-        self.rows = np.concatenate(found)
+        counts = [token_counts(collection.documents, self.model) for collection in self.collections]
+        tokens, characters = np.concatenate(counts).T
+        self.two_spans = view.two_spans and not self.options.single_spans
+        self.rows = np.flatnonzero(tokens > (self.options.span_tokens if self.two_spans else 0))
+        long = int((characters > MOST_CHARACTERS).sum())
         names = ", ".join(collection.name for collection in self.collections)
         if not len(self.rows):
-            if not view.two_spans:
+            if not self.two_spans:
                 raise InputError(f"no document of {names} has any text to train on")
             raise InputError(
                 f"no document of {names} has more than {self.options.span_tokens} tokens, so two spans for "
@@ -154,8 +201,8 @@ class DocumentViews(Views):
             )
         if long:
             log.warning("%d documents have more than %d characters: their rest is not read", long, MOST_CHARACTERS)
-        has = "have two spans" if self.view.two_spans else "have text"
-        log.info("%s: %d of %d documents %s, the others are left out", names, len(self.rows), start, has)
+        has = "have two spans" if self.two_spans else "have text"
+        log.info("%s: %d of %d documents %s, the others are left out", names, len(self.rows), len(tokens), has)
 
     def dataset(self) -> Dataset:
         return drawn_dataset("row", self.rows, self._draw)
@@ -165,7 +212,7 @@ class DocumentViews(Views):
 
     def counts(self) -> dict[str, int]:
         """How many documents are trained on."""
-        return {"documents_with_two_spans" if self.view.two_spans else "documents_with_text": len(self.rows)}
+        return {"documents_with_two_spans" if self.two_spans else "documents_with_text": len(self.rows)}
 
     def names(self, rows: Sequence[int]) -> list[str]:
         """Documents by row number: "corpus: id", or the id alone where there is one corpus."""

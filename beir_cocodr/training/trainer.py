@@ -11,9 +11,12 @@ complete. Around the host's trainer stand
 
 import json
 import logging
+import multiprocessing
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from itertools import islice
@@ -29,6 +32,7 @@ from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import get_worker_info
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
@@ -42,6 +46,7 @@ from beir_cocodr.models.card import write_card
 from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import LOGGED, TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import Json, versions
+from beir_cocodr.retrieval.pool import available_cores
 from beir_cocodr.training.options import TrainingOptions
 from beir_cocodr.training.outputs import (
     CHECKPOINTS,
@@ -82,6 +87,52 @@ class _Draw:
 def drawn_dataset(column: str, numbers: Ints, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]) -> Dataset:
     """Rows known by a number, drawn when they are read: ``draw`` takes ``{column: numbers}`` and gives the columns."""
     return Dataset.from_dict({column: numbers}).with_transform(_Draw(draw))
+
+
+#: Loader workers of a process on a GPU, where nothing else is asked for and there are as many cores.
+_MOST_WORKERS = 4
+
+
+def loader_workers(device: torch.device, asked: int | None) -> int:
+    """The processes that prepare batches for one that trains on ``device``."""
+    if asked is not None or device.type != "cuda":
+        return asked or 0
+    return max(0, min(_MOST_WORKERS, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1))
+
+
+class _Reading:
+    """A collator's way to read texts, which counts those that lose words in loader workers, whose own counts end with
+    them.
+    """
+
+    def __init__(self, model: Any, read: Callable[..., Any]) -> None:
+        self.model, self.read, self.lost = model, read, multiprocessing.Value("q", 0)
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        before = self.model.texts_cut
+        found = self.read(*args, **settings)
+        if get_worker_info() is not None:
+            with self.lost.get_lock():
+                self.lost.value += self.model.texts_cut - before
+        return found
+
+
+@contextmanager
+def _loading(collator: Any, model: Any, workers: int) -> Iterator[None]:
+    """While loader workers, if any, read with ``collator``: what they count is added to the model's ``texts_cut``."""
+    if not workers or not hasattr(model, "texts_cut"):
+        yield
+        return
+    told = "TOKENIZERS_PARALLELISM" in os.environ
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else tokenizers warn of the fork
+    collator.preprocess_fn = reading = _Reading(model, collator.preprocess_fn)
+    try:
+        yield
+    finally:
+        model.texts_cut += reading.lost.value
+        collator.preprocess_fn = reading.read
+        if not told:
+            del os.environ["TOKENIZERS_PARALLELISM"]
 
 
 class StepBar(TrainerCallback):
@@ -289,7 +340,8 @@ class GuardedTrainer(BaseTrainer):
         for callback in (guard, progress, Seal()):
             self.add_callback(callback)
         try:
-            result = self.train(resume_from_checkpoint=str(resume) if resume else None)
+            with _loading(self.data_collator, self.model, self.args.dataloader_num_workers):
+                result = self.train(resume_from_checkpoint=str(resume) if resume else None)
         finally:
             progress.close()
         if result.global_step == 0:
@@ -431,6 +483,7 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         warmup_steps=options.warmup,
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
+        dataloader_num_workers=loader_workers(device, options.loader_workers),
         seed=options.seed,
         prompts={column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]} or None,
         router_mapping=stage.column_tasks,

@@ -16,11 +16,12 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
+from beir_cocodr.training import pretrain_data
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_data import DocumentViews
+from beir_cocodr.training.pretrain_data import DocumentViews, token_counts
 
 ON_DOCUMENTS = [name for name, found in OBJECTIVES.items() if not found.on_queries]
 
@@ -129,9 +130,44 @@ def test_one_span_is_enough_without_pairs(tiny_mlm, tmp_path):
                 dataset(data, tiny_mlm, settings(objective))
         else:
             assert dataset(data, tiny_mlm, settings(objective)).rows.tolist() == [0, 2]
+    for objective in ("coco", "cocondenser"):
+        views = dataset(data, tiny_mlm, settings(objective, single_spans=True))
+        assert views.rows.tolist() == [0, 2]
+        assert views.counts() == {"documents_with_text": 2}
+        assert [views.texts(row) for row in (0, 2)] == [("wing flow",) * 2, ("library index of",) * 2]
+    with pytest.raises(InputError, match=r"single_spans .*ict"):
+        settings("ict", single_spans=True)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": " ", "title": ""}\n')
     with pytest.raises(InputError, match="any text"):
         dataset(data, tiny_mlm, settings("mlm"))
+
+
+def test_a_corpus_is_tokenised_once_for_a_tokenizer(beir_folder, tiny_mlm, tmp_path, monkeypatch):
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(pretrain_data, "_COUNTED", 20)
+    documents, model = load_collection(str(beir_folder), labels="none").documents, COCODR(str(tiny_mlm))
+    texts = [model.text_format.document(document) for document in documents.values()]
+    wanted = [[len(model.tokenizer.tokenize(text)), len(text)] for text in texts]
+    asked: list[int] = []
+
+    class Dying(type(model.tokenizer)):
+        def __call__(self, given, *args, **settings):
+            asked.append(len(given))
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+            return super().__call__(given, *args, **settings)
+
+    model.tokenizer.__class__ = Dying
+    with pytest.raises(KeyboardInterrupt):
+        token_counts(documents, model)
+    assert token_counts(documents, model).tolist() == wanted  # what was counted is not counted again
+    assert asked == [20, 20, 8, 8]
+    assert token_counts(documents, model).tolist() == wanted
+    assert asked == [20, 20, 8, 8]
+    [kept] = (tmp_path / "cache" / "token-counts").iterdir()
+    model.tokenizer.add_tokens(["library"])
+    token_counts(documents, model)
+    assert len(list(kept.parent.iterdir())) == 2
 
 
 def test_dropout_is_off_for_coco_alone_unless_asked():

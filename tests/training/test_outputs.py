@@ -37,6 +37,7 @@ from beir_cocodr.training.pretrain import pretrain
 HARMLESS = {
     "device": "the same numbers up to rounding; what is computed in another precision is compared beside the options",
     "progress": "only what is shown",
+    "loader_workers": "every batch is drawn by its numbers, whoever prepares it",
     "encode_batch_size": "texts encoded at a time",
     "verify": "files are read with their checksums or without",
     "stores": "embeddings that would be computed otherwise, checked against encoder and corpus",

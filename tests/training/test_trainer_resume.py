@@ -28,17 +28,17 @@ PRETRAIN = PretrainOptions(**STEPS, span_tokens=12)
 FINETUNE = FinetuneOptions(**STEPS | {"batch_size": 4, "mini_batch_size": 3}, negatives=1)
 
 
-def train(kind: str, folder: Path, data: Path, model: Path, resume: bool = False):
+def train(kind: str, folder: Path, data: Path, model: Path, resume: bool = False, workers: int = 0):
     if kind == "pretrain":
-        return pretrain([str(data)], str(model), folder, PRETRAIN, resume)
-    return finetune(str(data), str(model), folder, FINETUNE, resume=resume)
+        return pretrain([str(data)], str(model), folder, PRETRAIN.with_overrides(loader_workers=workers), resume)
+    return finetune(str(data), str(model), folder, FINETUNE.with_overrides(loader_workers=workers), resume=resume)
 
 
 @pytest.mark.parametrize("kind", ["pretrain", "finetune"])
 def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, dies_at):
     whole = train(kind, tmp_path / "whole", beir_folder, tiny_mlm)
     with dies_at(7):
-        train(kind, tmp_path / "killed", beir_folder, tiny_mlm)
+        train(kind, tmp_path / "killed", beir_folder, tiny_mlm, workers=2)  # who prepares batches changes nothing
     assert not (tmp_path / "killed" / "training.json").exists()
     # A checkpoint that was being written when the run died.
     torn = tmp_path / "killed" / run.CHECKPOINTS / "checkpoint-8"
