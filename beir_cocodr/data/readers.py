@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from beir_cocodr.data.defects import LineTally, Report, error, raise_errors, warning
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import Json
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -240,7 +241,7 @@ def _read_jsonl(path: Path, checker: RecordChecker) -> Iterator[Document]:
         checker.error("no text field", message)
 
 
-def _first(record: dict[str, Any], name: str, other: str) -> Any:
+def _first(record: Json, name: str, other: str) -> Any:
     value = record.get(name)
     return record.get(other) if value is None else value
 

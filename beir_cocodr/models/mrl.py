@@ -11,6 +11,7 @@ from sentence_transformers.util import load_file_path
 from torch import Tensor
 
 from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.io import Json
 from beir_cocodr.models.cocodr import COCODR, PLACES, TwoSidedEncoder, check_task
 from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
@@ -168,7 +169,7 @@ def _new_head(model: COCODR, given: dict[str, Any]) -> MRLHead:
     return MRLHead(hidden_size=width, **settings)
 
 
-def _check(width: int, settings: dict[str, Any]) -> None:
+def _check(width: int, settings: Json) -> None:
     limits = {"k": Limits(min=1, max=width), "beta": Limits(above=0)}
     limits |= {"pooling": Limits(choices=("cls", "mean")), "formula": Limits(choices=get_args(Formula))}
     for name in limits.keys() & settings.keys():

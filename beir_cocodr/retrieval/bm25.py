@@ -63,9 +63,9 @@ class Block(NamedTuple):
         return cls(terms, sizes, (keys % len(ids)).astype(np.int32), counts.astype(np.int32), lengths)
 
     def save(self, file: Path) -> None:
-        arrays: dict[str, Any] = self._asdict() | {"terms": np.frombuffer("\n".join(self.terms).encode(), np.uint8)}
+        terms = np.frombuffer("\n".join(self.terms).encode(), np.uint8)
         with atomic_path(file) as temporary, temporary.open("wb") as out:
-            np.savez(out, **arrays)
+            np.savez(out, **self._asdict() | {"terms": terms})
 
     @classmethod
     def read(cls, file: Path) -> Self:

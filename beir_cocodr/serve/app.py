@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import parse_json
+from beir_cocodr.io import Json, parse_json
 from beir_cocodr.records import Record
 from beir_cocodr.serve.session import Session
 
@@ -252,7 +252,7 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": message}, status)
 
 
-async def _json(request: Request) -> dict[str, Any]:
+async def _json(request: Request) -> Json:
     try:
         content = parse_json((await request.body()).decode())
     except ValueError as error:

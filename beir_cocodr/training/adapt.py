@@ -362,8 +362,8 @@ def judge_models(
         candidates |= _further_uses(plan.base, candidates, search.bm25_weight, len(target.documents))
     if target.qrels and judgements is None:
         families = ablation_families(list(encoders))
-        options: dict[str, Any] = {"queries": queries, "families": families, "search": search}
-        results = evaluate(corpus, candidates, output, measures, split, **options)
+        asked = (corpus, candidates, output, measures, split)
+        results = evaluate(*asked, queries=queries, families=families, search=search)
         recommendation = recommend(results)
     else:
         # BM25 last: what is asked of a pair is then b against a for all of them.
