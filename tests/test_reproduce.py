@@ -299,6 +299,17 @@ def test_pages_have_the_commands_of_the_plans(paper):
     assert set(commands) <= planned
 
 
+def test_every_table_was_run_at_the_small_scale_and_the_page_says_what_came_of_it():
+    """`python benchmarks/reproduce/pages.py` writes it anew."""
+    page = (pages.DOCS / "index.md").read_text()
+    assert page.split(pages.HERE[0])[1].split(pages.HERE[1])[0].strip() == pages.run_here()
+    for name in runner.TABLES:
+        found = json.loads((pages.RESULTS / f"{name}.here.json").read_text())
+        assert (found["table"], found["scale"], found["comparable"]) == (name, "here", False)
+        reasons = [cell["why"] for row in found["cells"].values() for cell in row.values() if cell["ours"] is None]
+        assert [why for why in reasons if "failed" in why or why == "not run"] == []
+
+
 def test_the_pages_of_the_papers_name_tables_that_there_are():
     lines = re.findall(
         r"^python benchmarks/reproduce (.*)$", "\n".join(map(Path.read_text, pages.DOCS.glob("*.md"))), re.M

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -76,6 +77,19 @@ def tiny(output: Path, texts: Iterable[str], seed: int, cross: bool = False, wor
     torch.manual_seed(seed)
     (BertForSequenceClassification if cross else BertForMaskedLM)(config).save_pretrained(output)
     BertTokenizer(vocab=tokens).save_pretrained(output)
+
+
+def tiny_colbert(output: Path, texts: Iterable[str], seed: int) -> None:
+    """The encoder of :func:`tiny`, of whose tokens each is a vector."""
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+    from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
+
+    bare = output.with_name(output.name + ".bare")
+    tiny(bare, texts, seed)
+    modules = [Transformer(str(bare)), MultiVectorMask(), Normalize(module_input_name="token_embeddings")]
+    MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim").save_pretrained(str(output))
+    shutil.rmtree(bare)
 
 
 if __name__ == "__main__":

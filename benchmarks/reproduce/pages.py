@@ -11,17 +11,21 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import json
 import shlex
 from collections.abc import Iterator
 
-from beir_cocodr.io import write_text
+from machine import write_table
+
 from reproduce.commands import shown
-from reproduce.runner import PAPERS, Workshop
+from reproduce.runner import PAPERS, TABLES, Workshop
 from reproduce.scales import PaperScale
 
 DOCS = Path(__file__).parents[2] / "docs" / "reproduce"
 
 START, END = "<!-- commands -->", "<!-- end of commands -->"
+HERE = ("<!-- run here -->", "<!-- end of what was run here -->")
+RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 
 #: Kinds of steps of which a page shows one: they are made for every task, and for every model and collection.
 ONE_OF_MANY = ("judged/", "genq/", "qgen/", "gpl/", "gpl-tsdae/", "target/", "qpp/", "overlap/", "start-", "mrl-beta-")
@@ -52,6 +56,18 @@ def block(paper: str) -> str:
     return text.replace("```\n\n\n", "```\n\n").strip()
 
 
+def run_here() -> str:
+    """What ``--scale here`` made of every table: cells with a figure of ours, and the seconds of their steps."""
+    lines = ["| table | cells | with a figure of ours | seconds | date |", "| --- | ---: | ---: | ---: | --- |"]
+    for name in TABLES:
+        found = json.loads((RESULTS / f"{name}.here.json").read_text())
+        cells = [cell for row in found["cells"].values() for cell in row.values()]
+        ours, seconds = sum(cell["ours"] is not None for cell in cells), found["seconds"]["all"]
+        lines.append(f"| {name} | {len(cells)} | {ours} | {seconds:.0f} | {found['date']} |")
+    on = found["machine"]
+    return "\n".join([*lines, "", f"On {on['cores']} cores of {on['cpu']}, with {on['memory_gib']} GiB."])
+
+
 def wrapped(words: list[str], width: int = 110) -> Iterator[str]:
     """A command on lines that fit a page, an option and its value on one."""
     parts: list[str] = []
@@ -71,9 +87,8 @@ def wrapped(words: list[str], width: int = 110) -> Iterator[str]:
 
 def main() -> None:
     for paper in PAPERS:
-        page = DOCS / f"{paper}.md"
-        before, rest = page.read_text().split(START)
-        write_text(page, f"{before}{START}\n{block(paper)}\n{END}{rest.split(END)[1]}")
+        write_table(DOCS / f"{paper}.md", START, END, block(paper))
+    write_table(DOCS / "index.md", *HERE, run_here())
 
 
 if __name__ == "__main__":

@@ -203,11 +203,12 @@ def further_models(shop: Workshop, table: Table, models: Sequence[str]) -> Table
 
 def means(table: Table) -> dict[str, list[str]]:
     """Row of averages to the rows that it averages."""
-    first = table.columns[0]
-    at = {id(table.cells[row, first]): row for row in table.rows}
+    first = table.columns[0]  # rows that lack it are no averages
+    cells = {row: table.cells[row, first] for row in table.rows if (row, first) in table.cells}
+    at = {id(cell): row for row, cell in cells.items()}
     found = {}
-    for row in table.rows:
-        parts = [at.get(id(part)) for part in table.cells[row, first].parts]
+    for row, cell in cells.items():
+        parts = [at.get(id(part)) for part in cell.parts]
         if parts and None not in parts:
             found[row] = [part for part in parts if part is not None]
     return found

@@ -8,10 +8,11 @@ import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from reproduce.make import tiny
+from reproduce.make import tiny, tiny_colbert
 from reproduce.shared import BY_HAND, IRDS, MODELS
 from reproduce.specification import PLACEHOLDER
 
@@ -148,7 +149,8 @@ class HereScale:
             corpus = Path(self.data(name)) / "corpus.jsonl"
             texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
             draft = folder.with_name(folder.name + ".draft")
-            tiny(draft, texts, zlib.crc32(name.encode()), name in ("reranker", "teacher"))
+            make = tiny_colbert if name == "colbertv2" else partial(tiny, cross=name in ("reranker", "teacher"))
+            make(draft, texts, zlib.crc32(name.encode()))
             draft.rename(folder)
         return str(folder)
 

@@ -74,10 +74,12 @@ def lengths(data: str) -> tuple[int, int]:
 
 
 class Judgements:
-    """Steps that judge models on collections, made as cells ask for them, and shared by all tables of a paper."""
+    """Steps that judge models on collections, made as cells ask for them, and shared by all tables of a paper;
+    ``precision`` of the stores: an MRL's variances are lost in fp16.
+    """
 
-    def __init__(self, measures: str = "nDCG@10") -> None:
-        self.measures = measures
+    def __init__(self, measures: str = "nDCG@10", precision: str = "fp16") -> None:
+        self.measures, self.precision = measures, precision
         self.steps: dict[str, Step] = {}
 
     def cell(
@@ -105,7 +107,7 @@ class Judgements:
         cut = f"--query-length {query} --document-length {document}"
         judge = f"evaluate --dataset {{data:{data}}} --model {model} --output {{out}}/judged --overwrite {cut}"
         judge += f' --measures "{self.measures}"'
-        store = "--precision fp16 --backend bf16 --processes {gpus}"
+        store = f"--precision {self.precision} --backend bf16 --processes {{gpus}}"
         encode = f"encode --dataset {{data:{data}}} --model {model} --output {{out}}/store {store} {cut}"
         if is_encoder(model):
             self.steps[name] = Step((encode, f"{judge} --store {{out}}/store"), discard=("store",))
