@@ -158,7 +158,8 @@ def test(kind: str, python: str, place: Path, tests: Sequence[str]) -> int:
     wanted = ["--editable", f".[{','.join(KINDS[kind].extras)}]", *tools()]
     interpreter = make(place, python, KINDS[kind].resolution, wanted)
     junit = place / "junit.xml"
-    command = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}", *tests]
+    cores = ["--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    command = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}", *cores, *tests]
     status = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode
     save("tried", [tried(kind, interpreter, junit, tests)], ("kind", "python"))
     return status

@@ -22,6 +22,8 @@ from beir_cocodr import evaluate
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 README = (EXAMPLES / "README.md").read_text()
+#: Those that import an extra at once.
+NEEDS = {"mteb_evaluation.py": "mteb", "pyterrier_pipeline.py": "pyterrier"}
 SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py"))
 BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = [
@@ -45,6 +47,8 @@ def run(*arguments: object, **environment: str) -> str:
 def options_of(script: str, monkeypatch, capsys) -> set[str]:
     monkeypatch.setattr(sys, "argv", [script, "--help"])
     monkeypatch.setattr(sys, "path", list(sys.path))
+    if script in NEEDS:
+        pytest.importorskip(NEEDS[script])
     with pytest.raises(SystemExit) as status:
         runpy.run_path(str(EXAMPLES / script), run_name="__main__")
     assert status.value.code == 0

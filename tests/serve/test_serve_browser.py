@@ -200,7 +200,11 @@ def test_a_folder_is_searched_and_judged_and_the_verdict_moves(browser, page):
     page.start()
     browser.open(page.link)
     until(lambda: browser.one("#page").is_displayed())
-    last = {(query, document): grade for query, document, grade in written if grade is not None}
+    last: dict[tuple[str, str], object] = {}
+    for query, document, grade in written:
+        last.pop((query, document), None)
+        if grade is not None:  # else taken back
+            last[query, document] = grade
     queries = {typed_id(query) for query, _ in last}
     assert page.text("#count") == f"{len(last)} judgements of {len(queries)} queries."
     until(lambda: f"{len(queries)} of 10 judged queries" in page.text("#progress-text"))

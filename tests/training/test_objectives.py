@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import sentences
+from packaging.version import Version
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
@@ -48,11 +49,13 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     assert (resumed.resumed_from, resumed.steps, whole.steps) == ("checkpoint-4", 6, 6)
     assert whole.stage == resumed.stage == objective
     files = ["model.safetensors"] + [f"{HEAD_FOLDER}/model.safetensors"] * (OBJECTIVES[objective].masked)
+    # Before PyTorch 2.8 the last bits of a decoder depend on where its tensors lie in memory.
+    rounding = 1e-5 if objective == "tsdae" and Version(torch.__version__) < Version("2.8") else 0
     for file in files:
         first, second = load_file(tmp_path / "whole" / file), load_file(tmp_path / "killed" / file)
         assert first.keys() == second.keys()
         for name, weight in first.items():
-            torch.testing.assert_close(second[name], weight, rtol=0, atol=0, msg=name)
+            torch.testing.assert_close(second[name], weight, rtol=0, atol=rounding, msg=name)
     if OBJECTIVES[objective].masked:
         layers = json.loads((tmp_path / "whole" / HEAD_FOLDER / "config.json").read_text())["n_head_layers"]
         assert layers == (0 if objective == "mlm" else 2)

@@ -118,7 +118,7 @@ def test_without_a_checkpoint_it_says_so(beir_folder, tiny_mlm, tmp_path, poison
 
 def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(beir_folder, tiny_mlm, tmp_path):
     """The step before had a finite loss and gradient, but its weights were overflowing when it was saved."""
-    options = OPTIONS.with_overrides(learning_rate=1e38, warmup=0.0)
+    options = OPTIONS.with_overrides(learning_rate=1e36, warmup=0.0)
     with pytest.raises(NonFiniteTraining) as stopped:
         finetune(str(beir_folder), str(tiny_mlm), tmp_path, options)
     found = json.loads((tmp_path / "nonfinite.json").read_text())
@@ -130,7 +130,7 @@ def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(beir_fol
 
 
 def test_pretraining_is_guarded_too(beir_folder, tiny_mlm, tmp_path):
-    options = PretrainOptions(max_steps=6, batch_size=8, learning_rate=1e38, span_tokens=12, save_steps=1)
+    options = PretrainOptions(max_steps=6, batch_size=8, learning_rate=1e36, span_tokens=12, save_steps=1)
     with pytest.raises(NonFiniteTraining, match=r"^step \d: "):
         pretrain([str(beir_folder)], str(tiny_mlm), tmp_path, options)
     assert json.loads((tmp_path / "nonfinite.json").read_text())["step"] < 6
