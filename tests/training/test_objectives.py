@@ -55,6 +55,8 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
         first, second = load_file(tmp_path / "whole" / file), load_file(tmp_path / "killed" / file)
         assert first.keys() == second.keys()
         for name, weight in first.items():
+            if rounding and name.endswith("key.bias"):
+                continue  # its gradient is nothing but rounding, which Adam makes large
             torch.testing.assert_close(second[name], weight, rtol=0, atol=rounding, msg=name)
     if OBJECTIVES[objective].masked:
         layers = json.loads((tmp_path / "whole" / HEAD_FOLDER / "config.json").read_text())["n_head_layers"]
