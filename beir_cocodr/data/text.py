@@ -240,16 +240,19 @@ class WholeWordMasker:
         budget = max(1, round(self.probability * len(positions)))
         # A word starts at a token that continues nothing, or where the run of ordinary tokens is broken.
         starts = ~self.continues[ids[positions]] | (np.diff(positions, prepend=-2) > 1)
-        words = np.split(positions, np.flatnonzero(starts)[1:])  # the first token always starts one
-        chosen: list[np.ndarray] = []
+        begins = np.flatnonzero(starts)  # the first token always starts a word
+        lengths = np.diff(begins, append=len(positions))
+        at, sizes = begins.tolist(), lengths.tolist()
+        chosen: list[int] = []
         taken = 0
-        for index in rng.permutation(len(words)):
-            if taken + len(words[index]) <= budget:
-                chosen.append(words[index])
-                taken += len(words[index])
+        for index in rng.permutation(len(at)).tolist():
+            if taken + sizes[index] <= budget:
+                chosen.append(index)
+                taken += sizes[index]
             if taken == budget:
                 break
-        picked = np.concatenate(chosen) if chosen else min(words, key=len)
+        words = chosen or [int(lengths.argmin())]
+        picked = np.concatenate([positions[at[word] : at[word] + sizes[word]] for word in words])
         labels[picked] = ids[picked]
         masked = ids.copy()
         fate = rng.random(len(picked))

@@ -81,6 +81,11 @@ class Views:
 
     def texts(self, row: int) -> tuple[str, ...]:
         """What this epoch sees of one row, a text per column."""
+        [texts] = self.texts_of([row])
+        return texts
+
+    def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
+        """:meth:`texts` of several rows."""
         raise NotImplementedError
 
     def mask_shares(self) -> dict[str, float]:
@@ -104,7 +109,7 @@ class Views:
 
     def _draw(self, batch: dict[str, list[int]]) -> dict[str, Sequence[str | int]]:
         rows = [int(row) for row in batch["row"]]
-        texts = zip(*(self.texts(row) for row in rows), strict=True)
+        texts = zip(*self.texts_of(rows), strict=True)
         drawn = {name: list(column) for name, column in zip(self.columns, texts, strict=True)}
         return {**drawn, "label": rows}
 
@@ -143,7 +148,8 @@ def token_counts(documents: Documents, model: Any) -> Ints:
         rows = np.arange(start, min(start + _COUNTED, len(documents)))
         texts = [model.text_format.document(document) for document in documents.take(rows)]
         read = [text[:MOST_CHARACTERS] for text in texts]
-        tokens = model.tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"] if read else []
+        asked = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+        tokens = model.tokenizer(read, add_special_tokens=False, **asked)["input_ids"] if read else []
         found = [(len(ids), len(text)) for ids, text in zip(tokens, texts, strict=True)]
         save_array(part(start), np.array(found, np.int32).reshape(-1, 2))
 
@@ -223,17 +229,33 @@ class DocumentViews(Views):
             named.append(f"{collection.name}: {id}" if len(self.collections) > 1 else id)
         return named
 
-    def texts(self, row: int) -> tuple[str, ...]:
-        """What this epoch sees of one document, a text per column."""
-        collection, place = self._place(row)
-        (document,) = collection.documents.take([place])
-        text = self.model.text_format.document(document)[:MOST_CHARACTERS]
-        tokens = self.model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        options = self.options
-        rng = np.random.default_rng((options.seed, self.clock.epoch, row))
-        offsets = tokens["offset_mapping"]
-        ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
-        return self.view.texts(options, SpannedText(text, offsets, ranges, self.max_tokens), rng)
+    def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
+        """What this epoch sees of documents, a text per column."""
+        options, found = self.options, []
+        texts = [self.model.text_format.document(document)[:MOST_CHARACTERS] for document in self._documents(rows)]
+        tokens = self.model.tokenizer(
+            texts,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        for row, text, offsets in zip(rows, texts, tokens["offset_mapping"], strict=True):
+            rng = np.random.default_rng((options.seed, self.clock.epoch, row))
+            ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
+            found.append(self.view.texts(options, SpannedText(text, offsets, ranges, self.max_tokens), rng))
+        return found
+
+    def _documents(self, rows: Sequence[int]) -> list[dict[str, str]]:
+        """In the order of the rows, each corpus asked once."""
+        corpora = np.searchsorted(self.bounds, rows, side="right") - 1
+        found: dict[int, dict[str, str]] = {}
+        for number in np.unique(corpora).tolist():
+            asked = np.asarray(rows)[corpora == number]
+            taken = self.collections[number].documents.take(asked - self.bounds[number])
+            found.update(zip(asked.tolist(), taken, strict=True))
+        return [found[row] for row in rows]
 
     def _place(self, row: int) -> tuple[Collection, int]:
         corpus = int(np.searchsorted(self.bounds, row, side="right")) - 1
@@ -310,8 +332,11 @@ class ContextViews(Views):
             named.append(f"{folder}: {place}" if len(self.folders) > 1 else place)
         return named
 
-    def texts(self, row: int) -> tuple[str, str]:
-        """What this epoch sees of one row: passage and context."""
+    def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
+        """What this epoch sees of rows: passage and context."""
+        return [self._pair(row) for row in rows]
+
+    def _pair(self, row: int) -> tuple[str, str]:
         rng = np.random.default_rng((self.options.seed, self.clock.epoch, row))
         if self.options.mix and rng.random() < self.options.mix:
             pair = self._two_passages(row, rng)
@@ -362,7 +387,7 @@ class ContextViews(Views):
         rows = range(0, len(self), -(-len(self) // most))
         text_format, shares = self.model.text_format, {}
         prompts = (text_format.document_prompt, text_format.query_prompt)
-        columns = zip(*(self.texts(row) for row in rows), strict=True)
+        columns = zip(*self.texts_of(rows), strict=True)
         for column, prompt, texts in zip(self.columns, prompts, columns, strict=True):
             tokens = self.model.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)
             shares[column] = sum(len(ids) > self.options.max_length for ids in tokens["input_ids"]) / len(texts)
