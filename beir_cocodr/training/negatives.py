@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ from beir_cocodr.io import (
     cache_folder,
     draft_folder,
     filling_cache,
+    json_sha256,
     output_folder,
     parse_json,
     remove_unfinished,
@@ -102,7 +104,7 @@ def _repeats(texts: npt.NDArray[np.uint64], left: Bools) -> Bools:
 
 #: The folder of a finished mining.
 MINED = "mined"
-_RECORD, _ROWS, _EMBEDDINGS = "mined.json", "rows.npy", "query_embeddings.npy"
+_RECORD, _ROWS, _EMBEDDINGS, _CORPUS = "mined.json", "rows.npy", "query_embeddings.npy", "corpus"
 
 
 class MiningCounts(TypedDict):
@@ -163,7 +165,8 @@ def mine_negatives(
     Args:
         collection: with queries and qrels.
         model: the encoder as trained so far.
-        folder: the result is kept in its subfolder ``mined``, which appears when it is complete.
+        folder: the result is kept in its subfolder ``mined``, which appears when it is complete; until then the store
+            of a large corpus stands beside it, and with a ``key`` a killed run goes on with its shards.
         filters: none by default.
         batch_size: queries encoded at a time.
         key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` with the same key and
@@ -192,14 +195,26 @@ def mine_negatives(
         return _read(finished)[1]
     with ExitStack() as stack:
         draft = on_main(lambda: stack.enter_context(draft_folder(finished, replace=True)))
-        dense = Dense(model, collection.documents, draft.with_name("corpus"), batch_size, progress, shared=True)
+        corpus = draft.with_name("corpus")
+        if key is not None:  # what was encoded outlives a kill
+            named = json_sha256({**identity, "key": key, "device": model.device.type})
+            corpus = finished.with_name(f"{_CORPUS}-{named[:16]}")
+        on_main(lambda: _remove_stores(finished.parent, corpus))
+        dense = Dense(model, collection.documents, corpus, batch_size, progress, shared=True)
         mining = _Mining(collection, dense, depth, keep, (seed, episode), filters)
         counts = mining.run(draft, query_block, progress)
         record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
         on_main(lambda: write_text(draft / _RECORD, json.dumps(record, ensure_ascii=False) + "\n"))
+        on_main(lambda: _remove_stores(finished.parent))
     wait_for_all()  # until the first has put it in its place
     log.info("%s, episode %d: %s", collection.name, episode, _format_counts(counts))
     return _read(finished)[1]
+
+
+def _remove_stores(folder: Path, kept: Path | None = None) -> None:
+    for store in folder.glob(f"{_CORPUS}-*"):
+        if store != kept:
+            shutil.rmtree(store)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval import dense
+from beir_cocodr.retrieval.store import encode as shards
 from beir_cocodr.retrieval.topk import NonFiniteScores
 from beir_cocodr.training import negatives as mining
 from beir_cocodr.training.finetune import finetune
@@ -441,6 +442,28 @@ def test_a_killed_run_leaves_nothing_that_is_trusted(collection, model, tmp_path
     again = mine(collection, model, tmp_path / "killed", keep=4, key=KEY)
     np.testing.assert_array_equal(again.rows, whole.rows)
     assert [path.name for path in (tmp_path / "killed").iterdir()] == ["mined"]
+
+
+def test_what_a_killed_run_encoded_is_not_encoded_again(collection, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(dense, "IN_MEMORY", 0)
+    monkeypatch.setattr("beir_cocodr.retrieval.store.record.SHARD_SIZE", 16)
+    wanted = mine_negatives(collection, model, tmp_path / "whole", DEPTH, 5, key=KEY)
+    encoded, encode = [], shards.encode_shard
+
+    def dying(store, encoder, number, *args):
+        encoded.append(number)
+        if len(encoded) == 3:
+            raise KeyboardInterrupt
+        return encode(store, encoder, number, *args)
+
+    monkeypatch.setattr(shards, "encode_shard", dying)
+    with pytest.raises(KeyboardInterrupt):
+        mine_negatives(collection, model, tmp_path / "o", DEPTH, 5, key=KEY)
+    found = mine_negatives(collection, model, tmp_path / "o", DEPTH, 5, key=KEY)
+    assert encoded == [0, 1, 2, 2, 3, 4]
+    np.testing.assert_array_equal(found.rows, wanted.rows)
+    np.testing.assert_array_equal(found.embeddings, wanted.embeddings)
+    assert [path.name for path in (tmp_path / "o").iterdir()] == [mining.MINED]
 
 
 def test_an_error_leaves_the_folder_as_it_was(collection, model, saved, tmp_path, monkeypatch):
