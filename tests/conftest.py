@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 # Fixtures in a second conftest.py would hide this one from `from conftest import ...`.
 pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_generators"]
@@ -39,6 +40,11 @@ TOPICS = [line.split() for line in WORDS]
 COMMON = "the of a in on is with and for at by to it as was".split()
 _TOPICS, _COMMON = [np.array(words) for words in TOPICS], np.array(COMMON)  # to draw from without making them again
 
+
+# Of every property, in each run others.
+settings.register_profile("usual", max_examples=40)
+settings.register_profile("thorough", max_examples=500)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 # Processes of the tests are forked from one that has imported everything and done nothing: they cost no imports.
 multiprocessing.set_forkserver_preload(

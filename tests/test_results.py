@@ -296,3 +296,21 @@ def test_the_figures_of_late_interaction_stand_in_a_results_file():
     assert "({recall@10:.0%} and {recall@100:.0%})".format(**bm25) in text
     for name in ("inverted lists", "whole matrix"):
         assert f"{1000 * sparse[name]:.1f}" in text
+
+
+def test_the_figures_of_the_whole_path_stand_in_a_results_file():
+    found, text = results_of("path"), section("path")
+    phases = found["phases"]
+    shown = ("tokens counted", "BM25 index", "BM25 negatives", "mining", "encoding")
+    assert (
+        "counting its tokens {:.0f} seconds, BM25's index {:.0f}, its negatives {:.0f}, the mining {:.0f}".format(
+            *(phases[name]["seconds"] for name in shown[:4])
+        )
+        in text
+    )
+    for name in shown[:4]:  # shared: no process has much more to do than the other
+        one, other = phases[name]["cpu_seconds_of_each_process"]
+        assert min(one, other) > 0.6 * max(one, other)
+    assert found["same_weights"]
+    assert f"Killed in {len(found['killed_in'])} phases" in text
+    assert f"{found['settings']['documents']:,} documents" in text

@@ -51,8 +51,10 @@ def shaped(output: Path, layers: int, width: int, seed: int = 42) -> None:
     BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(output)
 
 
-def tiny(output: Path, texts: Iterable[str], seed: int, cross: bool = False, words: int = 2_000) -> None:
-    """A BERT of two layers and 32 numbers over the commonest words of some texts; with ``cross`` one that scores pairs.
+def tiny(
+    output: Path, texts: Iterable[str], seed: int, cross: bool = False, words: int = 2_000, width: int = 32
+) -> None:
+    """A BERT of two layers and ``width`` numbers over the commonest words of texts; with ``cross`` it scores pairs.
 
     Its weights are larger than usual, so that texts differ without training.
     """
@@ -66,10 +68,10 @@ def tiny(output: Path, texts: Iterable[str], seed: int, cross: bool = False, wor
     tokens = {token: i for i, token in enumerate(dict.fromkeys(vocabulary))}
     config = BertConfig(
         vocab_size=len(tokens),
-        hidden_size=32,
+        hidden_size=width,
         num_hidden_layers=2,
         num_attention_heads=4,
-        intermediate_size=64,
+        intermediate_size=2 * width,
         max_position_embeddings=320,
         initializer_range=0.3,
         num_labels=1,
