@@ -314,3 +314,13 @@ def test_the_figures_of_the_whole_path_stand_in_a_results_file():
     assert found["same_weights"]
     assert f"Killed in {len(found['killed_in'])} phases" in text
     assert f"{found['settings']['documents']:,} documents" in text
+
+
+def test_the_figures_of_the_input_stand_in_a_results_file():
+    found, text = results_of("input"), section("input")
+    for name in ("documents", "passages"):
+        slowest = max(one["cpu_ms_per_pair"] for one in found["texts"][name]["workers"].values())
+        assert f"{slowest:.1f} processor milliseconds" in text
+        assert f"{found['texts'][name]['cores_per_gpu']:.1f} cores" in text
+    assert f"{found['gpu']['pairs_per_second']:,} pairs a second" in text
+    assert not found["gpu"]["measured"]
