@@ -324,3 +324,17 @@ def test_the_figures_of_the_input_stand_in_a_results_file():
         assert f"{found['texts'][name]['cores_per_gpu']:.1f} cores" in text
     assert f"{found['gpu']['pairs_per_second']:,} pairs a second" in text
     assert not found["gpu"]["measured"]
+
+
+def test_the_figures_of_bm25s_negatives_stand_in_a_results_file():
+    found, text = results_of("negatives"), section("negatives")
+    old, one, both = (found["parts"][name] for name in ("before", "one", "all"))
+    assert f"{one['query_ms']:.2f} processor milliseconds, {old['query_ms']:.2f} the way before" in text
+    assert f"{found['summary']['query_speedup_one_core']:.1f} times" in text
+    assert f"{max(one['peak_mib'], both['peak_mib']):,} MiB" in text
+    assert f"{found['summary']['msmarco']['hours']:.2f} hours" in text
+    assert {part["same_as_before"].partition(" of ")[0] for part in (one, both)} == {
+        one["same_as_before"].rpartition(" ")[2]
+    }
+    teacher = found["parts"]["teacher"]
+    assert f"{teacher['read_and_merged_seconds']:.0f} seconds" in text
