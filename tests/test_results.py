@@ -93,6 +93,11 @@ def test_the_figures_of_search_stand_in_a_results_file():
     assert f"{ratios['ours_arrays / faiss']['median']:.2f} of the time of FAISS" in text
     peaks = [round(rivals[name]["peak_mib"]) for name in ("ours_arrays", "faiss", "beir")]
     assert "{} MiB against {} (FAISS) and {} (BEIR)".format(*peaks) in text
+    assert f"{results['machine']['instructions']} instructions" in text
+    assert f"takes {ratios['faiss / product']['median']:.1f} times PyTorch's" in text
+    product = ratios["ours_arrays / product"]
+    assert f"takes {product['median']:.2f} times the time ({product['processor']:.2f} of the processor's)" in text
+    assert text.endswith(f"at most {product['at_most']:.2f} is the aim: {'met' if product['met'] else 'missed'}.")
 
 
 def test_the_training_figures_stand_in_a_results_file():

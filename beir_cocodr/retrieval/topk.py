@@ -94,8 +94,9 @@ Array = Tensor | NDArray[Any]
 QUERY_TILE = 1_024
 DOCUMENT_TILE = 32_768
 
-# Scores that a thread selects from at a time: their masks and keys are what selection needs beside the tile.
-_SELECTION = 1 << 19
+# Scores that a thread selects from at a time: their masks and keys are what selection needs beside the tile. With half
+# as many, threads wait for each other's Python.
+_SELECTION = 1 << 20
 _NO_KEY = np.iinfo(np.int64).min
 
 # Documents multiplied at a time by oneDNN, whose results then stay in the processor's cache until copied.
@@ -410,7 +411,7 @@ class _DeviceBest:
 
     def add(self, part: slice, scores: Tensor, ranks: Tensor) -> None:
         """Take in the (q, n) scores of a part of the queries with (n,) ranks."""
-        rows = max(1, 4 * _SELECTION // scores.shape[1])
+        rows = max(1, 2 * _SELECTION // scores.shape[1])
         blocks = torch.split(scores, rows), torch.split(self._best.get(part.start, self._none[part]), rows)
         merged = [_merge(best, block, ranks, self.top_k) for block, best in zip(*blocks, strict=True)]
         self._best[part.start] = torch.cat(merged)
