@@ -331,6 +331,21 @@ def test_the_figures_of_the_input_stand_in_a_results_file():
     assert not found["gpu"]["measured"]
 
 
+def test_the_figures_of_searching_by_fusion_stand_in_a_results_file():
+    (small, large), text = results_of("fusion")["runs"], section("fusion")
+    assert (small["documents"], large["documents"]) == (1_250_000, 5_000_000)
+    ours, alone, before = (large[name] for name in ("block", "one_query", "query_by_query"))
+    took = [run["processor_seconds_a_query"] for run in (ours, before, alone)]
+    assert "a query takes {:.2f} processor seconds, {:.2f} the way before".format(*took) in text
+    assert f"{large['times_as_fast']:.1f} times as fast, with the same scores" in text
+    assert max(run["largest_difference"] for run in (small, large)) < 1e-5
+    assert f"{ours['memory_mib']} MiB instead of {before['memory_mib']:,}, and" in text
+    assert f"{small['block']['memory_mib']} instead of {small['query_by_query']['memory_mib']} over 1,250,000" in text
+    growth = (ours["memory_mib"] - small["block"]["memory_mib"]) * 2**20 / (large["documents"] - small["documents"])
+    assert f"by {growth:.0f} bytes a document" in text
+    assert f"gains little: {took[2]:.2f} seconds" in text
+
+
 def test_the_figures_of_bm25s_negatives_stand_in_a_results_file():
     found, text = results_of("negatives"), section("negatives")
     old, one, both = (found["parts"][name] for name in ("before", "one", "all"))
