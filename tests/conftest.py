@@ -48,11 +48,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 # Processes of the tests are forked from one that has imported everything and done nothing: they cost no imports.
 multiprocessing.set_forkserver_preload(
-    ["conftest", "beir_cocodr.training.trainer", "beir_cocodr.retrieval.store.encode"]
+    [
+        *("beir_cocodr.training.adapt", "beir_cocodr.training.distill", "beir_cocodr.retrieval.store.encode"),
+        *("bm25s", "datasets", "sklearn.cluster", "Stemmer", "transformers.models.bert.modeling_bert"),
+        *("hypothesis", "pytest"),  # not conftest, which Python 3.11 does not find there
+    ]
 )
 
 
 def _in_environment(environment: dict[str, str], function: Callable[..., object], *arguments: object) -> None:
+    gc.freeze()  # what was imported is not looked through again
     os.environ.clear()  # the server's is that of the time when it was started
     os.environ.update(environment)
     function(*arguments)

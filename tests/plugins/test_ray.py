@@ -21,11 +21,10 @@ from beir_cocodr.plugins import ray as plugin
 from beir_cocodr.plugins.ray import RayPool
 from conftest import write_beir
 
-from beir_cocodr import load_collection
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search
-from beir_cocodr.retrieval.store.encode import ShardJob, encode
+from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
 # Not imported here: processes are forked from one that has imported the modules of tests, and Ray has threads.
@@ -104,17 +103,44 @@ def command(*arguments: object) -> int:
     return int(status.value.code or 0)
 
 
-def test_two_nodes_write_what_one_process_does(address, folder, tiny_bert, whole, tmp_path, capsys, monkeypatch):
+def killer_of_one(output: Path, killed: list[int]) -> threading.Thread:
+    """Kills an actor that is there once shards are, and notes how many those were; runs until it has."""
+
+    def kill() -> None:
+        # Looking for it only then might take until all are written.
+        end, victims = time.monotonic() + PATIENCE, []
+        while time.monotonic() < end and not (victims := workers()):
+            time.sleep(0.01)
+        while victims and time.monotonic() < end and not killed:
+            written = len(list(output.glob("shard-*")))
+            if written >= 2:
+                os.kill(victims[0].pid, signal.SIGKILL)
+                killed.append(written)
+            time.sleep(0.002)
+
+    started = threading.Thread(target=kill)
+    started.start()
+    return started
+
+
+def test_two_nodes_write_what_one_process_does_and_an_actor_killed_in_the_middle_changes_no_byte(
+    address, folder, tiny_bert, whole, tmp_path, capsys, caplog, monkeypatch
+):
     """By the commands; without an ADDRESS the cluster is that of RAY_ADDRESS."""
     monkeypatch.setenv("RAY_ADDRESS", address)
     store = tmp_path / "store"
     given = ["--dataset", folder, "--threads", 1]
     sizes = ["--shard-size", SIZE, "--token-budget", 256]
     encoding = ["encode", "--model", tiny_bert, "--output", store, *given, *sizes, "--ray"]
+    killer = killer_of_one(store, killed := [])
     assert command(*encoding) == 0
-    assert f"{DOCUMENTS} documents of 32 dimensions in 30 shards" in (out := capsys.readouterr().out)
+    killer.join()
+    assert killed
+    assert killed[0] < DOCUMENTS // SIZE - 2
+    assert f"{DOCUMENTS} documents of 32 dimensions in 30 shards" in (printed := capsys.readouterr()).out
     # One may be done with all before the other has imported everything.
-    assert re.search(r"by 2 actors on (1 node|2 nodes) of Ray\n", out)
+    assert re.search(r"by 2 actors on (1 node|2 nodes) of Ray, 1 of which died and were replaced\n", printed.out)
+    assert "an actor died" in printed.err + caplog.text
     assert contents(store) == contents(whole)
     assert command(*encoding, "--json") == 0
     again = json.loads(capsys.readouterr().out)
@@ -130,35 +156,6 @@ def test_two_nodes_write_what_one_process_does(address, folder, tiny_bert, whole
     assert len((tmp_path / "one.run").read_text().splitlines()) == 20 * report["queries"]
     assert not import_module("ray").is_initialized()
     assert not left_over()
-
-
-def test_an_actor_killed_in_the_middle_changes_no_byte(address, folder, tiny_bert, whole, tmp_path, caplog):
-    output, killed = tmp_path / "ray", []
-    assert not left_over()  # of the runs before, which would be killed in vain
-
-    def kill() -> None:
-        """One that is there, once shards are: looking for it only then might take until all are written."""
-        end, victims = time.monotonic() + PATIENCE, []
-        while time.monotonic() < end and not (victims := workers()):
-            time.sleep(0.01)
-        while victims and time.monotonic() < end and not killed:
-            written = len(list(output.glob("shard-*")))
-            if written >= 2:
-                os.kill(victims[0].pid, signal.SIGKILL)
-                killed.append(written)
-            time.sleep(0.002)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    report = plugin.encode(str(folder), str(tiny_bert), output, options(), address, threads=1)
-    killer.join()
-    assert killed
-    assert killed[0] < DOCUMENTS // SIZE - 2
-    assert report["ray"]["died"] == 1
-    assert (report["ray"]["actors"], report["documents_encoded"]) == (2, DOCUMENTS)
-    assert sum(report["ray"]["tasks_by_node"].values()) == DOCUMENTS // SIZE
-    assert "an actor died" in caplog.text
-    assert contents(output) == contents(whole)
 
 
 @pytest.fixture
@@ -231,13 +228,19 @@ def test_results_wait_for_who_takes_them(pool, tmp_path):
     assert most <= 6  # two for each of two actors, and what is done while one is taken
 
 
-def test_what_a_task_raises_arrives_as_it_is(pool, folder, tiny_bert, tmp_path):
-    documents = load_collection(folder).documents
-    job = ShardJob(tmp_path / "nowhere", documents, str(tiny_bert), {}, options(), 1)
-    with pytest.raises(InputError, match=r"nowhere .*gone") as caught:
-        list(pool.share_out([0, 1], job.start, ["cpu"]))
+def test_what_a_task_raises_arrives_as_it_is(pool):
+    def start(device: str) -> Callable[[int], int]:
+        from beir_cocodr.errors import InputError
+
+        def work(task: int) -> int:
+            raise InputError(f"part {task} is gone")
+
+        return work
+
+    with pytest.raises(InputError, match=r"^part \d is gone$") as caught:
+        list(pool.share_out([0, 1], start, ["cpu"]))
     assert type(caught.value) is InputError
-    assert list(pool.share_out([], job.start, ["cpu"])) == []
+    assert list(pool.share_out([], start, ["cpu"])) == []
 
 
 def test_clusters_that_are_too_small_or_not_there(address, folder, tiny_bert, tmp_path, monkeypatch):

@@ -105,6 +105,8 @@ def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
         assert other.changes(plans[0], selection=False) == ["tokenizer_sha256"]
     elif kind is Recipe:
         (tmp_path / MANIFEST_FILE).write_text("{}")
+        if name != "start":  # whose content is read
+            before, now = (replace(each, start=str(tmp_path)) for each in (before, now))
         output = tmp_path / "o"
         output.mkdir()
         _check_resumable(output, tmp_path, before, ["R@5"], {})

@@ -25,7 +25,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def run(folder: Path, model: Path, output: Path, precision: str, processes: int = 1) -> None:
-    options = EncodeOptions(shard_size=SIZE, precision=precision, token_budget=256)
+    options = EncodeOptions(shard_size=SIZE, precision=precision, token_budget=1_024)
     encode(str(folder), str(model), output, options, processes, threads=1)
 
 
@@ -60,7 +60,7 @@ def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path)
             wanted = len(list(output.glob("shard-*"))) + random.integers(1, 6)
             while encoding.is_alive() and len(list(output.glob("shard-*"))) < wanted:
                 time.sleep(0.001)
-            encoding.join(random.uniform(0, 0.04))
+            encoding.join(random.uniform(0, 0.02))
         if encoding.is_alive():
             encoding.kill()
             encoding.join()
