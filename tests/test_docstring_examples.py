@@ -43,5 +43,5 @@ def test_example_runs_as_printed(name, first_layers, wide_layers, tmp_path, monk
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name] + "\n", {}, name, name, 0)
     assert test.examples
     failures: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(test, out=failures.append)
+    doctest.DocTestRunner(verbose=False, optionflags=doctest.FAIL_FAST).run(test, out=failures.append)
     assert not failures, "".join(failures)
