@@ -1,6 +1,7 @@
 """Names of array types, and checks and changes of arrays that several rooms need."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,3 +41,15 @@ def check_finite(vectors: Array, ids: Sequence[object], what: str) -> None:
             f"NaN or infinite embeddings of {len(wrong)} {what}: {listed(wrong)}; look at their texts, and encode in "
             "float32 if the model runs in half precision"
         )
+
+
+def singular_axes(weights: Any, count: int, seed: int) -> Floats:
+    """(T, r) first right singular vectors of (n, T) sparse weights, by randomised power iterations.
+
+    In a thread of its own: where Java runs, it leaves the main thread too little stack for OpenBLAS's LU decomposition.
+    """
+    from sklearn.utils.extmath import randomized_svd  # most of what imports this module does not pay for it
+
+    with ThreadPoolExecutor(1) as alone:
+        axes = alone.submit(randomized_svd, weights, count, n_iter=4, random_state=seed).result()[2]
+    return np.ascontiguousarray(axes.T, dtype=np.float32)

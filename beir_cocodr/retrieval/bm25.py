@@ -21,7 +21,7 @@ from bm25s.tokenization import Tokenizer
 from numpy.lib.format import open_memmap
 from scipy.sparse._sparsetools import csc_matvec
 
-from beir_cocodr.arrays import Floats, Ints
+from beir_cocodr.arrays import Floats, Ints, singular_axes
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
@@ -329,10 +329,7 @@ class BM25:
         weights = self.derived["weights"]
         count = min(count, *weights.shape)
         if self.derived.get("components", np.zeros((0, 0))).shape[1] < count:
-            from sklearn.utils.extmath import randomized_svd  # BM25 alone does not pay for it
-
-            axes = randomized_svd(weights, count, n_iter=4, random_state=42)[2]
-            self.derived["components"] = np.ascontiguousarray(axes.T, dtype=np.float32)
+            self.derived["components"] = singular_axes(weights, count, seed=42)
         found: np.ndarray = self.derived["components"][:, :count]
         return found
 

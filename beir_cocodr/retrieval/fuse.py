@@ -15,9 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
-from sklearn.utils.extmath import randomized_svd
 
-from beir_cocodr.arrays import Doubles, Floats, Ints, spaced_rows
+from beir_cocodr.arrays import Doubles, Floats, Ints, singular_axes, spaced_rows
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
@@ -310,8 +309,7 @@ class Fit:
     def svd(self, components: int) -> Floats:
         """(T, r) right singular vectors of the weights, largest first; made once, at least as wide as asked."""
         if self._svd is None or self._svd.shape[1] < components:
-            vt = randomized_svd(self.weights, components, n_iter=4, random_state=self.options.seed)[2]
-            self._svd = np.ascontiguousarray(vt.T, dtype=np.float32)
+            self._svd = singular_axes(self.weights, components, self.options.seed)
         return self._svd[:, :components]
 
     def candidates(self, most: int) -> list[Candidate]:

@@ -269,3 +269,19 @@ def test_a_java_without_lucene_that_runs_already_is_said():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("beir_cocodr.errors.InputError: Java runs in this")
+
+
+def test_components_are_found_beside_java():
+    """OpenBLAS's LU decomposition by several threads needs more stack than Java leaves to the main thread."""
+    code = (
+        "import numpy as np, scipy.sparse as sp\n"
+        "from beir_cocodr.arrays import singular_axes\n"
+        "from beir_cocodr.plugins.lucene import start_java\n"
+        "start_java()\n"
+        "weights = sp.random(3000, 4000, 0.02, 'csr', np.float32, np.random.default_rng(0))\n"
+        "axes = singular_axes(weights, 128, seed=0)\n"
+        "assert np.allclose(axes.T @ axes, np.eye(128), atol=1e-4)\n"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
