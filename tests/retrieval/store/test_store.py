@@ -17,7 +17,7 @@ from beir_cocodr import COCODR, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import sole_writer
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval.store.encode import encode, encode_documents
+from beir_cocodr.retrieval.store.encode import ShardJob, encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -287,3 +287,11 @@ def test_bad_calls(folder, tiny_bert, tmp_path):
 def test_queries_of_another_width_are_refused(store):
     with pytest.raises(InputError, match=r"7 dimensions.*32"):
         EmbeddingStore.open(store).queries(torch.ones(2, 7))
+
+
+def test_a_store_that_is_gone_before_its_shards_are_written_is_said(folder, tiny_bert, tmp_path):
+    documents = load_collection(folder).documents
+    job = ShardJob(tmp_path / "nowhere", documents, str(tiny_bert), EncoderOptions(), EncodeOptions(), 1)
+    with pytest.raises(InputError, match=r"nowhere .*gone"):
+        job.start("cpu")
+    assert list(tmp_path.iterdir()) == []
