@@ -94,11 +94,12 @@ def share_over_ranks(
 def _attempt(
     tasks: Sequence[Task], start: Callable[[str], Callable[[Task], Result]], devices: Sequence[str]
 ) -> Iterator[tuple[Task, Result]]:
-    context = _context(start)
+    context, devices = _context(start), devices[: len(tasks)]
     waiting = context.Queue()
     for device in devices:
         waiting.put(device)
-    executor = ProcessPoolExecutor(len(devices), context, _initialize, (start, waiting, dict(os.environ)))
+    together = context.Barrier(len(devices))
+    executor = ProcessPoolExecutor(len(devices), context, _initialize, (start, waiting, together, dict(os.environ)))
     pending: dict[Future[Result], Task] = {}
     remaining = iter(tasks)
     try:
@@ -134,8 +135,10 @@ _device: Any = None
 _do: Any = None
 
 
-def _initialize(start: Any, waiting: Any, environment: Mapping[str, str]) -> None:
+def _initialize(start: Any, waiting: Any, together: Any, environment: Mapping[str, str]) -> None:
     global _start, _device
+    # Python 3.11 waits forever for a process that it starts while another one dies.
+    together.wait()
     os.environ.update(environment)  # the server's own is of the time when it began
     _start, _device = start, waiting.get()
     threading.Thread(target=_end_with_parent, daemon=True).start()

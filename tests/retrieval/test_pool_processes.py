@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,17 @@ def test_what_a_dead_process_had_is_done_again(tmp_path, caplog):
     assert found == list(range(12))
     assert len(list(tmp_path.glob("died-*"))) == 2
     assert caplog.text.count("a process died") == 2
+
+
+def test_a_process_that_dies_while_another_is_started(tmp_path, monkeypatch):
+    starting = BaseProcess.start
+
+    def slowly(process):
+        time.sleep(0.3)
+        starting(process)
+
+    monkeypatch.setattr(BaseProcess, "start", slowly)
+    assert sorted(share_out(range(5, 8), partial(dying, tmp_path, 1), ["cpu", "cpu"])) == [5, 6, 7]
 
 
 def test_work_that_always_kills_ends_with_a_clear_error(tmp_path):
