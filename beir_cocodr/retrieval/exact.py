@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from beir_cocodr.arrays import Floats, Ints
-from beir_cocodr.data.documents import Documents, dataset_documents
+from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path, json_sha256
+from beir_cocodr.progress import in_place
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.topk import NonFiniteScores, Similarity, search_chunks
 
@@ -160,13 +161,34 @@ class ExactSearch:
             return source, _rank(source, list(texts), vectors, chunks, top_k, similarity, excluded)
         if similarity != (own := self.similarity(None)):
             raise InputError(f"score_function is {score_function!r}, a store is searched by {own}: leave one out")
-        # Imported here because a search of embeddings that are there needs no encoder library.
-        from beir_cocodr.retrieval.store.search import search_stored
-
         documents = source if isinstance(source, Documents) else corpus
-        return source, search_stored(
-            self.model, documents, texts, top_k, self.store, excluded, self.batch_size, self.show_progress_bar
+        return source, self._search_stored(documents, texts, top_k, self.store, excluded)
+
+    def _search_stored(
+        self, corpus: Corpus, queries: Mapping[str, str], top_k: int, folder: str | Path, excluded: Ints | None
+    ) -> Ranking:
+        """Encode what the store in ``folder`` has not got, and search it."""
+        # Imported here because a search of embeddings that are there needs no encoder library.
+        from beir_cocodr.models.cocodr import COCODR
+        from beir_cocodr.retrieval.store.encode import encode_documents
+        from beir_cocodr.retrieval.store.search import search_store
+
+        if not isinstance(self.model, COCODR):
+            raise InputError(
+                f"a store is keyed by the weights of its encoder, and {type(self.model).__name__} is none of this "
+                "package's: load it with load_encoder, or search without store"
+            )
+        with hashed_documents(corpus) as documents:
+            store = encode_documents(
+                self.model, documents, folder, queries=list(queries.values()), progress=self.show_progress_bar
+            )
+        vectors = self.model.encode_queries(
+            list(queries.values()),
+            batch_size=self.batch_size,
+            convert_to_tensor=True,
+            show_progress_bar=self.show_progress_bar and in_place(),
         )
+        return search_store(store, list(queries), vectors, top_k, [str(self.model.device)], excluded_rows=excluded)
 
     def encode(
         self,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -334,9 +332,3 @@ def test_options_reach_the_model_and_unknown_ones_are_said_to_be_ignored(caplog:
         "ExactSearch ignores the arguments devices",
         "ExactSearch ignores the arguments pool",
     ]
-
-
-def test_importing_the_module_imports_neither_beir_nor_an_encoder_library() -> None:
-    code = "import beir_cocodr.retrieval.exact, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert not {"beir", "faiss", "transformers", "sentence_transformers"} & set(done.stdout.split())

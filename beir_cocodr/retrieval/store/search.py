@@ -1,25 +1,19 @@
 """Search over a store: exact, shard by shard, in one process or several; or by a FAISS index in the store's folder."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from beir_cocodr.arrays import Array, Floats, Ints
-from beir_cocodr.data.documents import hashed_documents
-from beir_cocodr.errors import InputError
-from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.progress import in_place
 from beir_cocodr.retrieval.faiss.index import FaissIndex, best_candidates
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind
 from beir_cocodr.retrieval.pool import ShareOut, share_out, torch_threads
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.store.encode import encode_documents
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.topk import NonFiniteScores, merge_keys, ranks_of, scores_of, search_keys, to_keys
 
@@ -165,30 +159,3 @@ def _index(store: EmbeddingStore, kind: Kind, queries: Floats) -> FaissIndex:
     index = FaissIndex.build(store, transform, queries=queries, key=key)
     index.save(folder)
     return index
-
-
-def search_stored(
-    model: Any,
-    corpus: Mapping[str, Mapping[str, str | None]],
-    queries: Mapping[str, str],
-    top_k: int,
-    folder: str | Path,
-    excluded_rows: Ints | None,
-    batch_size: int,
-    progress: bool,
-) -> Ranking:
-    """Encode what the store in ``folder`` has not got, and search it, for :class:`ExactSearch` and with its arguments;
-    an InputError for a model of another package, or a store of another model or corpus.
-    """
-    if not isinstance(model, COCODR):
-        raise InputError(
-            f"a store is keyed by the weights of its encoder, and {type(model).__name__} is none of this "
-            "package's: load it with load_encoder, or search without store"
-        )
-    texts = list(queries.values())
-    with hashed_documents(corpus) as documents:
-        store = encode_documents(model, documents, folder, queries=texts, progress=progress)
-    vectors = model.encode_queries(
-        texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress and in_place()
-    )
-    return search_store(store, list(queries), vectors, top_k, [str(model.device)], excluded_rows=excluded_rows)
