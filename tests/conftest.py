@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
-import multiprocessing
+import logging
+import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from compiled import compile_once
 from hypothesis import settings
+from tqdm import tqdm
 
 # Fixtures in a second conftest.py would hide this one from `from conftest import ...`.
 pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_generators"]
@@ -46,18 +50,60 @@ settings.register_profile("usual", max_examples=40)
 settings.register_profile("thorough", max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
-# Processes of the tests are forked from one that has imported everything and done nothing: they cost no imports.
-multiprocessing.set_forkserver_preload(
-    [
-        *("beir_cocodr.training.adapt", "beir_cocodr.training.distill", "beir_cocodr.retrieval.store.encode"),
-        *("bm25s", "datasets", "sklearn.cluster", "Stemmer", "transformers.models.bert.modeling_bert"),
-        *("hypothesis", "pytest"),  # not conftest, which Python 3.11 does not find there
-    ]
+#: What trainings of the tests import late, for processes that are forked before.
+LATE = (
+    *("beir_cocodr.training.adapt", "beir_cocodr.training.distill", "beir_cocodr.retrieval.store.encode"),
+    *("bm25s", "datasets", "sklearn.cluster", "Stemmer", "transformers.models.bert.modeling_bert"),
 )
 
 
-def _in_environment(environment: dict[str, str], function: Callable[..., object], *arguments: object) -> None:
+def _fork_instead(_: str, arguments: list[str], kept: list[int]) -> int:
+    """In place of multiprocessing's ``spawnv_passfds``: run the fork server's program without a new interpreter."""
+    if pid := os.fork():
+        return pid
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if fd not in (0, 1, 2, *kept, nothing):
+            os.dup2(nothing, fd)  # a file that is closed here would give its number to another
+    for logger in logging.root.manager.loggerDict.values():
+        for handler in getattr(logger, "handlers", ()):
+            if type(handler) is logging.StreamHandler:
+                handler.stream = sys.stderr  # not what pytest put there for a while
+    try:
+        exec(arguments[-1], {})
+    finally:
+        os._exit(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Processes of the tests are forked from one that has imported everything and done nothing: they cost no imports.
+
+    It is itself forked from this one, where all is imported and no test has run.
+    """
+    if not getattr(session, "items", ()):
+        return  # this one hands tests out
+    if hasattr(session.config, "workerinput"):
+        for name in LATE:
+            import_module(name)
+    compile_once()
+    tqdm.get_lock()  # else each process makes one, which those that are killed leave behind
+    if sys.platform == "linux":
+        multiprocessing.set_forkserver_preload([])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(multiprocessing.util, "spawnv_passfds", _fork_instead)
+            multiprocessing.forkserver.ensure_running()
+    else:
+        multiprocessing.set_forkserver_preload([*LATE, "hypothesis", "pytest"])
+
+
+def _in_environment(
+    started_by: int, environment: dict[str, str], function: Callable[..., object], *arguments: object
+) -> None:
     gc.freeze()  # what was imported is not looked through again
+    for stream in (1, 2):  # where the test prints to at this time
+        with suppress(OSError):
+            os.dup2(os.open(f"/proc/{started_by}/fd/{stream}", os.O_WRONLY | os.O_APPEND), stream)
     os.environ.clear()  # the server's is that of the time when it was started
     os.environ.update(environment)
     function(*arguments)
@@ -67,7 +113,7 @@ def process(
     function: Callable[..., object], *arguments: object, environment: dict[str, str] | None = None
 ) -> BaseProcess:
     """A started process of its own that runs a function of a test module."""
-    given = (environment or dict(os.environ), function, *arguments)
+    given = (os.getpid(), environment or dict(os.environ), function, *arguments)
     started = multiprocessing.get_context("forkserver").Process(target=_in_environment, args=given)
     started.start()
     return started
@@ -163,16 +209,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     if reporter is not None and not hasattr(session.config, "workerinput"):
         skipped = [report.longrepr for report in reporter.stats.get("skipped", [])]
         reporter.write_line(describe_skips(found[2] for found in skipped if isinstance(found, tuple)))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def once() -> None:
-    """A model card's template is compiled once, and packages are looked for once, not for every model."""
-    import jinja2
-
-    jinja2.Environment.from_string = functools.cache(jinja2.Environment.from_string)
-    if host := sys.modules.get("sentence_transformers.util.environment"):
-        host.check_package_availability = functools.cache(host.check_package_availability)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,11 +7,14 @@ In place of a command may stand an object of module attributes and their values,
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from compiled import compile_once
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.cli.guide import hush
@@ -35,6 +38,8 @@ if __name__ == "__main__":
     hush()  # as main does before anything of a host is imported
     for name in ("finetune", "pretrain", "distill"):
         import_module(f"beir_cocodr.training.{name}")
+    compile_once()
+    gc.freeze()  # what was imported is not looked through before every training
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
