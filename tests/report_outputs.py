@@ -7,116 +7,139 @@ import math
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 NASTY = "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'> & \u2028 \x00"
 
 
 @pytest.fixture(scope="session")
-def nasty_folder(tmp_path_factory):
+def filled(cache_root):
+    """Of a name and a function that fills a folder: the folder, filled by one of the workers for all."""
+
+    def once(name, fill):
+        folder = cache_root.parent / name
+        with FileLock(f"{folder}.lock"):
+            if not (whole := folder.with_name(f"{name}.whole")).exists():
+                fill(folder)
+                whole.touch()
+        return folder
+
+    return once
+
+
+@pytest.fixture(scope="session")
+def nasty_folder(filled):
     """A collection whose every title, text and query holds markup."""
     from conftest import write_beir
 
-    folder = write_beir(tmp_path_factory.mktemp("nasty") / "no<b>sy", 60, 20)
-    for name in ("corpus", "queries"):
-        rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-        for row in rows:
-            row["text"] += f" {NASTY}"
-            if row.get("title"):
-                row["title"] += " <script>window.broken = true</script>"
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
+    def fill(folder):
+        write_beir(folder, 60, 20)
+        for name in ("corpus", "queries"):
+            rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+            for row in rows:
+                row["text"] += f" {NASTY}"
+                if row.get("title"):
+                    row["title"] += " <script>window.broken = true</script>"
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return filled("no<b>sy", fill)
 
 
 @pytest.fixture(scope="session")
-def two_models(nasty_folder, tiny_cosine, tmp_path_factory):
+def two_models(nasty_folder, tiny_cosine, filled):
     """The output of evaluate for two models."""
     from beir_cocodr.evaluation.evaluate import evaluate
 
-    output = tmp_path_factory.mktemp("two")
-    evaluate(str(nasty_folder), ["bm25", str(tiny_cosine)], output, "nDCG@10 R@100")
-    return output
+    def fill(output):
+        evaluate(str(nasty_folder), ["bm25", str(tiny_cosine)], output, "nDCG@10 R@100")
+
+    return filled("two", fill)
 
 
 @pytest.fixture(scope="session")
-def nine_models(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
+def nine_models(nasty_folder, tiny_cosine, tiny_bert, filled):
     """The output of compare, with labels, for nine models."""
     from beir_cocodr.evaluation.compare import compare_models
 
-    output = tmp_path_factory.mktemp("nine")
-    kinds = ("", "hybrid:", "rrf:", "feedback:")
-    models = ["bm25", *(kind + str(model) for model in (tiny_cosine, tiny_bert) for kind in kinds)]
-    compare_models(models, str(nasty_folder), output)
-    return output
+    def fill(output):
+        kinds = ("", "hybrid:", "rrf:", "feedback:")
+        models = ["bm25", *(kind + str(model) for model in (tiny_cosine, tiny_bert) for kind in kinds)]
+        compare_models(models, str(nasty_folder), output)
+
+    return filled("nine", fill)
 
 
 @pytest.fixture(scope="session")
-def without_labels(nasty_folder, tiny_cosine, tmp_path_factory):
+def without_labels(nasty_folder, tiny_cosine, filled):
     """The output of compare without labels."""
     from beir_cocodr.evaluation.compare import compare_models
 
-    output = tmp_path_factory.mktemp("unlabelled")
-    models = ["bm25", str(tiny_cosine), f"hybrid:{tiny_cosine}"]
-    compare_models(models, str(nasty_folder), output, labels=False, samples=30)
-    return output
+    def fill(output):
+        models = ["bm25", str(tiny_cosine), f"hybrid:{tiny_cosine}"]
+        compare_models(models, str(nasty_folder), output, labels=False, samples=30)
+
+    return filled("unlabelled", fill)
 
 
 @pytest.fixture(scope="session")
-def adapted(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
+def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
     """An adaptation whose second encoder was not trained, but says so; with episodes and clusters."""
     from beir_cocodr.evaluation.evaluate import evaluate
     from beir_cocodr.evaluation.recommendation import ablation_families, recommend
     from beir_cocodr.evaluation.records import AdaptationRecord
 
-    output = tmp_path_factory.mktemp("adapted")
-    model = write_training(output / "models" / "source")
-    candidates = {"bm25": "bm25"}
-    for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
-        for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:"), (", RM3", "rm3:")):
-            candidates[label + mode] = f"{kind}{path}"
-    results = evaluate(str(nasty_folder), candidates, output, families=ablation_families(["base", "base + source"]))
-    recommendation = recommend(results)
-    report = AdaptationRecord(
-        corpus=str(nasty_folder),
-        source="apidocs/numpy",
-        base=str(tiny_bert),
-        stages=["finetune"],
-        models={"base": str(tiny_bert), "source": str(model)},
-        results=results,
-        recommendation=recommendation,
-        path=candidates[recommendation.model],
-    )
-    report.write(output / "adapt.json")
-    return output
+    def fill(output):
+        model = write_training(output / "models" / "source")
+        candidates = {"bm25": "bm25"}
+        for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
+            for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:"), (", RM3", "rm3:")):
+                candidates[label + mode] = f"{kind}{path}"
+        results = evaluate(str(nasty_folder), candidates, output, families=ablation_families(["base", "base + source"]))
+        recommendation = recommend(results)
+        report = AdaptationRecord(
+            corpus=str(nasty_folder),
+            source="apidocs/numpy",
+            base=str(tiny_bert),
+            stages=["finetune"],
+            models={"base": str(tiny_bert), "source": str(model)},
+            results=results,
+            recommendation=recommendation,
+            path=candidates[recommendation.model],
+        )
+        report.write(output / "adapt.json")
+
+    return filled("adapted", fill)
 
 
 @pytest.fixture(scope="session")
-def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, tmp_path_factory):
+def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, filled):
     """An adaptation to a corpus without labels, as far as the page about it goes."""
     from beir_cocodr.evaluation.compare import compare_models
     from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
     from beir_cocodr.evaluation.records import AdaptationRecord
 
-    output = tmp_path_factory.mktemp("adapted-unlabelled")
-    candidates = {"bm25": "bm25"}
-    for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
-        for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:"), (", RM3", "rm3:")):
-            candidates[label + mode] = f"{kind}{path}"
-    names = [*list(candidates.values())[1:], "bm25"]
-    options = {"labels": False, "samples": 20, "against": candidates["base"]}
-    comparison = compare_models(names, str(nasty_folder), output, **options)
-    recommendation = recommend_label_free(comparison, candidates)
-    report = AdaptationRecord(
-        corpus=str(nasty_folder),
-        base=str(tiny_bert),
-        stages=["finetune"],
-        models={"base": str(tiny_bert)},
-        candidates=candidates,
-        comparison=comparison,
-        recommendation=recommendation,
-        path=candidates[recommendation.model],
-    )
-    report.write(output / "adapt.json")
-    return output
+    def fill(output):
+        candidates = {"bm25": "bm25"}
+        for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
+            for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:"), (", RM3", "rm3:")):
+                candidates[label + mode] = f"{kind}{path}"
+        names = [*list(candidates.values())[1:], "bm25"]
+        options = {"labels": False, "samples": 20, "against": candidates["base"]}
+        comparison = compare_models(names, str(nasty_folder), output, **options)
+        recommendation = recommend_label_free(comparison, candidates)
+        report = AdaptationRecord(
+            corpus=str(nasty_folder),
+            base=str(tiny_bert),
+            stages=["finetune"],
+            models={"base": str(tiny_bert)},
+            candidates=candidates,
+            comparison=comparison,
+            recommendation=recommendation,
+            path=candidates[recommendation.model],
+        )
+        report.write(output / "adapt.json")
+
+    return filled("adapted-unlabelled", fill)
 
 
 def write_training(folder: Path, clusters: int = 50, lines: int = 40) -> Path:

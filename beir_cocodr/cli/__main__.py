@@ -9,6 +9,7 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,12 @@ app = typer.Typer(
 )
 
 
+@cache
+def _program() -> typer.core.TyperGroup:
+    """All commands with their options, which many calls in one process share."""
+    return typer.main.get_group(app)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit status 0 on success, 2 with one line on stderr on bad input."""
     handler = LineHandler(sys.stderr)
@@ -46,9 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = typer.main.get_command(app).main(
-            args=arguments or ["--help"], prog_name="beir-cocodr", standalone_mode=False
-        )
+        status = _program().main(args=arguments or ["--help"], prog_name="beir-cocodr", standalone_mode=False)
         if sys.stdout is not None:  # it may be closed
             sys.stdout.flush()
     except InputError as error:

@@ -254,7 +254,9 @@ def _show_page(context: Context, dataset: str, models: list[str], page: PageOpti
     shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
     link = f"http://{shown}:{port}/" + (f"#{secret}" if local else "")
     print(f"Search {dataset} at {link} ; Ctrl-C ends it.", flush=True)
-    logging.getLogger("beir_cocodr").setLevel(logging.WARNING)  # the page shows how far all is
+    ours = logging.getLogger("beir_cocodr")
+    context.call_on_close(partial(ours.setLevel, ours.level))
+    ours.setLevel(logging.WARNING)  # the page shows how far all is
     if page.browser:
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
     if threading.current_thread() is threading.main_thread():
