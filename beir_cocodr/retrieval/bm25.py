@@ -25,7 +25,7 @@ from beir_cocodr.arrays import Floats, Ints, singular_axes
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.io import atomic_path, draft_folder, filling_cache, json_sha256, write_text
+from beir_cocodr.io import atomic_path, draft_folder, filling_cache, json_sha256, save_array, write_text
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Parts, Ranking, best_rows
 
@@ -180,9 +180,9 @@ class Postings:
             if len(most) > depth:
                 least = max(least, np.partition(most, len(most) - depth)[-depth])
             lines = np.flatnonzero(most >= least)
-            part = grid[lines]
-            line, column = np.nonzero(part >= least)
-            rows, scores = lines[line] * width + column, part[line, column]
+            part = grid[lines].reshape(-1)
+            line, column = np.divmod(places := np.flatnonzero(part >= least), width)
+            rows, scores = lines[line] * width + column, part[places]
             best = best_rows(scores, ties[rows], depth)
             yield rows[best], scores[best]
 
@@ -281,7 +281,7 @@ class BM25:
     def _merge(self, folder: Path, counting: "_Counting") -> None:
         with draft_folder(folder, replace=True) as draft:
             Postings.build(counting.read, self.k1, self.b, draft)
-            np.save(draft / TIES, self.documents.tie_ranks())
+            np.save(draft / _TIES, self.documents.tie_ranks())
         rmtree(counting.folder or draft, ignore_errors=True)
 
     def _use(self, postings: Postings) -> None:
@@ -354,8 +354,39 @@ class BM25:
         }
 
 
-#: The file of an index that is kept, with the tie ranks of its documents.
-TIES = "ties.npy"
+# The file of an index that is kept, with the tie ranks of its documents.
+_TIES = "ties.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class QueryBlock:
+    """Queries of terms whose best documents go to a file of (n, depth) int32 rows, -1 behind.
+
+    Args:
+        excluded: of each query, the rows that are left out.
+    """
+
+    file: Path
+    terms: list[list[int]]
+    excluded: list[Ints]
+    depth: int
+
+    @staticmethod
+    def start(index: Path, device: str) -> Callable[["QueryBlock"], None]:
+        """What a process, here or elsewhere, searches a block with, of the folder of an index (:meth:`BM25.keep`)."""
+        postings, ties = Postings.open(index, words=False), np.asarray(np.load(index / _TIES, mmap_mode="r"))
+
+        def search(asked: QueryBlock) -> None:
+            rows = np.full((len(asked.terms), asked.depth), -1, np.int32)
+            deepest = min(asked.depth + max(map(len, asked.excluded)), len(ties))
+            found = postings.search(asked.terms, deepest, ties)
+            for line, excluded, (best, _) in zip(rows, asked.excluded, found, strict=True):
+                left_out = set(excluded.tolist())
+                kept = [row for row in best.tolist() if row not in left_out][: asked.depth]
+                line[: len(kept)] = kept
+            save_array(asked.file, rows)
+
+        return search
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def share_out(
 
 
 # Work of fewer seconds is done before processes for it have started.
-_WORTH = 60.0
+_WORTH = 10.0
 
 
 def share_over_ranks(

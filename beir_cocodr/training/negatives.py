@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -32,13 +32,12 @@ from beir_cocodr.io import (
     output_folder,
     parse_json,
     remove_unfinished,
-    save_array,
     write_text,
 )
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.bm25 import BM25, TIES, Postings
+from beir_cocodr.retrieval.bm25 import BM25, QueryBlock
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.pool import share_over_ranks
 from beir_cocodr.training.options import NegativeFilters
@@ -376,7 +375,7 @@ def check_negatives(name: str, count: int, collection: Collection) -> None:
 
 
 # Queries of a file of BM25's negatives; and how long a document takes of a query's search, in seconds.
-_QUERIES, _SECONDS = 1_000, 2e-9
+_QUERIES, _SECONDS = 1_000, 1e-9
 
 
 def bm25_negatives(collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42) -> dict[str, Ints]:
@@ -445,38 +444,12 @@ class _Searching:
             log.info("BM25's negatives are taken from %s", self.folder)
         with filling_cache(self.index.parent):
             self.folder.mkdir(exist_ok=True)
-            asked = [_Asked(self.file(number), *self._block(number), self.depth) for number in missing]
+            asked = [QueryBlock(self.file(number), *self._block(number), self.depth) for number in missing]
             seconds = min(_QUERIES, len(self.texts)) * len(self.bm25.documents) * _SECONDS
-            start = partial(_search, self.index)
+            start = partial(QueryBlock.start, self.index)
             share_over_ranks(asked, start, lambda block: block.file.is_file(), seconds, "BM25 negatives")
         return [self.file(number) for number in range(self.blocks)]
 
     def _block(self, number: int) -> tuple[list[list[int]], list[Ints]]:
         block = slice(number * _QUERIES, (number + 1) * _QUERIES)
         return self.bm25.terms(self.texts[block]), self.positives[block]
-
-
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """A block of queries: where its negatives go, of each query the terms and the relevant rows."""
-
-    file: Path
-    terms: list[list[int]]
-    positives: list[Ints]
-    depth: int
-
-
-def _search(index: Path, device: str) -> Callable[[_Asked], None]:
-    """What a process, here or elsewhere, searches a block of queries with."""
-    postings, ties = Postings.open(index, words=False), np.load(index / TIES, mmap_mode="r")
-
-    def search(asked: _Asked) -> None:
-        rows = np.full((len(asked.terms), asked.depth), -1, np.int32)
-        deepest = min(asked.depth + max(map(len, asked.positives)), len(ties))
-        found = postings.search(asked.terms, deepest, np.asarray(ties))
-        for line, positives, (best, _) in zip(rows, asked.positives, found, strict=True):
-            kept = best[~np.isin(best, positives)][: asked.depth]
-            line[: len(kept)] = kept
-        save_array(asked.file, rows)
-
-    return search

@@ -11,7 +11,7 @@ import pytest
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.retrieval import pool
+from beir_cocodr.retrieval import bm25, pool
 from beir_cocodr.retrieval.bm25 import BM25, Postings
 from beir_cocodr.training import negatives
 
@@ -94,10 +94,8 @@ def test_a_killed_run_leaves_whole_files_and_goes_on_from_them(collection, cache
 
 def test_each_process_begins_with_its_own_part(collection, cache, monkeypatch):
     """The second of three; what the others leave undone, having disks of their own, it does in the end."""
-    order, save = [], negatives.save_array
-    monkeypatch.setattr(
-        negatives, "save_array", lambda file, rows: order.append(int(file.stem[-5:])) or save(file, rows)
-    )
+    order, save = [], bm25.save_array
+    monkeypatch.setattr(bm25, "save_array", lambda file, rows: order.append(int(file.stem[-5:])) or save(file, rows))
     monkeypatch.setattr(pool, "rank", lambda: 1)
     monkeypatch.setattr(pool, "world_size", lambda: 3)
     assert found(collection) == expected(collection, 5)
