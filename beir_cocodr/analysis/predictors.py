@@ -2,32 +2,34 @@
 
 A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often as they stand in
 the query, and gives one number, NaN where it is not defined. Repetition of a term counts in SCS only. An MRL predicts
-by itself, see :func:`variance_predictors`.
-
-Left out are MaxDC (Arabzadeh et al., 2020) and P_clarity (Roy et al., 2019): they need word embeddings.
+by itself, see :func:`variance_predictors`; two need word vectors, see :func:`word_vector_predictors`.
 
 Source: MRL, Table 6; Hauff, Predicting the Effectiveness of Queries and Retrieval Systems, 2010, chapter 2.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from scipy.special import rel_entr
 from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.mixture import GaussianMixture
 
-from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.models.spec import EncoderOptions
 
-#: Predictors of Table 6 that are not here, and why.
-LEFT_OUT = {"MaxDC": "needs word embeddings", "P_clarity": "needs word embeddings"}
+#: Predictors of Table 6 that take long, and how to have them.
+LEFT_OUT = dict.fromkeys(("MaxDC", "P_clarity"), "needs word vectors: --word-vectors trains them")
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,106 @@ PREDICTORS: Mapping[str, Callable[[TermStatistics, Ints], float]] = {
     "SCS": scs,
     "MaxPMI": max_pmi,
 }
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Vectors of a corpus's terms, trained on it by gensim's word2vec: 100 dimensions, windows of 5 terms, 5 epochs of
+    CBOW with negative sampling, terms that stand there 5 times or more. One thread, so that a seed gives one result.
+
+    Attributes:
+        rows: term to its row; the most frequent come first.
+        vectors: (V, 100) float32 of length 1.
+        shares: (V,) of the occurrences of all these terms.
+    """
+
+    rows: dict[str, int]
+    vectors: Floats
+    shares: Doubles
+
+    @classmethod
+    def train(cls, documents: Documents, text_format: TextFormat, analyzer: str = "english", seed: int = 42) -> Self:
+        """Terms are read as by :class:`TermStatistics`, once, and wait on the disk; an InputError where gensim is not
+        installed, or no term stands there often enough.
+        """
+        with explained("word vectors need gensim", "pip install 'beir-cocodr[word-vectors]'", ImportError):
+            from gensim.models import Word2Vec
+        read, model = Analyzer(analyzer), Word2Vec(workers=1, seed=seed)
+        with TemporaryDirectory() as folder:
+            terms = Path(folder) / "terms.txt"
+            with terms.open("w", encoding="utf-8") as file:
+                for chunk in documents.chunks(10_000):
+                    file.writelines(" ".join(read(text_format.document(one))) + "\n" for one in chunk)
+            model.build_vocab(corpus_file=str(terms))
+            if not len(model.wv):
+                raise InputError("no term stands in the corpus 5 times, so none has a word vector")
+            model.train(
+                corpus_file=str(terms), total_examples=model.corpus_count, total_words=model.corpus_total_words,
+                epochs=model.epochs,
+            )  # fmt: skip
+        counts = np.array([model.wv.get_vecattr(term, "count") for term in model.wv.index_to_key], np.float64)
+        vectors = model.wv.get_normed_vectors()
+        return cls(dict(model.wv.key_to_index), vectors, counts / counts.sum())
+
+    def of(self, terms: Iterable[str]) -> Ints:
+        """(m,) rows of the different terms that have a vector."""
+        return np.array(sorted({self.rows[term] for term in terms if term in self.rows}), np.int64)
+
+    def max_dc(self, terms: Ints, alpha: float = 0.7) -> float:
+        """MaxDC: the largest degree of the ego networks of (m,) terms. A term's ego is linked to all terms whose cosine
+        is at least ``alpha`` times that of its nearest; ``alpha`` is our choice.
+
+        Source: Arabzadeh et al., Neural Embedding-Based Metrics for Pre-retrieval Query Performance Prediction, 2020,
+        as MRL describes it in section 6.
+        """
+        if not len(terms) or len(self.vectors) < 2:
+            return np.nan
+        cosines = self.vectors[terms] @ self.vectors.T
+        cosines[np.arange(len(terms)), terms] = -np.inf  # of itself
+        return float((cosines >= alpha * cosines.max(axis=1, keepdims=True)).sum(axis=1).max())
+
+    def mixture(self, clusters: int = 100, most: int = 50_000, seed: int = 42) -> GaussianMixture:
+        """Soft clusters of the ``most`` frequent terms: Gaussians of diagonal covariance, at most one for ten terms."""
+        known = self.vectors[:most].astype(np.float64)
+        count = max(1, min(clusters, len(known) // 10))
+        return GaussianMixture(count, covariance_type="diag", random_state=seed).fit(known)
+
+    def p_clarity(self, terms: Ints, mixture: GaussianMixture, collection: Doubles) -> float:
+        """P_clarity: Σ_k P(k|q) log2(P(k|q) / P(k|C)) over the clusters of a :meth:`mixture`; P(k|q) is the mean over
+        the query's terms of the probability that a cluster generated it, P(k|C) (K,) ``collection``, see
+        :meth:`generated`.
+
+        Source: the clarity of Cronen-Townsend et al., 2002, by clusters in place of terms: our reading of what MRL says
+        in section 6 of Roy et al., Estimating Gaussian Mixture Models in the Local Neighbourhood of Embedded Word
+        Vectors for Query Performance Prediction, 2019.
+        """
+        if not len(terms):
+            return np.nan
+        query = mixture.predict_proba(self.vectors[terms].astype(np.float64)).mean(axis=0)
+        return float(rel_entr(query, collection).sum() / np.log(2))
+
+    def generated(self, mixture: GaussianMixture) -> Doubles:
+        """(K,) P(k|C), the share of the collection's occurrences of terms that each cluster generated."""
+        found = np.zeros(mixture.n_components)
+        for first in range(0, len(self.vectors), 10_000):
+            part = slice(first, first + 10_000)
+            found += self.shares[part] @ mixture.predict_proba(self.vectors[part].astype(np.float64))
+        return found
+
+
+def word_vector_predictors(
+    dataset: str, split: str = "test", text_format: TextFormat | None = None, analyzer: str = "english", seed: int = 42
+) -> dict[str, dict[str, float]]:
+    """MaxDC and P_clarity by query id, by :class:`WordVectors` of the corpus; NaN for queries without such terms."""
+    collection = load_collection(dataset, split, labels="optional")
+    words = WordVectors.train(collection.documents, text_format or TextFormat(), analyzer, seed)
+    read, mixture = Analyzer(analyzer), words.mixture(seed=seed)
+    shares = words.generated(mixture)
+    terms = {query: words.of(read(text)) for query, text in collection.queries.items()}
+    return {
+        "MaxDC": {query: words.max_dc(found) for query, found in terms.items()},
+        "P_clarity": {query: words.p_clarity(found, mixture, shares) for query, found in terms.items()},
+    }
 
 
 def _weight(statistics: TermStatistics, terms: Ints) -> Doubles:

@@ -170,7 +170,7 @@ def qpp(
         queries_without_known_terms=sum(not len(found.known) for found in terms.values()),
         unknown_query_words=sum(found.unknown for found in terms.values()),
         predictors=correlations(values, quality, Correlation),
-        predictors_left_out=LEFT_OUT,
+        predictors_left_out={name: why for name, why in LEFT_OUT.items() if name not in extra},
         versions=versions(),
     )
     return Prediction(record, values, quality)

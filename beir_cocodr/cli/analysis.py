@@ -79,6 +79,7 @@ def qpp(
     per_query: Annotated[Path | None, Option(help="A NAME.per_query.tsv of evaluate, instead of searching.")] = None,
     measure: Annotated[str, Option(help="One measure that ir-measures knows.")] = "nDCG@10",
     split: options.Split = "test",
+    word_vectors: Annotated[bool, Option(help="Train word vectors on the corpus, for MaxDC and P_clarity.")] = False,
     picture: Picture = None,
     identical_ids: options.Policy = "auto",
     overwrite: options.Overwrite = False,
@@ -87,13 +88,15 @@ def qpp(
     as_json: options.Json = False,
 ) -> None:
     """Correlate predictors of query performance, an MRL's variance among them, with per-query quality."""
-    from beir_cocodr.analysis.predictors import variance_predictors
+    from beir_cocodr.analysis.predictors import variance_predictors, word_vector_predictors
     from beir_cocodr.analysis.qpp import qpp as run
     from beir_cocodr.report.analysis_tables import qpp_table
 
     drawn = will_draw(picture, True, "")
     with results_folder(output, options.this_run(context), overwrite) as folder:
         extra = variance_predictors(model, dataset, split, search.encoder)
+        if word_vectors:
+            extra |= word_vector_predictors(dataset, split, search.encoder.text_format, search.analyzer)
         found = run(dataset, model, folder, per_query, measure, split, extra, identical_ids, search)
         found.write_values(folder / found.record.values)
         drawing = ("qpp.png", lambda path, _: qpp_picture(path, found)) if drawn else None

@@ -191,6 +191,8 @@ def _command(command: str, gpus: int, steps: Mapping[str, Step]) -> Cost:
         reading = queries / rate / 3600 / 16 if bm25 else 0.0
         again = encoding(data[0]) if "--store" not in words and not bm25 else 0.0
         pairs = 1000 * queries * 2 * weights * 200 * share if "rerank" in command else 0.0
+        if "--word-vectors" in words:
+            reading += documents / throughputs()["word_vector_documents_per_second"]["value"] / 3600
         return Cost(reading + _hours(2 * documents * queries * shape.width + again + pairs, 1), 8, 1)
     if kind == "generate-queries":
         documents = min(size(data[0])[0], int(given.get("--max-passages", 10**12)))

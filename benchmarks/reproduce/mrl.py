@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from beir_cocodr.analysis.predictors import LEFT_OUT
 from reproduce.shared import DEV, DL19, DL20, OTHERS, TRAIN, Judgements
 from reproduce.specification import Cell, Paper, Step, Table, grid, published
 
@@ -104,14 +103,11 @@ _PREDICTORS |= {"p-clarity": "P_clarity", "max-dc": "MaxDC", "mrl-sigma-norm": "
 def table6() -> Table:
     """Prediction of query performance."""
     for data in (DL19, DL20):
-        command = f"qpp --dataset {{data:{data}}} --model {{step:mrl}} --output {{out}} --overwrite"
+        command = f"qpp --dataset {{data:{data}}} --model {{step:mrl}} --output {{out}} --word-vectors --overwrite"
         steps[f"qpp/{data}"] = Step((command,))
 
     def cell(row: str, column: str) -> Cell:
         data, kind = column.split(", ")
-        if _PREDICTORS[row] in LEFT_OUT:
-            why = f"cannot be run yet: qpp leaves out {_PREDICTORS[row]}, as it {LEFT_OUT[_PREDICTORS[row]]}"
-            return Cell(published=f"table6|rows|{row}|{data}|{kind}", why=why)
         path = f"qpp.json:predictors[predictor={_PREDICTORS[row]}]|{kind}"
         return Cell(f"qpp/{data}", path, f"table6|rows|{row}|{data}|{kind}")
 

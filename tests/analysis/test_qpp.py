@@ -187,7 +187,7 @@ def test_table_says_what_was_left_out(report):
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(qpp_table(report[0].record))
     text = console.export_text()
-    for name in [*PREDICTORS, "MaxDC", "P_clarity", "needs word embeddings"]:
+    for name in [*PREDICTORS, "MaxDC", "P_clarity", "--word-vectors"]:
         assert name in text
 
 
