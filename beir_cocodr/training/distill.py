@@ -161,7 +161,7 @@ def _rounds(
     if options.anchors == "fused":
         if not isinstance(asked, HybridTeacher):
             raise InputError("lists around fused documents need the teacher hybrid or feedback")
-        anchors = on_main(lambda: fused_anchors(asked.fusion, used, relevant, options.positives))
+        anchors = fused_anchors(asked.fusion, used, relevant, options.positives)
         known = {name: np.union1d(rows, relevant[name]) for name, rows in anchors.items()}
     searched = replace(collection, queries=used)
     bm25 = bm25_negatives(searched, model.text_format, options.candidates)

@@ -35,7 +35,6 @@ from beir_cocodr.io import (
     parse_json,
     remove_unfinished,
     save_array,
-    unfinished,
     write_text,
 )
 from beir_cocodr.progress import Bar
@@ -106,17 +105,23 @@ _QUERY_BLOCK = 10_000
 def fused_anchors(hybrid: Hybrid, queries: dict[str, str], relevant: Mapping[str, Ints], count: int) -> dict[str, Ints]:
     """The ``count`` best documents of the fusion for each query, best first, its relevant ones left out, fewer where
     the corpus has no more, and an InputError where it has none. Queries are ids and their texts, ``relevant`` and the
-    result query ids and their corpus rows.
+    result query ids and their corpus rows. All processes of a run call this, and search each for its share.
     """
     most = max(len(rows) for rows in relevant.values())
-    names, found = list(queries), {}
-    for start in range(0, len(names), _QUERY_BLOCK):
+    names, found = list(queries), dict[str, Ints]()
+    for start in range(0, len(names), _QUERY_BLOCK)[rank() :: world_size()]:
         block = {name: queries[name] for name in names[start : start + _QUERY_BLOCK]}
         for name, rows in zip(block, hybrid.search(block, count + most).rows, strict=True):
             found[name] = rows[(rows >= 0) & ~np.isin(rows, relevant[name])][:count]
-            if not len(found[name]):
-                raise InputError(f"every document is relevant to query {name!r}, so there is nothing to rank")
-    return found
+    for others in gather(found):
+        found |= others
+    on_main(lambda: _check_ranked(found))
+    return {name: found[name] for name in names}
+
+
+def _check_ranked(found: Mapping[str, Ints]) -> None:
+    if without := [name for name, rows in found.items() if not len(rows)]:
+        raise InputError(f"every document is relevant to query {without[0]!r}, so there is nothing to rank")
 
 
 _MEASURE = "RR@10"
@@ -176,6 +181,7 @@ class Rounds(TrainerCallback):
         #: Lists drawn so far, and those in which the teacher prefers nothing to anything.
         self.counted: dict[str, int] = {}
         self.current: Round | None = None
+        self.rounds = 0
 
     def on_epoch_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         number = int((state.epoch or 0) + 1e-6)
@@ -194,29 +200,33 @@ class Rounds(TrainerCallback):
         last = len(self.measured) - 1
         return bool(self.held_out) and last - int(np.argmax(self.measured)) >= self.options.patience
 
+    def on_train_end(self, *given: object, **kwargs: object) -> None:
+        """Measure what came out of the last round, all processes together."""
+        # From the disk: a run that goes on from behind the last round has not come through any.
+        self.rounds = on_main(lambda: sum(1 for _ in self.folder.glob("*/round.json")))
+        self._recall(self.rounds)
+        # The host makes a step more when it is stopped, and another one when it goes on from there: neither counts.
+        if self.held_out and not self._gains_no_more():
+            on_main(lambda: remove_unfinished(self.folder))  # of a run that was killed
+            self.measured.append(self._search(self.folder / _DRAFT / "corpus")[1])
+            on_main(lambda: remove_unfinished(self.folder))
+
     def finish(self, folder: Path) -> Json:
         """After training, on the first process: put the weights of the best round back.
 
         Gives ``held_out_mrr`` of every round and, unless training stopped at the last one, of the end; the counts of
         ``lists``; and ``teacher_texts_cut`` of a cross-encoder, of what this run asked it for.
         """
-        # From the disk: a run that goes on from behind the last round has not come through any.
-        self._recall(sum(1 for _ in self.folder.glob("*/round.json")))
         if self.held_out:
-            self._keep_best_round()
+            self._restore_best_round()
         counted = hasattr(self.teacher.teacher, "texts_cut")
         counts: Json = {"teacher_texts_cut": self.teacher.texts_cut} if counted else {}
         return {"held_out_mrr": self.measured, "lists": self.counted} | counts
 
-    def _keep_best_round(self) -> None:
-        rounds = len(self.measured)
-        # The host makes a step more when it is stopped, and another one when it goes on from there: neither counts.
-        if not self._gains_no_more():
-            with unfinished(self.folder) as work:
-                self.measured.append(self._search(work / "corpus")[1])
+    def _restore_best_round(self) -> None:
         log.info("MRR@10 of held-out queries: %s", ", ".join(f"{value:.4f}" for value in self.measured))
         best = int(np.argmax(self.measured))
-        if best < rounds:
+        if best < self.rounds:
             weights = self.folder / "best.safetensors"
             self._check_file(weights, self._record(best).get("best"))
             self.model.load_state_dict(load_file(weights))
@@ -227,7 +237,7 @@ class Rounds(TrainerCallback):
         draft, size = self.folder / _DRAFT, self.steps * self.options.batch_size
         queries = round_queries(self.options.seed, number, size, len(self.train))
         asked, places = np.unique(queries, return_inverse=True)
-        hard, measured = self._search(draft / "corpus", asked, shared=True)
+        hard, measured = self._search(draft / "corpus", asked)
 
         def write() -> None:
             self._recall(number)
@@ -281,18 +291,18 @@ class Rounds(TrainerCallback):
             elif file_sha256(file) != hash:
                 raise ValueError("its checksum is another")
 
-    def _search(self, store: Path, asked: Ints | None = None, shared: bool = False) -> tuple[Ints, float]:
+    def _search(self, store: Path, asked: Ints | None = None) -> tuple[Ints, float]:
         """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known ones, −1
-        where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``; with ``shared``, all
-        processes search together, each for its share of the queries.
+        where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``. All processes search
+        together, each for its share of the queries.
         """
         mode = self.model.training
-        dense = Dense(self.model.eval(), self.collection.documents, store, progress=True, shared=shared)
+        dense = Dense(self.model.eval(), self.collection.documents, store, progress=True, shared=True)
         dense.prepare()
         options, every = self.options, list(self.train)
         names = [every[number] for number in (asked if asked is not None and self.options.m_hard else ())]
         most = max(len(rows) for rows in self.known.values())
-        first, step = (rank(), world_size()) if shared else (0, 1)
+        first, step = rank(), world_size()
         size = max(1, min(_QUERY_BLOCK, -(-len(names) // step)))
         parts: dict[int, npt.NDArray[np.int32]] = {}
         for start in range(0, len(names), size)[first::step]:
@@ -302,18 +312,25 @@ class Rounds(TrainerCallback):
                 kept = scored_rows(self.teacher.teacher, name, rows[~np.isin(rows, self.known[name])])
                 kept = kept[: options.candidates]
                 line[: len(kept)] = kept
-        for others in gather(parts) if shared else ():
+        for others in gather(parts):
             parts |= others
         empty = np.empty((0, options.candidates), np.int32)
         hard = np.concatenate([empty, *(parts[start] for start in sorted(parts))]).astype(np.int64)
-        measured = 0.0
-        if self.held_out and rank() == 0:
-            ranking = dense.search(dict(self.held_out), 10)
-            judged = {query: self.collection.qrels[query] for query in self.held_out}
-            results = ranking.results(self.collection.documents, drop_identical_ids=False, depth=10)
-            measured = float(score_queries(parse_measures(_MEASURE), judged, results)[_MEASURE].mean())
+        scores = self._reciprocal_ranks(dense, list(self.held_out)[first::step])
+        for more in gather(scores):
+            scores |= more
         self.model.train(mode)
-        return hard, measured
+        return hard, float(np.mean([scores[query] for query in self.held_out])) if self.held_out else 0.0
+
+    def _reciprocal_ranks(self, dense: Dense, held_out: list[str]) -> dict[str, float]:
+        """RR@10 of some of the held-out queries."""
+        if not held_out:
+            return {}
+        ranking = dense.search({query: self.held_out[query] for query in held_out}, 10)
+        judged = {query: self.collection.qrels[query] for query in held_out}
+        results = ranking.results(self.collection.documents, drop_identical_ids=False, depth=10)
+        found = score_queries(parse_measures(_MEASURE), judged, results)[_MEASURE]
+        return dict(zip(judged, found.tolist(), strict=True))
 
     def _draw(self, number: int, queries: Ints, hard: Ints, places: npt.NDArray[np.intp]) -> Ints:
         """(S, n) lists of the round's queries, whose own candidates are the rows ``places`` of ``hard``."""

@@ -49,8 +49,9 @@ def killed(data: Path, model: Path, output: Path, options: DistillOptions, metho
 @pytest.mark.parametrize(
     ("options", "method", "times"),
     [
-        (OPTIONS, "_keep_best_round", 1),  # before the final search, after the last checkpoint
+        (OPTIONS, "on_train_end", 1),  # before the final search, after the last checkpoint
         (OPTIONS, "_search", 3),  # in it
+        (OPTIONS, "_restore_best_round", 1),  # after it
         (OPTIONS, "_draw", 2),  # after the search of the second round
         (STOPPED, "finish", 1),  # after training stopped early, with checkpoints behind the stop
     ],
