@@ -1,10 +1,12 @@
 """Late interaction with an index of all tokens, and sparse search by inverted lists, against what they take without.
 
 Documents are pieces of installed packages' documentation. The encoder has one layer of random weights over MiniLM's
-word embeddings (their 64 main components), so that 100,000 documents are encoded in minutes; sparse vectors are given:
-100 of 30,522 dimensions a document, 30 a query, drawn by Zipf's law. Processor time, one thread. Run as:
+word embeddings (their 64 main components), so that 100,000 documents are encoded in minutes; a fifth of them are
+encoded by MiniLM as well, whose vectors of tokens are those of a trained encoder, though not one trained for late
+interaction. Sparse vectors are given: 100 of 30,522 dimensions a document, 30 a query, drawn by Zipf's law. Processor
+time, one thread. Run as:
 
-    OMP_NUM_THREADS=1 python benchmarks/late_interaction.py --work DIR
+    OMP_NUM_THREADS=1 python benchmarks/late_interaction.py --work DIR [--only PART]
 
 Writes benchmarks/results/late_interaction.json. :func:`late_interaction` serves benchmarks that compare with it.
 """
@@ -35,20 +37,27 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for corpus, encoder and token vectors")
     parser.add_argument("--documents", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=50)
+    parser.add_argument(
+        "--only",
+        choices=("late_interaction", "trained", "sparse"),
+        help="this part alone, with its own date; keep the others as they are",
+    )
     options = parser.parse_args()
     from machine import machine
 
     from beir_cocodr.io import write_text
     from beir_cocodr.records import versions
 
-    report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "seed": SEED,
-        "late_interaction": token_search(options.documents, options.queries, options.work),
-        "sparse": sparse_search(options.documents, options.queries),
-        "versions": versions(),
+    count, queries = options.documents, options.queries
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "late_interaction": lambda: token_search(count, queries, options.work, tiny_encoder(options.work / "encoder")),
+        "trained": lambda: token_search(count // 5, queries, options.work / "trained", trained_encoder(options.work)),
+        "sparse": lambda: sparse_search(count, queries),
     }
+    before = json.loads(RESULTS.read_text()) if options.only and RESULTS.exists() else {}
+    made = {name: make() for name, make in parts.items() if options.only in (None, name)}
+    origin = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "versions": versions()}
+    report = (before or {"seed": SEED} | origin) | {name: origin | part for name, part in made.items()}
     write_text(RESULTS, json.dumps(report, indent=2) + "\n")
 
 
@@ -59,7 +68,7 @@ def used(call: Callable[[], Any]) -> tuple[Any, float]:
     return found, time.process_time() - began
 
 
-def token_search(count: int, queries: int, work: Path) -> dict[str, Any]:
+def token_search(count: int, queries: int, work: Path, encoder: Path) -> dict[str, Any]:
     from fuse_scale import texts
 
     from beir_cocodr import load_collection
@@ -75,7 +84,7 @@ def token_search(count: int, queries: int, work: Path) -> dict[str, Any]:
     rng = np.random.default_rng(SEED + 1)
     # Eight words of a document, in another order.
     drawn = {f"q{i}": " ".join(rng.permutation(words[i * count // queries])[:8]) for i in range(queries)}
-    name, options = str(tiny_encoder(work / "encoder")), SearchOptions(batch_size=BATCH)
+    name, options = str(encoder), SearchOptions(batch_size=BATCH)
     found = TokenSearch(name, documents, options, folder=work)
     _, encoding = used(lambda: found.tokens)
     _, building = used(found.prepare)
@@ -98,7 +107,7 @@ def token_search(count: int, queries: int, work: Path) -> dict[str, Any]:
         "documents": count,
         "queries": queries,
         "tokens": len(found.tokens.vectors),
-        "dimensions": WIDTH,
+        "dimensions": found.tokens.vectors.shape[1],
         "index": {name: getattr(found.index.index.options, name) for name in ("kind", "nlist", "nprobe", "pq_m")},
         "vectors_bytes": found.tokens.vectors.nbytes,
         "index_bytes": (found.tokens.folder / "index" / "index.faiss").stat().st_size,
@@ -120,10 +129,6 @@ def token_search(count: int, queries: int, work: Path) -> dict[str, Any]:
 def tiny_encoder(folder: Path) -> Path:
     """One layer of random weights over the main components of MiniLM's word embeddings."""
     import torch
-    from sentence_transformers import MultiVectorEncoder
-    from sentence_transformers.base.modules import Normalize
-    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-    from sentence_transformers.sentence_transformer.modules import Transformer
     from transformers import BertConfig, BertModel
 
     from beir_cocodr.models.loading import load_encoder
@@ -140,8 +145,24 @@ def tiny_encoder(folder: Path) -> Path:
     bare = folder.with_name("bare")
     model.save_pretrained(bare)
     minilm.tokenizer.save_pretrained(str(bare))
+    return _of_tokens(str(bare), folder)
+
+
+def trained_encoder(work: Path) -> Path:
+    """MiniLM's own vectors of tokens, of unit length, before they are pooled."""
+    from beir_cocodr.models.loading import model_source
+
+    return _of_tokens(model_source("minilm"), work / "trained-encoder")
+
+
+def _of_tokens(bare: str, folder: Path) -> Path:
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Normalize
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
     on = "token_embeddings"
-    modules = [Transformer(str(bare), max_seq_length=64), MultiVectorMask(), Normalize(module_input_name=on)]
+    modules = [Transformer(bare, max_seq_length=64), MultiVectorMask(), Normalize(module_input_name=on)]
     MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim").save_pretrained(str(folder))
     return folder
 

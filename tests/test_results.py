@@ -299,6 +299,13 @@ def test_the_figures_of_late_interaction_stand_in_a_results_file():
     index, bm25 = late["recall_of_exact"].values()
     assert "{recall@10:.0%} of the exact 10 best and {recall@100:.0%} of the exact 100".format(**index) in text
     assert "({recall@10:.0%} and {recall@100:.0%})".format(**bm25) in text
+    trained = found["trained"]
+    index, bm25 = trained["recall_of_exact"].values()
+    assert f"({trained['date'][:10]}, {trained['machine']['cores']} cores of {trained['machine']['cpu']})" in text
+    assert "{recall@10:.0%} of the exact 10 best and {recall@100:.0%} of the exact 100, BM25".format(**index) in text
+    assert "hold {recall@10:.0%} and {recall@100:.0%}".format(**bm25) in text
+    seconds = (trained["seconds_a_query"][name] for name in names[:2])
+    assert "{:.3f} seconds with the index and {:.3f} over all documents".format(*seconds) in text
     for name in ("inverted lists", "whole matrix"):
         assert f"{1000 * sparse[name]:.1f}" in text
 
