@@ -92,3 +92,23 @@ def on_main(work: Callable[[], Result]) -> Result:
         time.sleep(2)  # torchrun ends everything when one process does; the first has to write its line before
         raise SystemExit(2)
     return cast(Result, result)
+
+
+def do_each(work: Callable[[], Result]) -> list[Result]:
+    """Let every process do its own work, and give all results, which must be picklable, to all, in the order of their
+    numbers. An ``InputError`` of any is one of all, see :func:`on_main`, once the others are done.
+    """
+    result, failed = None, None
+    try:
+        result = work()
+    except InputError as error:
+        failed = error
+    found = gather((result, failed))
+
+    def check() -> None:
+        for _, error in found:
+            if error is not None:
+                raise error
+
+    on_main(check)
+    return [cast(Result, one) for one, _ in found]

@@ -207,7 +207,7 @@ resample = typer.Typer(
 
 @resample.command()
 @options.trains(
-    *(None, "start", "teacher", "query_length", "document_length", "encode_batch_size", "device"),
+    *(None, "start", "teacher", "held_out", "query_length", "document_length", "encode_batch_size", "device"),
     presets="resample evaluate",
 )
 def evaluate(
@@ -245,6 +245,7 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Interpolation, extrapolation and gap of retrieval architectures trained on the collections."""
+    from beir_cocodr.distributed import rank
     from beir_cocodr.report.analysis_tables import regime_tables
     from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
 
@@ -255,8 +256,9 @@ def evaluate(
         progress=True,
         starts=other_start or (),
     )
-    drawing = (PICTURE_FILE, alignment_picture) if drawn else None
-    deliver(report, RESULTS_FILE, output, drawing, regime_tables, as_json)
+    if rank() == 0:
+        drawing = (PICTURE_FILE, alignment_picture) if drawn else None
+        deliver(report, RESULTS_FILE, output, drawing, regime_tables, as_json)
 
 
 #: Flags of both ways to resample, behind their own.

@@ -23,6 +23,7 @@ from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
+from beir_cocodr.training.held_out import hold_out, selecting
 from beir_cocodr.training.negatives import bm25_negatives, check_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
@@ -45,7 +46,8 @@ def distill(
     """Train ``base`` to rank documents as a teacher does, and save it to ``output``.
 
     Args:
-        dataset, split: a labelled collection; relevant documents are in all lists, held-out queries tell when to stop.
+        dataset, split: a labelled collection; relevant documents are in all lists, held-out queries tell when to stop
+            or, with ``select_epochs``, which checkpoint is kept.
         base: what ``COCODR`` loads, or ``minilm``.
         teacher: "bm25", "hybrid" (the fusion of BM25 and ``base``, which stays as it is), "feedback" (the same with its
             query moved by feedback), a file of scores, or a cross-encoder by hub name or folder.
@@ -76,11 +78,16 @@ def distill(
     with lock_output(output, resume, plan) as record:
         if record is not None:
             return record
+        rest, held = hold_out(collection, options, options.seed)
+        stopping = held if options.select_epochs is None else None
         with started(output, plan):
-            rounds = _rounds(collection, model, base, teacher, output / CHECKPOINTS, options, encoder)
+            rounds = _rounds(collection, rest, stopping, model, base, teacher, output / CHECKPOINTS, options, encoder)
+            stage = _stage(plan, rounds)
+            if stopping is None:
+                stage = selecting(stage, held, model.text_format, options, output, len(rounds.train))
         # An epoch of the trainer is a round, so what is meant in passes over the queries becomes steps.
         whole = planned_steps(options.max_steps, options.epochs, len(rounds.train), options.batch_size)
-        return run_stage(_stage(plan, rounds), options.with_overrides(max_steps=whole), output, resume)
+        return run_stage(stage, options.with_overrides(max_steps=whole), output, resume)
 
 
 def _stage(plan: TrainingPlan, rounds: Rounds) -> Stage:
@@ -131,6 +138,8 @@ class ListExamples:
 
 def _rounds(
     collection: Collection,
+    rest: Collection,
+    stopping: Collection | None,
     model: Any,
     base: str,
     teacher: str,
@@ -138,11 +147,10 @@ def _rounds(
     options: DistillOptions,
     encoder: EncoderOptions,
 ) -> Rounds:
+    """Rounds over the queries of ``rest``, stopped by those of ``stopping``; both are parts of the collection."""
     relevant = relevant_rows(collection)
-    names = np.random.default_rng(options.seed).permutation(sorted(relevant)).tolist()
-    count = min(int(options.held_out * len(names)), options.most_held_out)
-    held_out = {name: collection.queries[name] for name in names[:count]}
-    train = {name: collection.queries[name] for name in sorted(names[count:])}
+    held_out = {} if stopping is None else stopping.queries
+    train = {name: rest.queries[name] for name in sorted(relevant_rows(rest))}
     documents, form = collection.documents, model.text_format
     asked = find_teacher(TeacherSetting(teacher, documents, form, base, encoder, folder, options.bm25_weight))
     if isinstance(asked, FileTeacher):
@@ -150,7 +158,7 @@ def _rounds(
         train = asked.usable(train, scored)
     whole = planned_steps(options.max_steps, options.epochs, len(train), options.batch_size)
     steps = min(options.refresh_steps, whole)
-    if options.held_out and whole <= (most := options.patience * steps):
+    if held_out and whole <= (most := options.patience * steps):
         log.warning(
             "training of %d steps with refreshes every %d can never stop early, as that takes %d refreshes without a "
             "better MRR@10 (%d steps); lower refresh_steps or patience for it",

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.disk import UNFINISHED
-from beir_cocodr.distributed import gather, on_main, rank, wait_for_all, world_size
+from beir_cocodr.distributed import do_each, gather, on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError, explained
-from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.io import (
-    atomic_path,
     draft_folder,
     file_sha256,
     files_sha256,
@@ -41,6 +39,7 @@ from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
+from beir_cocodr.training.held_out import MEASURE, held_out_scores, keep_weights
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.teachers import Teacher, score_lists, scored_rows
 
@@ -124,7 +123,6 @@ def _check_ranked(found: Mapping[str, Ints]) -> None:
         raise InputError(f"every document is relevant to query {without[0]!r}, so there is nothing to rank")
 
 
-_MEASURE = "RR@10"
 # Of a round whose scores are being asked for; one that was killed there draws it again.
 _DRAFT = f"{UNFINISHED}round"
 _TRAIN_AGAIN = "this distillation cannot be resumed: train again in another --output"
@@ -241,11 +239,15 @@ class Rounds(TrainerCallback):
 
         def write() -> None:
             self._recall(number)
-            best = self._keep_best() if measured > max(self.measured, default=-1.0) else None
+            best = (
+                keep_weights(self.model, self.folder / "best.safetensors")
+                if measured > max(self.measured, default=-1.0)
+                else None
+            )
             draft.mkdir(exist_ok=True)
             for name, array in (("queries", queries), ("lists", self._draw(number, queries, hard, places))):
                 np.save(draft / f"{name}.npy", array)
-            write_text(draft / "measured.json", json.dumps({_MEASURE: measured, "best": best}))
+            write_text(draft / "measured.json", json.dumps({MEASURE: measured, "best": best}))
 
         on_main(write)
 
@@ -272,14 +274,14 @@ class Rounds(TrainerCallback):
     def _recall(self, rounds: int) -> None:
         """Measures and counts of the first rounds, as they are on record."""
         records = [self._record(number) for number in range(rounds)]
-        self.measured[:] = [record[_MEASURE] for record in records]
+        self.measured[:] = [record[MEASURE] for record in records]
         self.counted.update({name: int(sum(record[name] for record in records)) for name in LIST_COUNTS})
 
     def _record(self, number: int) -> dict[str, Any]:
         file = self.folder / str(number) / "round.json"
         with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, KeyError, TypeError):
             record: dict[str, Any] = parse_json(file.read_text())
-            if not all(isinstance(record[name], (int, float)) for name in (_MEASURE, *LIST_COUNTS)):
+            if not all(isinstance(record[name], (int, float)) for name in (MEASURE, *LIST_COUNTS)):
                 raise ValueError("a count is no number")
         return record
 
@@ -298,9 +300,10 @@ class Rounds(TrainerCallback):
         """
         mode = self.model.training
         dense = Dense(self.model.eval(), self.collection.documents, store, progress=True, shared=True)
-        dense.prepare()
         options, every = self.options, list(self.train)
         names = [every[number] for number in (asked if asked is not None and self.options.m_hard else ())]
+        if names or self.held_out:
+            dense.prepare()
         most = max(len(rows) for rows in self.known.values())
         first, step = rank(), world_size()
         size = max(1, min(_QUERY_BLOCK, -(-len(names) // step)))
@@ -327,10 +330,7 @@ class Rounds(TrainerCallback):
         if not held_out:
             return {}
         ranking = dense.search({query: self.held_out[query] for query in held_out}, 10)
-        judged = {query: self.collection.qrels[query] for query in held_out}
-        results = ranking.results(self.collection.documents, drop_identical_ids=False, depth=10)
-        found = score_queries(parse_measures(_MEASURE), judged, results)[_MEASURE]
-        return dict(zip(judged, found.tolist(), strict=True))
+        return dict(zip(held_out, held_out_scores(self.collection, ranking).tolist(), strict=True))
 
     def _draw(self, number: int, queries: Ints, hard: Ints, places: npt.NDArray[np.intp]) -> Ints:
         """(S, n) lists of the round's queries, whose own candidates are the rows ``places`` of ``hard``."""
@@ -341,13 +341,6 @@ class Rounds(TrainerCallback):
             name = names[query]
             lists.append(draw_list(self.anchors[name], self.bm25[name], own, self.options, rng))
         return np.stack(lists)
-
-    def _keep_best(self) -> str:
-        """Keep the weights; returns the file's checksum."""
-        state = {name: weight.detach().cpu().clone() for name, weight in self.model.state_dict().items()}
-        with atomic_path(self.folder / "best.safetensors") as temporary:
-            save_file(state, temporary)
-        return file_sha256(self.folder / "best.safetensors")
 
 
 def array_sha256(array: Array) -> str:
@@ -404,17 +397,15 @@ class TeacherScores:
         """Score this process's chunks of pairs, each to a file."""
         first = 1 + max((int(file.name[:6]) for file in self._files()), default=-1)
         wait_for_all()  # before there are others
-        failed: InputError | None = None
         starts = list(enumerate(range(0, len(keys), _CHUNK), first))[rank() :: world_size()]
-        try:
+
+        def ask() -> int:
             for number, start in Bar(starts, desc="Teacher", disable=rank() > 0):
                 pairs = self._scored(np.asarray(keys[start : start + _CHUNK]))
                 save_array(self.folder / f"{number:06d}-{array_sha256(pairs)}.npy", pairs)
-        except InputError as error:
-            failed = error
-        errors = [error for error in gather(failed) if error is not None]
-        self.texts_cut = sum(gather(getattr(self.teacher, "texts_cut", 0)))
-        on_main(lambda: _raise(errors))
+            return int(getattr(self.teacher, "texts_cut", 0))
+
+        self.texts_cut = sum(do_each(ask))
 
     def _scored(self, keys: Ints) -> Array:
         owners = keys // self.size  # ascending, so that a query's documents stand together
@@ -458,8 +449,3 @@ class TeacherScores:
         log.warning("%s is damaged; its scores are asked for again", file)
         file.unlink(missing_ok=True)
         return np.empty(0, _PAIR)
-
-
-def _raise(errors: Sequence[InputError]) -> None:
-    if errors:
-        raise errors[0]

@@ -29,6 +29,7 @@ from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
+from beir_cocodr.training.held_out import hold_out, selecting
 from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, check_negatives, mine_negatives
 from beir_cocodr.training.objectives import WEIGHTINGS
 from beir_cocodr.training.options import FinetuneOptions
@@ -64,7 +65,8 @@ def finetune(
     By default each query has to find its positive among all positives and hard negatives of the batch (InfoNCE), by the
     model's own similarity; no text stands twice in a batch, and no document in it is relevant to another of its
     queries. With a weighting other than "erm", or in episodes, each query is contrasted with its own hard negatives
-    (triplets). In two stages the first retriever mines the negatives of the second.
+    (triplets). In two stages the first retriever mines the negatives of the second. With ``held_out``, some queries
+    choose the checkpoint of every round instead (:class:`~beir_cocodr.training.held_out.CheckpointSelection`).
 
     Under ``torchrun`` the batch is split over the processes, and the result is that of one process.
 
@@ -189,7 +191,13 @@ def finetune_stage(collection: Collection, round_: Round, resume: bool, encoder:
     with lock_output(output, resume, plan) as record:
         if record is not None:
             return record
-        return run_stage(_stage(collection, round_, model, plan, encoder), options, output, resume)
+        # Of all rounds the same ones: episodes have the next seeds.
+        seed = options.seed - (round_.episode if options.episodes else 0)
+        rest, held = hold_out(collection, options, seed)
+        with started(output, plan):
+            stage = _stage(rest, round_, model, plan, encoder)
+            stage = selecting(stage, held, model.text_format, options, output, len(stage.dataset))
+        return run_stage(stage, options, output, resume)
 
 
 def _stage(collection: Collection, round_: Round, model: COCODR, plan: TrainingPlan, encoder: EncoderOptions) -> Stage:

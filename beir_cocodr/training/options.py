@@ -200,7 +200,22 @@ class NegativeFilters(Options):
 
 
 @dataclass(frozen=True)
-class FinetuneOptions(NegativeFilters, TrainingOptions):
+class HeldOut(Options):
+    """Queries that are kept from training and choose its checkpoint.
+
+    Args:
+        held_out: drawn by the seed, at most ``most_held_out`` of them.
+        select_epochs: passes over the data, or a part of one, between two measures of the held-out queries, MRR@10
+            among their relevant documents and BM25's 100 best others; the best checkpoint is kept. None means 1.
+    """
+
+    held_out: float = option(0.0, "Share of the training queries that choose the checkpoint instead.", min=0, below=1)
+    most_held_out: int = option(500, min=1)
+    select_epochs: float | None = option(None, above=0)
+
+
+@dataclass(frozen=True)
+class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
     """Fine-tuning on labelled queries with hard negatives: in one go, in episodes (ANCE) or in two stages.
 
     Steps, epochs and schedule are those of one episode, the BM25 warm-up being episode 0, or of one stage.
@@ -311,7 +326,7 @@ LOSSES = ("lambdarank", "kl", "margin_mse")
 
 
 @dataclass(frozen=True)
-class DistillOptions(TrainingOptions):
+class DistillOptions(HeldOut, TrainingOptions):
     """Listwise distillation of a teacher's scores (MRL, section 4.2 and 5.1).
 
     Args:
@@ -326,7 +341,9 @@ class DistillOptions(TrainingOptions):
             not say).
         bm25_weight: of BM25 in the teachers hybrid and feedback, against 1 of the encoder.
         refresh_steps: steps after which the student's own candidates are searched anew.
-        held_out: share of the queries that are kept from training, at most ``most_held_out``, for MRR@10.
+        held_out: share of the queries that are kept from training, at most ``most_held_out``.
+        select_epochs: None measures them at every refresh by a search of the whole corpus, and stops by ``patience``; a
+            number is as in fine-tuning, and all steps are made.
         patience: refreshes without a better MRR@10 after which training stops.
         k, beta: of the student mrl; None is its own default.
     """
@@ -345,8 +362,7 @@ class DistillOptions(TrainingOptions):
     candidates: int = option(100, min=1)
     bm25_weight: float = option(BM25_WEIGHT, min=0, max=1000)
     refresh_steps: int = option(5_000, min=1)
-    held_out: float = option(0.1, min=0, below=1)
-    most_held_out: int = option(500, min=1)
+    held_out: float = 0.1
     patience: int = option(3, min=1)
     k: int | None = option(None, min=1)
     beta: float | None = option(None, above=0)

@@ -215,7 +215,7 @@ def _step(checkpoint: Path) -> int:
 CURVES_FILE = "curves.json"
 
 # Of a round's own counts, those that the record of the whole repeats.
-_KEPT = ("mining", "pairs", "pairs_without_negative", LOGGED)
+_KEPT = ("mining", "pairs", "pairs_without_negative", "selection", LOGGED)
 
 
 class TargetEvaluator:

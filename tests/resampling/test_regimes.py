@@ -19,9 +19,9 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
-from beir_cocodr.resampling.regimes import Recipe, regimes
+from beir_cocodr.resampling.regimes import Recipe, cells
+from beir_cocodr.resampling.regimes.cells import Cell
 from beir_cocodr.resampling.regimes.regimes import (
-    Cell,
     Regimes,
     evaluate_regimes,
     gap,
@@ -142,13 +142,13 @@ def test_given_models_of_restrain(folder, other, restrained, deep_bert, tiny_ber
     """Each regime's score is that of the model of its own set, on all test queries; outside, each model is judged once,
     whatever the number of sets.
     """
-    judged, outside_hash, load = [], load_collection(other).documents.content_hash, regimes.load_retriever
+    judged, outside_hash, load = [], load_collection(other).documents.content_hash, cells.load_retriever
 
     def loaded(model, documents, *rest):
         judged.extend([model] if documents.content_hash == outside_hash else [])
         return load(model, documents, *rest)
 
-    monkeypatch.setattr(regimes, "load_retriever", loaded)
+    monkeypatch.setattr(cells, "load_retriever", loaded)
     models = tmp_path / "models"
     models.mkdir()
     (models / "interpolation").symlink_to(deep_bert)

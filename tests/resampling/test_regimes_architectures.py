@@ -19,6 +19,8 @@ from beir_cocodr.resampling.regimes import Recipe, architectures
 from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, K1, B, find_architectures, load_retriever
 from beir_cocodr.resampling.regimes.host_training import masked_language_model
 from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.training.held_out import hold_out
+from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.trainer import Seal
 
 TOP = 15
@@ -26,6 +28,7 @@ SETTINGS = {
     "max_steps": 2,
     "batch_size": 4,
     "learning_rate": 1e-3,
+    "warmup": 0,
     "negatives": 2,
     "list_size": 4,
     "mlm_steps": 2,
@@ -33,6 +36,9 @@ SETTINGS = {
     "query_length": 16,
     "rerank": 20,
     "device": "cpu",
+    # Four of twenty queries choose between the checkpoints of both steps.
+    "held_out": 0.2,
+    "select_epochs": 0.15,
 }
 
 
@@ -171,6 +177,7 @@ def test_training_says_what_it_did_and_moves_the_weights(models, name, recipe, t
     record = json.loads((Path(models[name]) / "training.json").read_text())
     assert record["steps"] == 2
     assert record["seen"][0]["split"] == "train"
+    assert record["selection"]["steps"] == [1, 2]
     after = load_file(Path(models[name]) / "model.safetensors")
     before = load_file(tiny_cosine / "model.safetensors")
     layer = "encoder.layer.0.output.dense.weight"
@@ -178,6 +185,36 @@ def test_training_says_what_it_did_and_moves_the_weights(models, name, recipe, t
     [start] = [weight for key, weight in before.items() if key.endswith(layer)]
     assert moved.shape == start.shape
     assert not torch.equal(moved, start)
+
+
+@pytest.mark.parametrize("name", ["dense", "dense-distilled", "splade", "late-interaction", "cross-encoder"])
+def test_held_out_queries_choose_the_checkpoint_of_every_architecture(models, name, folder, recipe, tmp_path):
+    found = json.loads((Path(models[name]) / "training.json").read_text())["selection"]
+    assert found["best"] == found["steps"][found["values"].index(max(found["values"]))]
+    _, held = hold_out(load_collection(folder, "train"), FinetuneOptions(held_out=0.2), 1)
+    assert found["queries"] == len(held.queries) == 4
+    # Once more from a search of the whole corpus, of which BM25's 100 best and the relevant ones count.
+    documents = held.documents
+    retriever = load_retriever(models[name], documents, tmp_path, replace(recipe, rerank=60))
+    every = retriever.search(held.queries, 60).results(documents)
+    bm25 = BM25(documents).search(held.queries, 60).results(documents)
+    run = {}
+    for query, ranked_documents in every.items():
+        candidates = {*dict(bm25[query]), *held.qrels[query]}
+        run[query] = {document: score for document, score in ranked_documents if document in candidates}
+    measured = ir_measures.calc_aggregate([ir_measures.RR @ 10], held.qrels, run)[ir_measures.RR @ 10]
+    assert measured == pytest.approx(max(found["values"]))
+
+
+@pytest.mark.parametrize("name", ["splade", "late-interaction", "cross-encoder"])
+def test_held_out_queries_are_not_trained_on(name, folder, recipe, tmp_path, monkeypatch):
+    stages = []
+    monkeypatch.setattr(architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage))
+    ARCHITECTURES[name].train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
+    rest, held = hold_out(load_collection(folder, "train"), FinetuneOptions(held_out=0.2), 1)
+    trained = {row["query"] for row in stages[0].dataset}
+    assert trained == set(rest.queries.values())
+    assert not trained & set(held.queries.values())
 
 
 @pytest.mark.parametrize("name", ["splade", "late-interaction", "cross-encoder"])
@@ -199,7 +236,9 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(models, name, fold
     monkeypatch.setattr(Seal, "on_save", on_save)
     assert saved == [1]
     found.train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
-    assert read_record(tmp_path / "m").resumed_from == "checkpoint-1"
+    record = read_record(tmp_path / "m")
+    assert record.resumed_from == "checkpoint-1"
+    assert record.details["selection"] == read_record(whole).details["selection"]
     files = [path.relative_to(whole) for path in whole.rglob("*.safetensors")]
     assert files
     for file in files:

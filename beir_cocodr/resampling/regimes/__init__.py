@@ -4,16 +4,19 @@ from dataclasses import asdict, dataclass
 
 from beir_cocodr.models.spec import EncoderOptions, check_device_name, option
 from beir_cocodr.records import Json
-from beir_cocodr.training.options import Budget
+from beir_cocodr.training.options import Budget, HeldOut
 
 #: What changes where and how fast a number is computed, not the number.
 _NOT_RECORDED = ("device", "encode_batch_size")
 
 
 @dataclass(frozen=True)
-class Recipe(Budget):
+class Recipe(HeldOut, Budget):
     """One start, one number of steps and one batch size (training queries a step) for every architecture. An
     InputError: a number that makes no training.
+
+    Held-out queries choose the checkpoint of every architecture in the same way; the paper evaluates every second epoch
+    on its development set, which resampled sets do not have.
 
     Args:
         start: minilm, a folder or a hub name.

@@ -28,14 +28,16 @@ from sentence_transformers.cross_encoder.losses import RankNetLoss
 from sentence_transformers.multi_vector_encoder.losses import MultiVectorMultipleNegativesRankingLoss
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Transformer
-from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
+from sentence_transformers.sparse_encoder.losses import FlopsLoss, SparseMultipleNegativesRankingLoss, SpladeLoss
 from sentence_transformers.sparse_encoder.modules import SpladePooling
-from torch import nn
+from sentence_transformers.util.distributed import all_gather_with_grad
+from torch import Tensor, nn
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat, readable
+from beir_cocodr.distributed import on_main, wait_for_all, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.models.integrity import NEW_CLASSIFIER, SPARSE, loading
@@ -51,6 +53,7 @@ from beir_cocodr.retrieval.ranking import Retriever
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.held_out import hold_out, selecting
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output
@@ -97,8 +100,8 @@ class DenseArchitecture:
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
         if self.name == "dense-distilled":
-            # Equal budgets: no early stopping, and no search of the student's own candidates.
-            chosen = {"held_out": 0.0, "positives": 1, "m_bm25": recipe.list_size - 1, "m_hard": 0}
+            # Equal budgets: no search of the student's own candidates.
+            chosen = {"positives": 1, "m_bm25": recipe.list_size - 1, "m_hard": 0}
             lists = _budgeted(DistillOptions, recipe, seed, **chosen)
             distill(dataset, recipe.start, recipe.teacher, output, lists, resume=True, encoder=recipe.encoder)
             return output
@@ -111,9 +114,10 @@ class DenseArchitecture:
 
 
 def _budgeted(kind: Callable[..., Options], recipe: Recipe, seed: int, **own: object) -> Options:
-    """Options of a stage with the recipe's budget."""
-    names = ("max_steps", "epochs", "batch_size", "learning_rate", "warmup")
-    return kind(**{name: getattr(recipe, name) for name in names}, seed=seed, **own)
+    """Options of a stage with the recipe's budget and held-out queries; none stop early."""
+    names = ("max_steps", "epochs", "batch_size", "learning_rate", "warmup", "held_out", "most_held_out")
+    own |= {name: getattr(recipe, name) for name in names}
+    return kind(**own, seed=seed, select_epochs=recipe.select_epochs or 1.0)
 
 
 class HostArchitecture:
@@ -141,19 +145,20 @@ class HostArchitecture:
         raise NotImplementedError
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        if read_record(output) is not None:
+        if on_main(lambda: read_record(output)) is not None:
             return output
         collection, start = load_collection(dataset, "train"), output / "start"
-        resumable = (output / CHECKPOINTS).is_dir()
-        shutil.rmtree(start if resumable else output, ignore_errors=True)
+        on_main(lambda: shutil.rmtree(start if (output / CHECKPOINTS).is_dir() else output, ignore_errors=True))
         source, text_format = self.start(collection, start, recipe, seed, shared)
         model, loss = self.build(source, text_format, recipe)
         read = readable(model.tokenizer)
-        shutil.rmtree(start, ignore_errors=True)
+        wait_for_all()  # until each has read it
+        on_main(lambda: shutil.rmtree(start, ignore_errors=True))
         negatives = recipe.negatives if self.listwise else 0
         options = _budgeted(FinetuneOptions, recipe, seed, negatives=negatives)
-        pool = bm25_negatives(collection, text_format, recipe.negative_depth, seed) if negatives else None
-        pairs = TrainingPairs(collection, text_format, options, pool)
+        rest, held = hold_out(collection, options, seed)
+        pool = bm25_negatives(rest, text_format, recipe.negative_depth, seed) if negatives else None
+        pairs = TrainingPairs(rest, text_format, options, pool)
         stage = Stage(
             plan=TrainingPlan(
                 self.name,
@@ -173,6 +178,7 @@ class HostArchitecture:
             stage = replace(stage, batch_keys=BatchKeys(pairs), column_tasks=tasks, names=pairs.names)
         with lock_output(output, True, stage.plan) as finished:
             if finished is None:
+                stage = selecting(stage, held, text_format, options, output, len(pairs.positives), read)
                 run_stage(stage, options, output, resume=True)
         return output
 
@@ -237,7 +243,16 @@ class LateInteraction(HostArchitecture):
         projection = Dense(width, _DIMENSIONS, bias=False, activation_function=nn.Identity(), module_input_name=on)
         modules = [transformer, projection, MultiVectorMask(), Normalize(module_input_name=on)]
         model = MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim", device=recipe.device)
-        return model, MultiVectorMultipleNegativesRankingLoss(model)
+        return model, MultiVectorMultipleNegativesRankingLoss(model, gather_across_devices=world_size() > 1)
+
+
+class _Flops(FlopsLoss):
+    """The host's regularizer, over the batch of all processes: it is no mean over their parts."""
+
+    def compute_loss_from_embeddings(self, embeddings: Tensor) -> Tensor:
+        whole = all_gather_with_grad(embeddings) if world_size() > 1 else embeddings
+        found: Tensor = super().compute_loss_from_embeddings(whole)
+        return found
 
 
 class _SpladeTrainer(GuardedTrainer, SparseEncoderTrainer):
@@ -265,8 +280,9 @@ class Splade(HostArchitecture):
             transformer = Transformer(source, transformer_task="fill-mask", **lengths)
         modules = [transformer, SpladePooling("max")]
         model = SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
-        ranking = SparseMultipleNegativesRankingLoss(model)
-        return model, SpladeLoss(model, ranking, recipe.document_flops, query_regularizer_weight=recipe.query_flops)
+        ranking = SparseMultipleNegativesRankingLoss(model, gather_across_devices=world_size() > 1)
+        flops: dict[str, Any] = {f"{side}_regularizer": _Flops(model) for side in ("document", "query")}
+        return model, SpladeLoss(model, ranking, recipe.document_flops, recipe.query_flops, **flops)
 
 
 #: What `load_retriever` knows a tuned BM25 by.
@@ -299,8 +315,11 @@ class TunedBM25:
     seeded = False
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        if (output / BM25_FILE).is_file():
-            return output
+        if not on_main((output / BM25_FILE).is_file):
+            on_main(lambda: self._choose(dataset, output))
+        return output
+
+    def _choose(self, dataset: str, output: Path) -> None:
         collection = load_collection(dataset, "train")
         ids = list(collection.qrels)
         chosen = [ids[i] for i in spaced_rows(len(ids), _MOST_QUERIES)]
@@ -316,7 +335,6 @@ class TunedBM25:
         log.info("BM25 on %s: k1 %g, b %g", dataset, k1, b)
         points = [{"k1": k1, "b": b, _MEASURE: score} for score, k1, b in grid]
         BM25Parameters(k1, b, len(queries), points).write(output / BM25_FILE)
-        return output
 
 
 #: What stands before a hub name that is no dense encoder, the host's class that a folder names, and ours.

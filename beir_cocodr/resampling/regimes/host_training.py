@@ -2,12 +2,14 @@
 
 import logging
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from transformers import (
     AutoModelForMaskedLM,
     DataCollatorForLanguageModeling,
@@ -19,6 +21,7 @@ from transformers import (
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text import TextFormat, load_tokenizer, readable
+from beir_cocodr.distributed import on_main, rank, wait_for_all
 from beir_cocodr.io import draft_folder
 from beir_cocodr.models.condenser import mlm_layers
 from beir_cocodr.models.integrity import NEW_HEAD, loading
@@ -66,7 +69,8 @@ def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
 
 
 def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
-    """Save transformer and tokenizer of the recipe's start as a bare folder; gives separator and lengths in force.
+    """Save transformer and tokenizer of the recipe's start as a bare folder; gives separator and lengths in force. All
+    processes of a run call this, and have the same state of chance after it.
 
     Pooling, similarity and prompts of the start are the dense encoder's and stay behind. The seed is that of layers
     that the start lacks. An InputError where there is no such start.
@@ -74,8 +78,12 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
     set_seed(seed)
     model = load_encoder(recipe.start, recipe.encoder)
     transformer: Any = model.transformers_model
-    transformer.save_pretrained(str(folder))
-    model.tokenizer.save_pretrained(str(folder))
+
+    def save() -> None:
+        transformer.save_pretrained(str(folder))
+        model.tokenizer.save_pretrained(str(folder))
+
+    on_main(save)
     return replace(model.text_format, query_prompt="", document_prompt="")
 
 
@@ -96,17 +104,30 @@ def masked_language_model(collection: Collection, recipe: Recipe, seed: int, sha
         if mlm_layers(source) is not None:
             return source, text_format
         folder = shared / name
-        if not folder.is_dir():
+        if on_main(lambda: not folder.is_dir()):
             _train(bare, folder, collection, text_format, recipe, seed)
         return str(folder), text_format
     finally:
-        shutil.rmtree(bare)
+        if rank() == 0:
+            shutil.rmtree(bare)
+
+
+class _Alike(Trainer):
+    """Every process makes the whole of every step, with the same masks and dropout: few steps, and those of one."""
+
+    def get_train_dataloader(self) -> Any:
+        loader = super().get_train_dataloader()
+        sampler: Any = loader.batch_sampler
+        if isinstance(sampler, BatchSamplerShard):
+            sampler.num_processes, sampler.process_index, sampler.even_batches = 1, 0, False
+        return loader
 
 
 def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, recipe: Recipe, seed: int) -> None:
     set_seed(seed)
     with loading(str(bare), NEW_HEAD):
         model, tokenizer = AutoModelForMaskedLM.from_pretrained(bare), load_tokenizer(str(bare))
+    wait_for_all()  # until each has read the start
     read = readable(tokenizer)
 
     def tokens(batch: dict[str, list[int]]) -> dict[str, object]:
@@ -114,11 +135,17 @@ def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, r
         encoded = tokenizer(texts, truncation=True, max_length=form.document_length)
         return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
 
-    with draft_folder(folder) as draft:
+    def save(draft: Path) -> None:
+        shutil.rmtree(draft / "trainer", ignore_errors=True)
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+
+    with ExitStack() as stack:
+        draft = on_main(lambda: stack.enter_context(draft_folder(folder)))
         if recipe.mlm_steps:
             log.info("%s has no head: %d steps of masked language modelling", recipe.start, recipe.mlm_steps)
             cuda = torch.cuda.is_available() and not str(recipe.device).startswith("cpu")
-            trainer = Trainer(
+            trainer = _Alike(
                 model=model,
                 args=TrainingArguments(
                     output_dir=str(draft / "trainer"),
@@ -138,6 +165,5 @@ def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, r
             )
             trainer.remove_callback(ProgressCallback)
             trainer.train()
-            shutil.rmtree(draft / "trainer", ignore_errors=True)
-        model.save_pretrained(draft)
-        tokenizer.save_pretrained(draft)
+        on_main(lambda: save(draft))
+    wait_for_all()  # until the first has put it in its place

@@ -1,78 +1,49 @@
 """Interpolation, extrapolation and gap of a family of models, over an output of `resample`.
 
-One model of one training set is a cell, evaluated once and kept. From cells come the score of a regime, what is lost
-from interpolation to extrapolation, and whether a regime orders models as collections outside the distribution do.
+From cells (:mod:`beir_cocodr.resampling.regimes.cells`) come the score of a regime, what is lost from interpolation to
+extrapolation, and whether a regime orders models as collections outside the distribution do.
 """
 
 import json
 import logging
-import shutil
 import statistics
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 from beir_cocodr import io as files
-from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.disk import naming_full_disk
+from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError, check_seeds, explained
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, depth, parse_measures, score_queries
+from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.spec import check_device
-from beir_cocodr.progress import step, steps
-from beir_cocodr.records import Json, Record, Report, versions
-from beir_cocodr.resampling.manifest import MANIFEST_FILE, SourceRecord, read_manifest
+from beir_cocodr.progress import steps
+from beir_cocodr.records import Json, Report, versions
+from beir_cocodr.resampling.manifest import MANIFEST_FILE, Manifest, SourceRecord, read_manifest
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import (
     SET,
-    TEACHER,
     Candidate,
     all_trained,
     find_architectures,
     given,
-    load_retriever,
-    model_folder,
     named_path,
 )
+from beir_cocodr.resampling.regimes.cells import Cells, CellsByModel, label
 from beir_cocodr.resampling.regimes.host_training import REGIMES, TrainingUnit, training_units
 
 log = logging.getLogger(__name__)
 
-#: Measure to query id to score.
-Scores = dict[str, dict[str, float]]
 RESULTS_FILE, PICTURE_FILE, _SETTINGS_FILE = "regimes.json", "alignment.png", "settings.json"
 
 # Two points always lie on a line.
 _FEWEST = 3
-
-
-@dataclass(frozen=True)
-class Cell(Record):
-    """One model of one training set, evaluated.
-
-    Attributes:
-        given, given_sha256: the path of a given model, and its content if it is here; None for a trained one.
-        scores: regime to measure to query id to score.
-        retrieval: the retriever's description of itself.
-        training_seconds, search_seconds: the first is next to nothing for what was there already.
-        ood: collection outside the distribution to measure to mean.
-    """
-
-    model: str
-    given: str | None
-    seed: int
-    set: str
-    scores: dict[str, Scores]
-    retrieval: Json
-    training_seconds: float
-    search_seconds: float
-    ood: dict[str, dict[str, float]] = field(default_factory=dict)
-    given_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -174,95 +145,6 @@ class Regimes(Report):
     rows: list[RegimeRow]
     alignment: list[Alignment]
     points: list[RegimePoint]
-
-
-#: (group, model, seed) to the cells of all sets of the group.
-CellsByModel = Mapping[tuple[str, str, int], Sequence[Cell]]
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Evaluates models and keeps what it finds in ``output/cells/SET/NAME-SEED.json``.
-
-    Attributes:
-        output, recipe, measures, ood, progress: as for `evaluate_regimes`.
-        policy: for documents whose id is the query's, of the resampled test set.
-        known: means by model and collection outside: a model of several sets is evaluated there once.
-    """
-
-    output: Path
-    recipe: Recipe
-    measures: str
-    policy: str
-    ood: Sequence[str]
-    progress: bool
-    known: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
-
-    def evaluate(self, candidate: Candidate, unit: TrainingUnit, seed: int) -> Cell:
-        """The cell, made or completed; InputError: no model can be had, or the cell was made with another one."""
-        file = self.output / "cells" / unit.name / f"{candidate.name}-{seed}.json"
-        cell = Cell.read(file) if file.is_file() else None
-        content = None if candidate.where is None else files.content_sha256(candidate.model(unit, seed))
-        other = cell is not None and cell.given_sha256 is not None and cell.given_sha256 != content
-        if cell is not None and (cell.given != candidate.where or other):
-            raise InputError(
-                f"{file} was made with {cell.given or 'a trained model'}"
-                f"{', which has changed since' if other else f', not {candidate.where}'}; give the model another "
-                "name, or choose another --output"
-            )
-        if cell is not None and cell.given is not None:
-            self.known.update({(candidate.model(unit, seed), name): means for name, means in cell.ood.items()})
-        missing = [name for name in self.ood if cell is None or name not in cell.ood]
-        if cell is not None and not missing:
-            return cell
-        step(_label(candidate, unit, seed))
-        start = time.perf_counter()
-        model = candidate.model(unit, seed)
-        trained = time.perf_counter()
-        if cell is None:
-            tests = {regime: load_collection(folder, "test") for regime, folder in unit.tests.items()}
-            scores, retrieval = self._scores(model, tests, self.policy)
-            cell = Cell(
-                model=candidate.name,
-                given=candidate.where,
-                given_sha256=content,
-                seed=seed,
-                set=unit.name,
-                scores=scores,
-                retrieval=retrieval,
-                training_seconds=round(trained - start, 1),
-                search_seconds=round(time.perf_counter() - trained, 1),
-            )
-            cell.write(file)
-        for name in missing:
-            if (model, name) not in self.known:
-                found, _ = self._scores(model, {"": load_collection(name, "test")}, identical_ids(name))
-                means = {measure: pooled_score([values])[0] for measure, values in found[""].items()}
-                self.known[model, name] = means
-            cell = replace(cell, ood=cell.ood | {name: self.known[model, name]})
-            cell.write(file)
-        return cell
-
-    def _scores(self, model: str, tests: Mapping[str, Collection], policy: str) -> tuple[dict[str, Scores], Json]:
-        """Scores of test sets over one corpus, searched at once, and the retriever's description."""
-        wanted, drop = parse_measures(self.measures), policy == "drop"
-        top_k = depth(wanted)
-        documents = next(iter(tests.values())).documents
-        queries = {query: text for found in tests.values() for query, text in found.queries.items()}
-        with files.unfinished(self.output) as work:
-            retriever = load_retriever(model, documents, work, self.recipe, self.progress)
-            results = retriever.search(queries, top_k + drop).results(documents, drop, top_k)
-            retrieval = retriever.describe()
-        scores = {
-            name: {
-                measure: dict(zip(found.qrels, values.tolist(), strict=True))
-                for measure, values in score_queries(
-                    wanted, found.qrels, {query: results[query] for query in found.qrels}
-                ).items()
-            }
-            for name, found in tests.items()
-        }
-        return scores, retrieval
 
 
 def gap(interpolation: float, extrapolation: float) -> float | None:
@@ -379,7 +261,8 @@ def evaluate_regimes(
     InputError names what has to be corrected.
 
     Every model with its scores is a cell that is kept in ``output``: a run that was killed is resumed where it was, and
-    further architectures, models, seeds and collections are added to what is there.
+    further architectures, models, seeds and collections are added to what is there. Under ``torchrun`` all processes
+    train each model, which is that of one process, and share the searches.
 
     Args:
         folder: output of `resample restrain` or `resample resttest`.
@@ -396,22 +279,36 @@ def evaluate_regimes(
     Source: Zhan et al., 2022, sections 4 and 5.
     """
     recipe = recipe or Recipe()
-    manifest = read_manifest(folder)
-    units = training_units(folder, manifest)
-    names = [str(measure) for measure in parse_measures(measures)]
-    check_seeds(seeds)
     check_device(recipe.device)
-    kinds = find_architectures(architectures)
-    others = dict(named_path("--other-start", start) for start in starts)
-    candidates = [*all_trained(kinds, recipe, seeds, output, others), *(given(found, seeds) for found in models)]
-    _check(candidates, ood)
+    join_processes(recipe.device)
+    others: dict[str, str] = {}
+
+    def find() -> list[Candidate]:
+        kinds = find_architectures(architectures)
+        others.update(named_path("--other-start", start) for start in starts)
+        return [*all_trained(kinds, recipe, seeds, output, others), *(given(found, seeds) for found in models)]
+
+    def check() -> tuple[Manifest, list[TrainingUnit], list[str]]:
+        manifest = read_manifest(folder)
+        units, names = training_units(folder, manifest), [str(measure) for measure in parse_measures(measures)]
+        check_seeds(seeds)
+        _check(find(), ood)
+        return manifest, units, names
+
+    manifest, units, names = on_main(check)
+    candidates = find()
+    cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
     kept = naming_full_disk(output, lambda: f"{len([*output.glob('cells/**/*.json')])} models are evaluated and kept")
-    with kept, files.sole_writer(files.output_folder(output, utf8=True)):
+
+    def begin() -> None:
+        stack.enter_context(files.sole_writer(files.output_folder(output, utf8=True)))
         _check_resumable(output, folder, recipe, names, others)
-        cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
-        labels = [_label(one, unit, seed) for unit in units for one in candidates for seed in one.seeds]
+
+    with kept, ExitStack() as stack:
+        on_main(begin)
+        labels = [label(one, unit, seed) for unit in units for one in candidates for seed in one.seeds]
         with steps(dict.fromkeys(labels)):
-            points = regime_points(_evaluate(cells, candidates, units, keep_models), names)
+            points = regime_points(cells.evaluate(candidates, units, keep_models), names)
     return Regimes(
         folder=str(folder),
         method=manifest.method,
@@ -427,10 +324,6 @@ def evaluate_regimes(
         points=points,
         versions=versions(),
     )
-
-
-def _label(candidate: Candidate, unit: TrainingUnit, seed: int) -> str:
-    return f"{candidate.name}, seed {seed}, trained on {unit.name}"
 
 
 def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
@@ -475,26 +368,3 @@ def _check_resumable(
     elif not file.is_file() and any(not files.is_incidental(path) for path in output.iterdir()):
         raise InputError(f"{output} is not empty and holds no evaluation of regimes; choose another --output")
     files.write_text(file, json.dumps(now | {"other_starts": others}, indent=2) + "\n")
-
-
-def _evaluate(
-    cells: Cells, candidates: Sequence[Candidate], units: Sequence[TrainingUnit], keep_models: bool
-) -> CellsByModel:
-    """(group, name, seed) to its cells."""
-    found: dict[tuple[str, str, int], list[Cell]] = {}
-    for unit in units:
-        for seed in dict.fromkeys(seed for candidate in candidates for seed in candidate.seeds):
-            own = [candidate for candidate in candidates if seed in candidate.seeds]
-            for candidate in own:
-                found.setdefault((unit.group, candidate.name, seed), []).append(cells.evaluate(candidate, unit, seed))
-            if not keep_models:
-                # Only now, as one may have been another's teacher.
-                names = [candidate.name for candidate in own if candidate.where is None]
-                for name in (*names, TEACHER, *(f"{TEACHER}@{name.partition('@')[2]}" for name in names)):
-                    shutil.rmtree(model_folder(cells.output, unit, name, seed), True)
-    if not keep_models:
-        shutil.rmtree(cells.output / "shared", ignore_errors=True)
-        for path in sorted([models := cells.output / "models", *models.rglob("*")], reverse=True):
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
-    return found

@@ -1,0 +1,115 @@
+"""Held-out queries choose a checkpoint: their draw, MRR@10 by another way, the weights put back, resume."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from beir_cocodr import load_collection, load_encoder
+from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.training.distill import distill
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.held_out import CANDIDATES, hold_out
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions
+
+# A rate that is far too high: what is learned at first is soon lost.
+OPTIONS = FinetuneOptions(
+    max_steps=6, batch_size=4, learning_rate=2e-2, warmup=0, held_out=0.25, select_epochs=0.5, save_steps=2, negatives=1
+)
+
+
+def reciprocal_rank(model: str, dataset: Path, options, work: Path) -> float:
+    """MRR@10 of a saved model on the held-out queries, from a search of the whole corpus."""
+    _, held = hold_out(load_collection(dataset, "train"), options, options.seed)
+    documents = held.documents
+    every = Dense(load_encoder(model), documents, work).search(held.queries, len(documents)).results(documents)
+    bm25 = BM25(documents).search(held.queries, CANDIDATES).results(documents)
+    run = {}
+    for query, found in every.items():
+        candidates = {name for name, _ in bm25[query]} | {name for name, grade in held.qrels[query].items() if grade}
+        run[query] = {name: score for name, score in found if name in candidates}
+    return ir_measures.calc_aggregate([ir_measures.RR @ 10], held.qrels, run)[ir_measures.RR @ 10]
+
+
+def test_the_share_is_drawn_by_the_seed_and_parted_from_the_rest(beir_folder, caplog):
+    collection = load_collection(beir_folder, "train")
+    rest, held = hold_out(collection, OPTIONS, 1)
+    assert set(rest.queries) | set(held.queries) == set(collection.queries)
+    assert not set(rest.queries) & set(held.queries)
+    assert rest.qrels == {query: collection.qrels[query] for query in rest.queries}
+    assert len(held.queries) == 4
+    assert hold_out(collection, OPTIONS, 1)[1].queries == held.queries
+    assert hold_out(collection, OPTIONS, 2)[1].queries != held.queries
+    assert len(hold_out(collection, OPTIONS.with_overrides(most_held_out=1), 1)[1].queries) == 1
+    assert hold_out(collection, OPTIONS.with_overrides(held_out=0.0), 1) == (collection, None)
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        assert hold_out(collection, OPTIONS.with_overrides(held_out=0.01), 1) == (collection, None)
+    assert "held_out 0.01 of 16 queries is none" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def whole(beir_folder, tiny_mlm, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("held-out") / "m"
+    return folder, finetune(str(beir_folder), str(tiny_mlm), folder, OPTIONS)
+
+
+def test_the_best_checkpoint_is_kept_and_all_values_are_recorded(whole, beir_folder, tmp_path):
+    folder, record = whole
+    found = json.loads((folder / "training.json").read_text())["selection"]
+    assert found == record.details["selection"]
+    assert (found["measure"], found["queries"], found["candidates"]) == ("RR@10", 4, 100)
+    # Twelve queries are left, with one or two documents each: half an epoch is two steps.
+    assert found["steps"] == [2, 4, 6]
+    assert found["best"] == found["steps"][int(np.argmax(found["values"]))]
+    assert found["values"][-1] < max(found["values"])
+    assert reciprocal_rank(str(folder), beir_folder, OPTIONS, tmp_path) == pytest.approx(max(found["values"]))
+    rest, _ = hold_out(load_collection(beir_folder, "train"), OPTIONS, OPTIONS.seed)
+    assert record.details["pairs"] == sum(grade > 0 for grades in rest.qrels.values() for grade in grades.values())
+    assert record.steps == 6
+
+
+@pytest.mark.parametrize("step", [1, 3, 5])
+def test_a_run_that_was_killed_selects_the_same_weights(step, whole, beir_folder, tiny_mlm, tmp_path, dies_at):
+    folder, record = whole
+    with dies_at(step):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
+    again = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS, resume=True)
+    assert again.details["selection"] == record.details["selection"]
+    first, second = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "m"))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_weights_that_were_damaged_are_named(beir_folder, tiny_mlm, tmp_path, dies_at):
+    with dies_at(5):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
+    [best] = (tmp_path / "m" / "checkpoints" / "selection").glob("best-*.safetensors")
+    best.write_bytes(best.read_bytes()[:-9] + b"\0" * 9)
+    with pytest.raises(InputError, match=rf"{best.name} is damaged.*another --output"):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS, resume=True)
+
+
+def test_distillation_selects_in_the_same_way_and_makes_all_steps(beir_folder, tiny_mlm, tmp_path):
+    small = {"max_steps": 4, "batch_size": 4, "learning_rate": 1e-3, "warmup": 0.0, "refresh_steps": 2}
+    options = DistillOptions(**small, candidates=10, held_out=0.25, select_epochs=2 / 3, patience=1)
+    record = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
+    found = record.details["selection"]
+    assert (record.steps, found["steps"]) == (4, [2, 4])
+    assert record.details["training_queries"] == 12
+    assert reciprocal_rank(str(tmp_path / "m"), beir_folder, options, tmp_path) == pytest.approx(max(found["values"]))
+
+
+def test_of_episodes_all_hold_out_the_same_queries(beir_folder, tiny_mlm, tmp_path):
+    options = OPTIONS.with_overrides(episodes=1, max_steps=2, learning_rate=1e-3)
+    record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    first, second = record.details["episodes"]
+    assert first["pairs"] == second["pairs"]
+    assert second["selection"]["best"] == 2
