@@ -38,6 +38,7 @@ if __name__ == "__main__":
     hush()  # as main does before anything of a host is imported
     for name in ("finetune", "pretrain", "distill"):
         import_module(f"beir_cocodr.training.{name}")
+    import_module("beir_cocodr.resampling.regimes.regimes")
     compile_once()
     gc.freeze()  # what was imported is not looked through before every training
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std

@@ -16,6 +16,8 @@ from contexts import write_context
 from safetensors.torch import load_file
 
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.resampling import ResttestOptions
+from beir_cocodr.resampling.resttest import resample_resttest
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,12 @@ COMMANDS = {
 }
 
 
+#: What has a training of its own in `resample evaluate`; the start has no head, so that SPLADE's is trained as well.
+ARCHITECTURES = ("splade", "late-interaction", "cross-encoder", "dense")
+RECIPE = "--batch-size 8 --max-steps 3 --learning-rate 1e-3 --device cpu --seed 1 --held-out 0.2 --set warmup=0 --set "
+RECIPE += "mlm_steps=2 --set negatives=2 --set select_epochs=0.2 --set rerank=20 --query-length 16 --document-length 48"
+
+
 def arguments(command, data, model, output):
     """Of a command line; ``data`` is a folder of labels or, for training on queries, of generated ones."""
     named = ["--dataset", data, "--model", model, "--output", output]
@@ -88,7 +96,25 @@ def printed(text):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, beir_folder, without_dropout):
+def regimes(tmp_path_factory, beir_folder, without_dropout):
+    """The options of `resample evaluate` but its models: one bucket of ReSTTest, and a bare start."""
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("regimes")
+    resample_resttest(
+        str(beir_folder), str(beir_folder), str(without_dropout), folder / "o", ResttestOptions(buckets=2)
+    )
+    manifest = json.loads((folder / "o" / "manifest.json").read_text())
+    manifest["sets"] = [found for found in manifest["sets"] if found["bucket"] == 1]
+    (folder / "o" / "manifest.json").write_text(json.dumps(manifest))
+    AutoModel.from_pretrained(without_dropout).save_pretrained(folder / "bare")
+    AutoTokenizer.from_pretrained(without_dropout).save_pretrained(folder / "bare")
+    named = ["--folder", folder / "o", "--start", folder / "bare", *RECIPE.split(), "--json"]
+    return ["resample", "evaluate", *map(str, named)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
     """Every command in one process and in two; those of two in one torchrun, as a launch costs most of the time."""
     folder = tmp_path_factory.mktemp("ranks")
     data = dict.fromkeys(COMMANDS, beir_folder) | dict.fromkeys(("qc", "autoregressive"), write_context(folder / "c"))
@@ -96,7 +122,14 @@ def trained(tmp_path_factory, beir_folder, without_dropout):
     def commands(processes):
         fuse = ["fuse", "--dataset", beir_folder, "--model", without_dropout, "--output", folder / processes / "fuse"]
         trainings = [arguments(c, data[c], without_dropout, folder / processes / c) for c in COMMANDS]
-        return [*trainings, [*map(str, fuse), "--device", "cpu", "--json"]]
+        evaluate = [
+            *regimes,
+            "--architecture",
+            ",".join(ARCHITECTURES),
+            "--output",
+            str(folder / processes / "regimes"),
+        ]
+        return [*trainings, [*map(str, fuse), "--device", "cpu", "--json"], evaluate]
 
     for command in commands("1"):
         with pytest.raises(SystemExit) as end, redirect_stdout(io.StringIO()):
@@ -107,9 +140,11 @@ def trained(tmp_path_factory, beir_folder, without_dropout):
     taken = arguments("idro", beir_folder, without_dropout, folder / "taken")
     uneven = [*arguments("infonce", beir_folder, without_dropout, folder / "m"), "--batch-size", "7"]
     cache = {"BEIR_COCODR_CACHE": str(folder / "cache")}
-    out, err = torchrun([SMALL_PARTS, *commands("2"), taken, uneven], folder / "logs", **cache)
-    stages = [content["stage"] for content in printed(out)]  # each once, not by every process
-    assert stages == ["finetune", "finetune", "finetune", "coco", "distill", "distill", "coco", "qc", "cotmae", "fuse"]
+    # The second process searches with the second model, which is none.
+    given = ["--model", "words=bm25", "--model", f"none={beir_folder}", "--output", str(folder / "none")]
+    out, err = torchrun([SMALL_PARTS, *commands("2"), taken, uneven, [*regimes, *given]], folder / "logs", **cache)
+    stages = [content.get("stage", "regimes") for content in printed(out)]  # each once, not by every process
+    assert stages == [*"finetune finetune finetune coco distill distill coco qc cotmae fuse regimes".split()]
     (folder / "stderr").write_text(err)
     return folder
 
@@ -118,7 +153,7 @@ def test_a_log_has_whole_lines_an_end_for_each_command_and_no_bars_of_libraries(
     errors = (trained / "stderr").read_text()
     assert "\r" not in errors
     assert "model shards" not in errors
-    assert errors.count("\nNext: beir-cocodr ") == len(COMMANDS) + 1  # of the first process
+    assert errors.count("\nNext: beir-cocodr ") == len(COMMANDS) + 2  # of the first process
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -156,15 +191,47 @@ def test_negatives_are_searched_in_parts_once_for_all_trainings(trained):
     [index] = (path for path in (trained / "cache" / "bm25").iterdir() if not path.name.startswith("negatives-"))
     assert (index / "vocabulary.json").is_file()  # what was counted for it is gone
     searched = list((trained / "cache" / "bm25").glob("negatives-*"))
-    assert len(searched) == 2  # of the fine-tunings, with one depth, and of the distillations
+    # Of the fine-tunings, with one depth, of the distillations, of the cross-encoder, and of held-out queries.
+    assert len(searched) == 4
     assert all(len(list(folder.iterdir())) > 2 for folder in searched)
 
 
 def test_bad_input_is_one_error_for_all_processes(trained):
     errors = (trained / "stderr").read_text()
     assert errors.count("is not empty") == 1
-    assert errors.count("exit status 2") == 2 * 2  # with the batch below
+    assert errors.count("exit status 2") == 3 * 2  # with the two below
     assert [file.name for file in (trained / "taken").iterdir()] == ["thesis.tex"]
+
+
+def test_a_model_that_the_second_process_cannot_load_ends_both(trained, beir_folder):
+    errors = (trained / "stderr").read_text()
+    assert len([line for line in errors.splitlines() if line.startswith("error: ") and str(beir_folder) in line]) == 1
+    assert [file.name for file in (trained / "none").glob("cells/*/*")] == ["words-1.json"]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_two_processes_train_the_architectures_of_one(name, trained):
+    one, two = (trained / n / "regimes" / "models" / "bucket-1" / f"{name}-1" for n in ("1", "2"))
+    files = [file.relative_to(one) for file in one.rglob("*.safetensors")]
+    assert files
+    for file in files:
+        first, second = load_file(one / file), load_file(two / file)
+        for key, weight in first.items():
+            if key != "classifier.bias" and "key.bias" not in key:  # no difference of scores depends on them
+                torch.testing.assert_close(second[key], weight, rtol=0, atol=2e-5, msg=lambda m, n=key: f"{n}: {m}")
+    records = [json.loads((folder / "training.json").read_text()) for folder in (one, two)]
+    assert [record["processes"] for record in records] == [1, 2]
+    assert records[0]["selection"] == records[1]["selection"]
+    assert len(records[0]["selection"]["steps"]) > 1
+
+
+def test_two_processes_find_what_one_does_in_both_regimes(trained):
+    rows = [json.loads((trained / n / "regimes" / "regimes.json").read_text())["rows"] for n in ("1", "2")]
+    assert len(rows[0]) == len(ARCHITECTURES)
+    for one, two in zip(*rows, strict=True):
+        for measure, scores in one["measures"].items():
+            for regime in ("interpolation", "extrapolation"):
+                assert two["measures"][measure][regime] == pytest.approx(scores[regime], abs=1e-6)
 
 
 def test_a_batch_that_cannot_be_split_is_refused(trained):

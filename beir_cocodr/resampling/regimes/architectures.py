@@ -217,6 +217,8 @@ class CrossEncoderReranker(HostArchitecture):
             model: Any = CrossEncoder(source, num_labels=1, device=recipe.device)
         lengths = (text_format.query_length or 0) + (text_format.document_length or 0)
         model.max_seq_length = min(lengths, model.config.max_position_embeddings)
+        # DDP finds what a step uses in dictionaries alone, and the host gives a tokenizer's own kind of mapping.
+        model.register_forward_hook(lambda module, given, found: dict(found))
         return model, RankNetLoss(model)
 
 

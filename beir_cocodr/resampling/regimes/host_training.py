@@ -13,7 +13,7 @@ from accelerate.data_loader import BatchSamplerShard
 from transformers import (
     AutoModelForMaskedLM,
     DataCollatorForLanguageModeling,
-    ProgressCallback,
+    PrinterCallback,
     Trainer,
     TrainingArguments,
     set_seed,
@@ -157,13 +157,14 @@ def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, r
                     use_cpu=not cuda,
                     save_strategy="no",
                     report_to="none",
+                    disable_tqdm=True,
                     remove_unused_columns=False,
                     dataloader_pin_memory=cuda,
                 ),
                 train_dataset=drawn_dataset("row", np.arange(len(collection.documents)), tokens),
                 data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=_MASKED),
             )
-            trainer.remove_callback(ProgressCallback)
+            trainer.remove_callback(PrinterCallback)
             trainer.train()
         on_main(lambda: save(draft))
     wait_for_all()  # until the first has put it in its place
