@@ -254,6 +254,8 @@ def _regimes(words: list[str], given: dict[str, str], command: str, steps: Mappi
     settings = PRESETS[given["--preset"]]["resample evaluate"]
     texts = 2 * float(settings["epochs"]) * sum(queries)
     flops = len(trained) * 6 * weights * texts * 128 * share
+    measured = float(settings["epochs"]) / float(settings["select_epochs"]) * 500 * 101  # of held-out queries
+    flops += len(trained) * len(queries) * 2 * weights * measured * 128 * share
     ood = [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == "data"]
     documents = _MARCO + sum(size(one)[0] for one in ood)
     search = len(trained) * len(queries) * 2 * weights * documents * 128 * share

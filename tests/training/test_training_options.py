@@ -58,6 +58,8 @@ def test_extrapolation_as_printed():
     assert (found.start, found.rerank) == (printed["finetune_init"], printed["reranker_depth"])
     assert (found.first_stage, found.candidates, found.max_steps) == ("bm25", "tokens", -1)
     assert (found.hard_negatives, found.teacher) == ("mined", "cross-encoder")
+    assert printed["checkpoint"] == "evaluated every 2 epochs, best on the development set"
+    assert (found.select_epochs, found.held_out > 0) == (2, True)
     assert found.learning_rate == 1e-5
 
 
