@@ -63,9 +63,14 @@ def shown(words: list[str], gpus: int) -> list[str]:
     """The words of a whole command line, with torchrun before what works on several processes."""
     if words[0] == "make":
         return ["python", "benchmarks/reproduce/make.py", *words[1:]]
-    if words[0] in DISTRIBUTED and gpus > 1:
-        return ["torchrun", "--standalone", "--nproc-per-node", str(gpus), "-m", "beir_cocodr.cli", *words]
+    if _is_distributed(words) and gpus > 1:
+        own = ["--"] if "--start" in words else []  # torchrun takes it for one of its own
+        return ["torchrun", "--standalone", "--nproc-per-node", str(gpus), "-m", *own, "beir_cocodr.cli", *words]
     return ["beir-cocodr", *words]
+
+
+def _is_distributed(words: list[str]) -> bool:
+    return words[0] in DISTRIBUTED or " ".join(words[:2]) in DISTRIBUTED
 
 
 def run(words: list[str], log: Path, gpus: int, inside: bool) -> None:
@@ -83,7 +88,7 @@ def run(words: list[str], log: Path, gpus: int, inside: bool) -> None:
 def _module(words: list[str], gpus: int) -> list[str]:
     if words[0] == "make":
         return [str(make.__file__), *words[1:]]
-    if words[0] in DISTRIBUTED and gpus > 1:
+    if _is_distributed(words) and gpus > 1:
         return ["-m", "torch.distributed.run", *shown(words, gpus)[1:]]
     return ["-m", "beir_cocodr.cli", *words]
 

@@ -243,7 +243,7 @@ def _command(command: str, gpus: int, steps: Mapping[str, Step]) -> Cost:
 
 
 def _regimes(words: list[str], given: dict[str, str], command: str, steps: Mapping[str, Step], gpus: int) -> Cost:
-    """Architectures of every set of a resampling: trained on one GPU, and the corpus encoded for each."""
+    """Architectures of every set of a resampling: trained on all GPUs, and the corpus encoded for each."""
     [name] = [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == "step"][:1]
     sizes = [int(found) for found in re.findall(r"--size (\d+)", " ".join(steps[name].commands))]
     queries = [s for s in sizes for _ in range(2)] or [int(TRAIN_QUERIES * 0.8)] * 5
@@ -260,4 +260,5 @@ def _regimes(words: list[str], given: dict[str, str], command: str, steps: Mappi
     documents = _MARCO + sum(size(one)[0] for one in ood)
     search = len(trained) * len(queries) * 2 * weights * documents * 128 * share
     count = int(len(trained) * texts / 2 / int(settings["batch_size"]))
-    return Cost(_hours(flops + search, 1), 20, len(trained) * len(queries) * 1.3, count)
+    hours = _hours(flops, gpus) + _hours(search, max(1, min(gpus, len(trained))))  # each model is searched with on one
+    return Cost(hours, 20, len(trained) * len(queries) * 1.3, count)

@@ -17,7 +17,7 @@ from reproduce.shared import BY_HAND, IRDS, MODELS
 from reproduce.specification import PLACEHOLDER
 
 #: Commands of which torchrun starts one process a GPU.
-DISTRIBUTED = ("pretrain", "finetune", "distill")
+DISTRIBUTED = ("pretrain", "finetune", "distill", "resample evaluate")
 
 
 class Scale(Protocol):
@@ -159,7 +159,7 @@ class HereScale:
 
     def words(self, words: list[str]) -> list[str]:
         kind = " ".join(words[:2]) if words[0] == "resample" else words[0]
-        options = dict(_FEW) if kind in (*DISTRIBUTED, "adapt", "resample evaluate") else {}
+        options = dict(_FEW) if kind in (*DISTRIBUTED, "adapt") else {}
         if kind in ("adapt", "resample evaluate"):
             del options["--mini-batch-size"]
         options |= (
