@@ -39,8 +39,6 @@ from beir_cocodr.records import versions
 from beir_cocodr.retrieval import pool
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.training.distill_lists import TeacherScores
-from beir_cocodr.training.negatives import bm25_negatives
 
 RESULTS = Path(__file__).parent / "results" / "negatives.json"
 SOURCES = "apidocs/stdlib+numpy+pandas+scipy+sklearn+torch"
@@ -113,6 +111,9 @@ def before(work: Path) -> dict[str, Any]:
 
 def now(work: Path, cores: int) -> dict[str, Any]:
     """The index, and then the negatives; a second call, which finds them; and whether they are those of before."""
+    # Not above: what stands there is imported anew by every process that this one starts.
+    from beir_cocodr.training.negatives import bm25_negatives
+
     pool.available_cores = lambda: cores
     given, cache = corpus(work), work / f"cache-{cores}"
     os.environ["BEIR_COCODR_CACHE"] = str(cache)
@@ -150,6 +151,8 @@ class Cheap:
 
 def teacher(work: Path, pairs: int) -> dict[str, Any]:
     """Lists of ten documents: most at once, then a round of 20,000 pairs more; and all read back from the disk."""
+    from beir_cocodr.training.distill_lists import TeacherScores
+
     documents, rng = open_corpus(work / "corpus.arrow"), np.random.default_rng(3)
     queries = {f"q{i}": "" for i in range(pairs // 10)}
     lists = np.sort(rng.integers(len(documents) - 10, size=(len(queries), 1)), axis=0) + np.arange(10)

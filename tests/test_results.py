@@ -357,7 +357,10 @@ def test_the_figures_of_bm25s_negatives_stand_in_a_results_file():
     found, text = results_of("negatives"), section("negatives")
     old, one, both = (found["parts"][name] for name in ("before", "one", "all"))
     assert f"{one['query_ms']:.2f} processor milliseconds, {old['query_ms']:.2f} the way before" in text
-    assert f"{found['summary']['query_speedup_one_core']:.1f} times" in text
+    assert f"{found['summary']['query_speedup_one_core']:.1f} times as fast on one core" in text
+    assert f"{found['summary']['query_speedup_all_cores']:.1f} times on both" in text
+    assert f"the index {one['index_seconds']:.0f} seconds on one core instead of {old['index_seconds']:.0f}" in text
+    assert f"{both['index_wall']:.0f} on both" in text
     assert f"{max(one['peak_mib'], both['peak_mib']):,} MiB" in text
     assert f"{found['summary']['msmarco']['hours']:.2f} hours" in text
     assert {part["same_as_before"].partition(" of ")[0] for part in (one, both)} == {
