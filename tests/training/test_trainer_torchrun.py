@@ -199,8 +199,8 @@ def test_negatives_are_searched_in_parts_once_for_all_trainings(trained):
     [index] = (path for path in (trained / "cache" / "bm25").iterdir() if not path.name.startswith("negatives-"))
     assert (index / "vocabulary.json").is_file()  # what was counted for it is gone
     searched = list((trained / "cache" / "bm25").glob("negatives-*"))
-    # Of the fine-tunings, with one depth, of the distillations, with and without held-out queries, of the cross-encoder, and
-    # of its held-out queries.
+    # Of the fine-tunings, with one depth, of the distillations with and without held-out queries, of the
+    # cross-encoder, and of its held-out queries.
     assert len(searched) == 5
     assert sum(len(list(folder.iterdir())) > 2 for folder in searched) >= 2  # the last two are of few queries
 
