@@ -149,6 +149,7 @@ EXTRAS = {
     "report": "pictures of qpp, shift, representation and resample",
     "files": "PDF and Word files in a folder of files",
     "serve": "serve and try: searching and judging on a page",
+    "word-vectors": "qpp --word-vectors: MaxDC and P_clarity",
     "quickstart": "the model minilm (all-MiniLM-L6-v2), without a network",
     "docs": "make docs: the documentation as pages",
     "test": "the tests, and make lint",

@@ -283,8 +283,8 @@ class Splade(HostArchitecture):
         modules = [transformer, SpladePooling("max")]
         model = SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
         ranking = SparseMultipleNegativesRankingLoss(model, gather_across_devices=world_size() > 1)
-        flops: dict[str, Any] = {f"{side}_regularizer": _Flops(model) for side in ("document", "query")}
-        return model, SpladeLoss(model, ranking, recipe.document_flops, recipe.query_flops, **flops)
+        weights = recipe.document_flops, recipe.query_flops
+        return model, SpladeLoss(model, ranking, *weights, _Flops(model), _Flops(model))
 
 
 #: What `load_retriever` knows a tuned BM25 by.
