@@ -238,7 +238,7 @@ def wordpiece(tmp_path_factory: pytest.TempPathFactory):
     return BertTokenizer(vocab={token: i for i, token in enumerate(dict.fromkeys(vocabulary))})
 
 
-def _config(size: int, layers: int = 2):
+def _config(size: int, layers: int):
     from transformers import BertConfig
 
     return BertConfig(
@@ -265,14 +265,26 @@ def _save(folder: Path, wordpiece, seed: int, kind: str, layers: int) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """The folder of a bare BERT encoder: two layers, 32 dimensions, random weights."""
-    return _save(tmp_path_factory.mktemp("tiny-bert"), wordpiece, 0, "BertModel", 2)
+    """The folder of a bare BERT encoder: one layer, 32 dimensions, random weights."""
+    return _save(tmp_path_factory.mktemp("tiny-bert"), wordpiece, 0, "BertModel", 1)
 
 
 @pytest.fixture(scope="session")
 def tiny_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
     """The folder of a BERT with its masked-language-model head."""
-    return _save(tmp_path_factory.mktemp("tiny-mlm"), wordpiece, 1, "BertForMaskedLM", 2)
+    return _save(tmp_path_factory.mktemp("tiny-mlm"), wordpiece, 1, "BertForMaskedLM", 1)
+
+
+@pytest.fixture(scope="session")
+def two_layer_bert(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
+    """As tiny_bert, of two layers: as many as the methods over clusters watch by default."""
+    return _save(tmp_path_factory.mktemp("two-layer-bert"), wordpiece, 0, "BertModel", 2)
+
+
+@pytest.fixture(scope="session")
+def two_layer_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
+    """As tiny_mlm, of two layers."""
+    return _save(tmp_path_factory.mktemp("two-layer-mlm"), wordpiece, 1, "BertForMaskedLM", 2)
 
 
 @pytest.fixture(scope="session")
@@ -293,7 +305,7 @@ def tiny_cross(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
     import torch
     from transformers import BertForSequenceClassification
 
-    folder, config = tmp_path_factory.mktemp("tiny-cross"), _config(len(wordpiece))
+    folder, config = tmp_path_factory.mktemp("tiny-cross"), _config(len(wordpiece), 1)
     config.num_labels = 1
     torch.manual_seed(3)
     BertForSequenceClassification(config).save_pretrained(folder)
@@ -301,17 +313,25 @@ def tiny_cross(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def tiny_cosine(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
-    """The folder of a sentence-transformers model: mean pooling, normalised, cosine, its own length."""
+def _save_cosine(folder: Path, bert: Path) -> Path:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-    transformer = Transformer(str(tiny_bert), max_seq_length=48)
-    modules = [transformer, Pooling(32, "mean"), Normalize()]
-    folder = tmp_path_factory.mktemp("tiny-cosine")
+    modules = [Transformer(str(bert), max_seq_length=48), Pooling(32, "mean"), Normalize()]
     SentenceTransformer(modules=modules, similarity_fn_name="cosine").save_pretrained(str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_cosine(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+    """The folder of a sentence-transformers model: mean pooling, normalised, cosine, its own length."""
+    return _save_cosine(tmp_path_factory.mktemp("tiny-cosine"), tiny_bert)
+
+
+@pytest.fixture(scope="session")
+def two_layer_cosine(tmp_path_factory: pytest.TempPathFactory, two_layer_bert: Path) -> Path:
+    """As tiny_cosine, of two layers."""
+    return _save_cosine(tmp_path_factory.mktemp("two-layer-cosine"), two_layer_bert)
 
 
 def sentences(rng: np.random.Generator, topic: int, count: int, length: int = 12) -> str:

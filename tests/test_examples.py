@@ -105,9 +105,9 @@ def test_evaluate_all_tasks(tmp_path):
 TRAINING = ["--max-steps", "2", "--batch-size", "4", "--device", "cpu"]
 
 
-def test_finetune_msmarco(beir_folder, tiny_bert, tmp_path):
+def test_finetune_msmarco(beir_folder, two_layer_bert, tmp_path):
     output = tmp_path / "model"
-    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", output, *TRAINING]
+    arguments = ["--dataset", beir_folder, "--model", two_layer_bert, "--output", output, *TRAINING]
     record = json.loads(run(EXAMPLES / "finetune_msmarco.py", *arguments, "--weighting", "idro", "--clusters", 2))
     assert (record["stage"], record["steps"], record["processes"]) == ("finetune", 2, 1)
     assert record == json.loads((output / "training.json").read_text())
@@ -152,8 +152,8 @@ def test_custom_loss(power, beir_folder, tiny_bert, tmp_path):
 
 
 @pytest.mark.parametrize("loss", ["coco", "idro", "lambdarank"])
-def test_sentence_transformers_losses(loss, beir_folder, tiny_cosine, tmp_path):
-    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--output", tmp_path, "--loss", loss, *TRAINING]
+def test_sentence_transformers_losses(loss, beir_folder, two_layer_cosine, tmp_path):
+    arguments = ["--dataset", beir_folder, "--model", two_layer_cosine, "--output", tmp_path, "--loss", loss, *TRAINING]
     assert run(EXAMPLES / "sentence_transformers_losses.py", *arguments).splitlines()[-1] == "(1, 32)"
 
 

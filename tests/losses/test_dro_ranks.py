@@ -91,15 +91,15 @@ def work(rank: int, folder: str, output: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ranks(tiny_bert, tmp_path_factory):
+def ranks(two_layer_bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.start_processes(work, (str(tiny_bert), str(folder)), nprocs=RANKS, start_method="forkserver")
+    multiprocessing.start_processes(work, (str(two_layer_bert), str(folder)), nprocs=RANKS, start_method="forkserver")
     return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(RANKS)]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_do_what_one_does(ranks, tiny_bert, case):
-    whole = train(case, str(tiny_bert))
+def test_two_processes_do_what_one_does(ranks, two_layer_bert, case):
+    whole = train(case, str(two_layer_bert))
     assert max(float(g.abs().max()) for n, g in whole.items() if n.startswith("gradient")) > 1e-2
     moving = [whole[f"weights {step}"] for step in range(STEPS)]
     assert torch.equal(moving[0], moving[2]) is case.startswith("erm")

@@ -41,8 +41,8 @@ def test_decodes_with_dropout(tiny_mlm):
     assert first != second
 
 
-def test_keeps_what_the_encoder_does_not_share(tiny_mlm):
-    model = COCODR(str(tiny_mlm))
+def test_keeps_what_the_encoder_does_not_share(two_layer_mlm):
+    model = COCODR(str(two_layer_mlm))
     loss = TSDAELoss(model)
     state = loss.state_dict()
     assert {name.split(".")[0] for name in state if "crossattention" not in name} == {"cls"}
@@ -53,7 +53,7 @@ def test_keeps_what_the_encoder_does_not_share(tiny_mlm):
     assert shared
     assert all(id(p) in encoder for p in shared)
     torch.manual_seed(9)
-    again = TSDAELoss(COCODR(str(tiny_mlm)))
+    again = TSDAELoss(COCODR(str(two_layer_mlm)))
     name = next(name for name in state if name.endswith("query.weight"))
     assert not torch.equal(again.state_dict()[name], state[name])
     again.load_state_dict(state, strict=False)

@@ -57,12 +57,12 @@ def fault(folder: Path) -> str:
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_cosine", "saved_mrl"])
 def test_a_tensor_that_is_missing_is_named(kind, request, copied):
     folder = copied(request.getfixturevalue(kind))
-    name = "encoder.layer.1.output.dense.weight"
+    name = "encoder.layer.0.output.dense.weight"
     change_weights(folder, lambda weights: {k: w for k, w in weights.items() if k != name})
     assert f"missing: {name}" in fault(folder)
 
 
-@pytest.mark.parametrize("kind", ["tiny_bert", "tiny_cosine"])
+@pytest.mark.parametrize("kind", ["two_layer_bert", "two_layer_cosine"])
 def test_more_and_fewer_layers_and_other_shapes_are_named(kind, request, copied):
     source = request.getfixturevalue(kind)
     for name, settings, words in [
@@ -340,7 +340,7 @@ def test_published_pickles_are_read_as_tensors_alone(tiny_bert, copied, caplog):
 
 def test_numbers_that_are_none_and_tokens_without_a_row(tiny_bert, copied):
     def broken(weights):
-        weights["encoder.layer.1.output.dense.weight"][3, 4] = float("nan")
+        weights["encoder.layer.0.output.dense.weight"][3, 4] = float("nan")
         return weights
 
     folder = copied(tiny_bert, "nan")

@@ -165,11 +165,11 @@ def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_pat
     assert f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}" in caplog.text
 
 
-def test_resttest_holds_out_every_bucket_once(folder, tiny_cosine, tmp_path):
+def test_resttest_holds_out_every_bucket_once(folder, two_layer_cosine, tmp_path):
     output = tmp_path / "o"
-    manifest = resample_resttest(str(folder), str(folder), str(tiny_cosine), output, ResttestOptions(buckets=3, seed=1))
+    manifest = resample_resttest(str(folder), str(folder), str(two_layer_cosine), output, ResttestOptions(buckets=3, seed=1))
     again = resample_resttest(
-        str(folder), str(folder), str(tiny_cosine), tmp_path / "b", ResttestOptions(buckets=3, seed=1)
+        str(folder), str(folder), str(two_layer_cosine), tmp_path / "b", ResttestOptions(buckets=3, seed=1)
     )
     assert again == manifest
     assert content(output) == content(tmp_path / "b")

@@ -52,16 +52,16 @@ def log_of(folder: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("kind", WEIGHTINGS)
-def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, dies_at):
+def test_resumed_equals_uninterrupted(kind, beir_folder, two_layer_mlm, tmp_path, dies_at):
     options = OPTIONS.with_overrides(**WEIGHTINGS[kind])
     whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(beir_folder), str(tiny_mlm), whole, options)
+    finetune(str(beir_folder), str(two_layer_mlm), whole, options)
     with dies_at(8):
-        finetune(str(beir_folder), str(tiny_mlm), half, options)
+        finetune(str(beir_folder), str(two_layer_mlm), half, options)
     assert [line["step"] for line in log_of(half)] == [4, 8]  # 8 comes again
     with (half / CLUSTER_LOG).open("a") as file:
         file.write('{"step": 9, "weigh')  # it died while it wrote
-    record = finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
+    record = finetune(str(beir_folder), str(two_layer_mlm), half, options, resume=True)
     assert record.resumed_from == "checkpoint-6"
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
@@ -71,26 +71,26 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, die
     assert len({tuple(line["weights"]) for line in lines}) == 3
 
 
-def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, tiny_mlm, tmp_path, dies_at):
+def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, two_layer_mlm, tmp_path, dies_at):
     options = OPTIONS.with_overrides(weighting="idro")
     whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(beir_folder), str(tiny_mlm), whole, options)
+    finetune(str(beir_folder), str(two_layer_mlm), whole, options)
     with dies_at(8):
-        finetune(str(beir_folder), str(tiny_mlm), half, options)
+        finetune(str(beir_folder), str(two_layer_mlm), half, options)
     (half / run.CHECKPOINTS / "checkpoint-6" / LOSS_FILE).unlink()
-    record = finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
+    record = finetune(str(beir_folder), str(two_layer_mlm), half, options, resume=True)
     assert record.resumed_from == "checkpoint-3"
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
 
 
-def test_what_it_resumes_from_matters(beir_folder, tiny_mlm, tmp_path, dies_at):
+def test_what_it_resumes_from_matters(beir_folder, two_layer_mlm, tmp_path, dies_at):
     """The comparisons above would see it if the weights of clusters were lost."""
     options = OPTIONS.with_overrides(weighting="groupdro", eta=0.3)
     whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(beir_folder), str(tiny_mlm), whole, options)
+    finetune(str(beir_folder), str(two_layer_mlm), whole, options)
     with dies_at(8):
-        finetune(str(beir_folder), str(tiny_mlm), half, options)
+        finetune(str(beir_folder), str(two_layer_mlm), half, options)
     from safetensors.torch import save_file
 
     file = half / run.CHECKPOINTS / "checkpoint-6" / LOSS_FILE
@@ -98,7 +98,7 @@ def test_what_it_resumes_from_matters(beir_folder, tiny_mlm, tmp_path, dies_at):
     assert set(state) == {"weights", "loss_sums", "steps_seen", "examples_seen"}
     save_file(state | {"weights": torch.full_like(state["weights"], 1 / 3)}, file)
     (file.parent / run.SEAL_FILE).unlink()  # which would tell that the file is another
-    finetune(str(beir_folder), str(tiny_mlm), half, options, resume=True)
+    finetune(str(beir_folder), str(two_layer_mlm), half, options, resume=True)
     assert log_of(whole)[-1]["weights"] != log_of(half)[-1]["weights"]
     with pytest.raises(AssertionError):
         assert_same_model(whole, half)
@@ -109,10 +109,10 @@ def _command(threads: int, arguments: list[str]) -> None:
     main(arguments)
 
 
-def test_killed_for_real(beir_folder, tiny_mlm, tmp_path):
+def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
     """The command line, SIGKILL while it trains, and again with --resume."""
     half = tmp_path / "half"
-    arguments = ["finetune", "--dataset", str(beir_folder), "--model", str(tiny_mlm), "--output", str(half)]
+    arguments = ["finetune", "--dataset", str(beir_folder), "--model", str(two_layer_mlm), "--output", str(half)]
     arguments += ["--weighting", "idro", "--clusters", "3", "--max-steps", "30", "--batch-size", "6"]
     arguments += ["--learning-rate", "1e-3", "--set", "log_clusters=5"]
     training = process(_command, torch.get_num_threads(), arguments)
@@ -133,14 +133,14 @@ def test_killed_for_real(beir_folder, tiny_mlm, tmp_path):
         weighting="idro", clusters=3, max_steps=30, batch_size=6, learning_rate=1e-3, log_clusters=5
     )
     whole = tmp_path / "whole"
-    finetune(str(beir_folder), str(tiny_mlm), whole, options)
+    finetune(str(beir_folder), str(two_layer_mlm), whole, options)
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
     assert not (half / run.CHECKPOINTS).exists()
 
 
 @pytest.mark.parametrize("episodes", [0, 1])
-def test_every_pair_is_trained_in_the_cluster_of_its_own_query(episodes, beir_folder, tiny_mlm, tmp_path, monkeypatch):
+def test_every_pair_is_trained_in_the_cluster_of_its_own_query(episodes, beir_folder, two_layer_mlm, tmp_path, monkeypatch):
     """The centroid that is nearest to the query, as the model that begins embeds it; mined embeddings are no others."""
     seen = []
 
@@ -153,7 +153,7 @@ def test_every_pair_is_trained_in_the_cluster_of_its_own_query(episodes, beir_fo
 
     monkeypatch.setattr(finetuning, "run_stage", spy)
     options = OPTIONS.with_overrides(max_steps=2, weighting="idro", episodes=episodes, mining_keep=5, clusters=5)
-    finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
     assert len(seen) == episodes + 1
     for own, embeddings, centroids in seen:
         nearest = ((embeddings[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
@@ -172,8 +172,8 @@ class State:
 
 
 @pytest.mark.parametrize("kind", [IDROLoss, CVaRLoss])
-def test_the_state_of_a_loss_is_all_it_knows(kind, tiny_bert, tmp_path):
-    first, second = (kind(COCODR(str(tiny_bert)), 3, clusters=torch.arange(3)) for _ in range(2))
+def test_the_state_of_a_loss_is_all_it_knows(kind, two_layer_bert, tmp_path):
+    first, second = (kind(COCODR(str(two_layer_bert)), 3, clusters=torch.arange(3)) for _ in range(2))
     own = [name for name in first.state_dict() if not name.startswith("model.")]
     assert {"weights", "loss_sums", "steps_seen", "examples_seen"} <= set(own)
     for i, name in enumerate(own):
@@ -186,16 +186,16 @@ def test_the_state_of_a_loss_is_all_it_knows(kind, tiny_bert, tmp_path):
     assert [path.name for path in (tmp_path / "checkpoint-7").iterdir()] == [LOSS_FILE]
 
 
-def test_going_on_drops_lines_after_the_checkpoint_and_broken_ones(tiny_bert, tmp_path):
+def test_going_on_drops_lines_after_the_checkpoint_and_broken_ones(two_layer_bert, tmp_path):
     file = tmp_path / CLUSTER_LOG
     lines = [json.dumps({"step": step}) for step in (2, 4, 6)]
     file.write_text("\n".join([*lines, '{"step": 7']))
-    ClusterLog(CVaRLoss(COCODR(str(tiny_bert)), 3), file, 2).on_train_begin(None, State(4), None)
+    ClusterLog(CVaRLoss(COCODR(str(two_layer_bert)), 3), file, 2).on_train_begin(None, State(4), None)
     assert file.read_text().splitlines() == lines[:2]
 
 
-def test_the_log_holds_means_since_its_last_line(tiny_bert, tmp_path):
-    loss = CVaRLoss(COCODR(str(tiny_bert)), 3)
+def test_the_log_holds_means_since_its_last_line(two_layer_bert, tmp_path):
+    loss = CVaRLoss(COCODR(str(two_layer_bert)), 3)
     log = ClusterLog(loss, tmp_path / CLUSTER_LOG, 2)
     log.on_train_begin(None, State(0), None)
     for step, (sums, seen, examples) in enumerate([((1, 0, 4), (1, 0, 1), (2, 0, 1))] * 3, 1):

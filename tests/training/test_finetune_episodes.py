@@ -27,9 +27,9 @@ SMALL = FinetuneOptions(
 
 
 @pytest.fixture(scope="module")
-def whole(beir_folder, tiny_mlm, tmp_path_factory):
+def whole(beir_folder, two_layer_mlm, tmp_path_factory):
     folder = tmp_path_factory.mktemp("episodes") / "whole"
-    record = finetune(str(beir_folder), str(tiny_mlm), folder, SMALL, targets=[str(beir_folder)])
+    record = finetune(str(beir_folder), str(two_layer_mlm), folder, SMALL, targets=[str(beir_folder)])
     return folder, record
 
 
@@ -62,20 +62,20 @@ def test_every_episode_is_measured_on_every_target(whole, beir_folder):
 
 
 @pytest.mark.parametrize("episode", [0, 2])
-def test_a_killed_episode_goes_on_to_the_same_weights(episode, whole, beir_folder, tiny_mlm, tmp_path, dies_at):
+def test_a_killed_episode_goes_on_to_the_same_weights(episode, whole, beir_folder, two_layer_mlm, tmp_path, dies_at):
     with dies_at(3, lambda stage: stage.plan.episode == episode):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL)
-    record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL, resume=True)
+        finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", SMALL)
+    record = finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", SMALL, resume=True)
     assert record.steps == 12
     first, second = (load_file(path / "model.safetensors") for path in (whole[0], tmp_path / "m"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_targets_without_episodes_and_episodes_without_negatives_are_refused(beir_folder, tiny_mlm, tmp_path):
+def test_targets_without_episodes_and_episodes_without_negatives_are_refused(beir_folder, two_layer_mlm, tmp_path):
     with pytest.raises(InputError, match="episodes"):
         finetune(
             str(beir_folder),
-            str(tiny_mlm),
+            str(two_layer_mlm),
             tmp_path / "m",
             SMALL.with_overrides(episodes=0),
             targets=[str(beir_folder)],
@@ -84,9 +84,9 @@ def test_targets_without_episodes_and_episodes_without_negatives_are_refused(bei
         SMALL.with_overrides(negatives=0)
 
 
-def test_more_clusters_than_queries_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
+def test_more_clusters_than_queries_leaves_nothing_behind(beir_folder, two_layer_mlm, tmp_path):
     options = SMALL.with_overrides(clusters=17, episodes=0)
     with pytest.raises(InputError, match=r"17 clusters for 16 .*--clusters"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+        finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
     assert not list((tmp_path / "m").iterdir())
-    assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options.with_overrides(clusters=3))
+    assert finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options.with_overrides(clusters=3))

@@ -156,9 +156,9 @@ def test_a_killed_stage_goes_on_to_the_same_weights(episode, whole, beir_folder,
     assert kept == record
 
 
-def test_weighted_clusters_train_in_two_stages(beir_folder, tiny_mlm, tmp_path):
+def test_weighted_clusters_train_in_two_stages(beir_folder, two_layer_mlm, tmp_path):
     options = SMALL.with_overrides(weighting="idro", clusters=3, min_cluster_size=1, max_steps=2)
-    finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
     assert (tmp_path / "m" / "stages" / "2" / "cluster_weights.jsonl").is_file()
 
 

@@ -14,9 +14,9 @@ SMALL = FinetuneOptions(max_steps=4, batch_size=6, learning_rate=1e-3, clusters=
 
 @pytest.mark.parametrize("weighting", ["idro", "groupdro", "cvar", "erm"])
 @pytest.mark.parametrize("loss", ["triplet", "infonce"])
-def test_every_weighting_trains_and_logs(weighting, loss, beir_folder, tiny_mlm, tmp_path):
+def test_every_weighting_trains_and_logs(weighting, loss, beir_folder, two_layer_mlm, tmp_path):
     options = SMALL.with_overrides(weighting=weighting, loss=loss)
-    record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    record = finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
     assert record.steps == 4
     log = tmp_path / "m" / "cluster_weights.jsonl"
     assert log.is_file() == (weighting != "erm")

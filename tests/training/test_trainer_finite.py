@@ -68,11 +68,11 @@ def pairs(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loss_that_is_not_a_number_stops_with_its_place(kind, beir_folder, tiny_mlm, tmp_path, poison):
+def test_a_loss_that_is_not_a_number_stops_with_its_place(kind, beir_folder, two_layer_mlm, tmp_path, poison):
     poison(gradient=False)
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining) as stopped:
-        finetune(str(beir_folder), str(tiny_mlm), output, KINDS[kind])
+        finetune(str(beir_folder), str(two_layer_mlm), output, KINDS[kind])
     assert isinstance(stopped.value, InputError)
     message = str(stopped.value)
     last = output / run.CHECKPOINTS / "checkpoint-2"
@@ -90,11 +90,11 @@ def test_a_loss_that_is_not_a_number_stops_with_its_place(kind, beir_folder, tin
 
 
 @pytest.mark.parametrize("kind", ["infonce", "cached infonce", "idro"])
-def test_a_gradient_that_is_not_a_number_never_moves_the_weights(kind, beir_folder, tiny_mlm, tmp_path, poison):
+def test_a_gradient_that_is_not_a_number_never_moves_the_weights(kind, beir_folder, two_layer_mlm, tmp_path, poison):
     poisoned = poison(gradient=True)
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining, match=r"step 3: .*loss is finite.*gradient"):
-        finetune(str(beir_folder), str(tiny_mlm), output, KINDS[kind])
+        finetune(str(beir_folder), str(two_layer_mlm), output, KINDS[kind])
     kept = load_file(output / run.CHECKPOINTS / "checkpoint-2" / "model.safetensors")
     now = poisoned.model.transformers_model.state_dict()
     names = {name: name.removeprefix("0.model.").removeprefix("model.") for name in kept}
@@ -107,20 +107,20 @@ def test_a_gradient_that_is_not_a_number_never_moves_the_weights(kind, beir_fold
     assert len(found["examples"]) == 8
 
 
-def test_without_a_checkpoint_it_says_so(beir_folder, tiny_mlm, tmp_path, poison):
+def test_without_a_checkpoint_it_says_so(beir_folder, two_layer_mlm, tmp_path, poison):
     poison(gradient=False)
     options = OPTIONS.with_overrides(save_steps=4)
     with pytest.raises(NonFiniteTraining, match="no checkpoint"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path, options)
+        finetune(str(beir_folder), str(two_layer_mlm), tmp_path, options)
     found = json.loads((tmp_path / "nonfinite.json").read_text())
     assert found["last_good_checkpoint"] is None
 
 
-def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(beir_folder, tiny_mlm, tmp_path):
+def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(beir_folder, two_layer_mlm, tmp_path):
     """The step before had a finite loss and gradient, but its weights were overflowing when it was saved."""
     options = OPTIONS.with_overrides(learning_rate=1e36, warmup=0.0)
     with pytest.raises(NonFiniteTraining) as stopped:
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path, options)
+        finetune(str(beir_folder), str(two_layer_mlm), tmp_path, options)
     found = json.loads((tmp_path / "nonfinite.json").read_text())
     assert str(stopped.value).startswith(f"step {found['step']}: the ")
     named = found["last_good_checkpoint"]
@@ -129,23 +129,23 @@ def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(beir_fol
         assert all(weight.isfinite().all() for weight in weights.values())
 
 
-def test_pretraining_is_guarded_too(beir_folder, tiny_mlm, tmp_path):
+def test_pretraining_is_guarded_too(beir_folder, two_layer_mlm, tmp_path):
     options = PretrainOptions(max_steps=6, batch_size=8, learning_rate=1e36, span_tokens=12, save_steps=1)
     with pytest.raises(NonFiniteTraining, match=r"^step \d: "):
-        pretrain([str(beir_folder)], str(tiny_mlm), tmp_path, options)
+        pretrain([str(beir_folder)], str(two_layer_mlm), tmp_path, options)
     assert json.loads((tmp_path / "nonfinite.json").read_text())["step"] < 6
 
 
 @pytest.mark.parametrize("save_steps", [1, 4])
 @pytest.mark.parametrize("weighting", ["erm", "idro"])
 def test_on_the_command_line_it_is_status_2_and_one_line(
-    capsys, beir_folder, tiny_mlm, tmp_path, poison, weighting, save_steps
+    capsys, beir_folder, two_layer_mlm, tmp_path, poison, weighting, save_steps
 ):
     """A line of its own, and the last: the progress bar stands neither before nor after it."""
     poison(gradient=False)
     arguments = {
         "--dataset": beir_folder,
-        "--model": tiny_mlm,
+        "--model": two_layer_mlm,
         "--output": tmp_path / "m",
         "--weighting": weighting,
         "--clusters": 3,

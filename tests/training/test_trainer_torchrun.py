@@ -21,15 +21,15 @@ from beir_cocodr.resampling.resttest import resample_resttest
 
 
 @pytest.fixture(scope="module")
-def without_dropout(tmp_path_factory, tiny_mlm):
+def without_dropout(tmp_path_factory, two_layer_mlm):
     """Dropout draws differ between processes; nothing else does."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     folder = tmp_path_factory.mktemp("no-dropout")
-    model = AutoModelForMaskedLM.from_pretrained(tiny_mlm)
+    model = AutoModelForMaskedLM.from_pretrained(two_layer_mlm)
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_mlm).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(two_layer_mlm).save_pretrained(folder)
     return folder
 
 

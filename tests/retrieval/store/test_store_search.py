@@ -187,9 +187,9 @@ def test_a_store_without_a_named_model_asks_for_it(folder, tiny_bert, tmp_path):
 
 
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 1.0), ("fp16", 0.99), ("bf16", 0.95), ("int8", 0.9)])
-def test_mrl_is_found_in_any_precision_with_its_own_scores(folder, tiny_bert, tmp_path, precision, least):
+def test_mrl_is_found_in_any_precision_with_its_own_scores(folder, two_layer_bert, tmp_path, precision, least):
     """The best ten by brute force in float64, and their scores."""
-    model = MRL(str(tiny_bert))
+    model = MRL(str(two_layer_bert))
     model.save_pretrained(str(tmp_path / "mrl"))
     made(folder, tmp_path / "mrl", tmp_path / "store", precision=precision)
     search(tmp_path / "store", str(folder), tmp_path / "run", 10, threads=1)

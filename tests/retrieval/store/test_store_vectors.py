@@ -90,7 +90,7 @@ def test_numbers_that_a_precision_cannot_hold_name_the_document(folder, tiny_ber
     model = COCODR(tiny_bert)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith("encoder.layer.1.output.LayerNorm.weight"):
+            if name.endswith("encoder.layer.0.output.LayerNorm.weight"):
                 weight.mul_(1e6)
     documents = load_collection(folder).documents
     with pytest.raises(InputError, match=r"'d\d+' .*±65,504.*fp16"):
