@@ -35,12 +35,14 @@ def run(commands: list[Any]) -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # nothing is thrown away while everything is imported
     hush()  # as main does before anything of a host is imported
     for name in ("finetune", "pretrain", "distill"):
         import_module(f"beir_cocodr.training.{name}")
     import_module("beir_cocodr.resampling.regimes.regimes")
     compile_once()
     gc.freeze()  # what was imported is not looked through before every training
+    gc.enable()
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 

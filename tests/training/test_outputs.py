@@ -230,8 +230,9 @@ def test_a_run_that_died_as_it_wrote_its_plan_begins_anew(resume, tmp_path):
 @pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors", "trainer_state.json", "scheduler.pt"])
 def test_a_damaged_checkpoint_is_left_out_for_one_further_back(file, interrupted, whole, beir_folder, tiny_mlm, caplog):
     damaged = interrupted / CHECKPOINTS / "checkpoint-4" / file
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[: len(content) // 2] + b"\0" + content[len(content) // 2 + 1 :])
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    damaged.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
     assert record.resumed_from == "checkpoint-2"
