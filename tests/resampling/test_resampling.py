@@ -167,7 +167,9 @@ def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_pat
 
 def test_resttest_holds_out_every_bucket_once(folder, two_layer_cosine, tmp_path):
     output = tmp_path / "o"
-    manifest = resample_resttest(str(folder), str(folder), str(two_layer_cosine), output, ResttestOptions(buckets=3, seed=1))
+    manifest = resample_resttest(
+        str(folder), str(folder), str(two_layer_cosine), output, ResttestOptions(buckets=3, seed=1)
+    )
     again = resample_resttest(
         str(folder), str(folder), str(two_layer_cosine), tmp_path / "b", ResttestOptions(buckets=3, seed=1)
     )

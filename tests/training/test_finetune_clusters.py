@@ -140,7 +140,9 @@ def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
 
 
 @pytest.mark.parametrize("episodes", [0, 1])
-def test_every_pair_is_trained_in_the_cluster_of_its_own_query(episodes, beir_folder, two_layer_mlm, tmp_path, monkeypatch):
+def test_every_pair_is_trained_in_the_cluster_of_its_own_query(
+    episodes, beir_folder, two_layer_mlm, tmp_path, monkeypatch
+):
     """The centroid that is nearest to the query, as the model that begins embeds it; mined embeddings are no others."""
     seen = []
 
