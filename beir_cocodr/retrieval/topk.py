@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -98,8 +97,8 @@ DOCUMENT_TILE = 32_768
 _SELECTION = 1 << 20
 _NO_KEY = np.iinfo(np.int64).min
 
-# Documents multiplied at a time by oneDNN, whose results then stay in the processor's cache until copied.
-_PANEL = 2_048
+# Documents multiplied at a time by oneDNN, whose results are few enough that their memory is used again.
+_PANEL = 4_096
 
 # Where |q| |d| stays below this no partial sum of the product can leave float32 (maximum 3.4e38).
 _SAFE_PRODUCT = 1e38
@@ -233,8 +232,6 @@ class _Search:
         self._scores = queries.new_empty(0)
         self._queries = list(torch.split(queries, query_tile))
         self._one_dnn = queries.device.type == "cpu" and _one_dnn_is_faster()
-        if self._one_dnn:
-            self._queries = [part.to_mkldnn() for part in self._queries]
 
     def add(self, documents: Tensor, ranks: Tensor, excluded: Tensor | None) -> None:
         """Take in (n, d) documents, n > 0, with (n,) tie ranks."""
@@ -273,7 +270,8 @@ class _Search:
                 return torch.mm(queries, documents.T, out=scores)
             for first in range(0, len(documents), _PANEL):
                 panel = slice(first, first + _PANEL)
-                scores[:, panel] = F.linear(queries, documents[panel]).to_dense()
+                # As F.linear of tensors in oneDNN's form, without a second copy of documents and scores.
+                scores[:, panel] = torch.ops.mkldnn._linear_pointwise(queries, documents[panel], None, "none", [], "")
         return scores
 
     def _check(self, scores: Tensor, documents: Tensor, first_query: int) -> None:
@@ -294,6 +292,7 @@ def _one_dnn_is_faster() -> bool:
     information = Path("/proc/cpuinfo")
     vendor = information.read_text() if information.is_file() else platform.processor()
     one_dnn, mkl = torch.backends.mkldnn.is_available(), torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    one_dnn = one_dnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return bool(one_dnn and not (mkl and "GenuineIntel" in vendor))
 
 

@@ -18,7 +18,7 @@ from beir_cocodr import load_object
 from beir_cocodr.arrays import Floats
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.distributed import join_processes, on_main, rank
+from beir_cocodr.distributed import do_each, join_processes, on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
 from beir_cocodr.io import atomic_writer, parse_json, write_text
@@ -281,18 +281,21 @@ def _clusters(
 ) -> torch.Tensor:
     """(pairs,) the cluster of each training pair."""
     ids = list(dict.fromkeys(pairs.queries))
-
-    def cluster() -> dict[str, int]:
-        if mined is None:
-            texts = [pairs.collection.queries[query] for query in ids]
-            embeddings = model.encode_queries(texts, convert_to_numpy=True, show_progress_bar=False)
-        else:
-            row = {query: i for i, query in enumerate(mined.queries)}
-            embeddings = mined.embeddings[[row[query] for query in ids]]
-        normalize = model.similarity_fn_name == "cosine"
-        return training_clusters(ids, np.asarray(embeddings, np.float32), options, normalize, output)
-
-    found = on_main(cluster)
+    if mined is not None:
+        row = {query: i for i, query in enumerate(mined.queries)}
+        embeddings = mined.embeddings[[row[query] for query in ids]]
+    elif on_main((output / CLUSTERS_FILE).is_file):
+        embeddings = np.empty((0, 0), np.float32)  # what is there is taken
+    else:
+        texts = [pairs.collection.queries[query] for query in ids]
+        mine = texts[rank() :: world_size()]
+        parts = do_each(lambda: model.encode_queries(mine, convert_to_numpy=True, show_progress_bar=False))
+        embeddings = np.empty((len(ids), parts[0].shape[1]), np.float32)
+        for number, part in enumerate(parts):
+            if len(part):  # there may be fewer queries than processes
+                embeddings[number :: len(parts)] = part
+    normalize = model.similarity_fn_name == "cosine"
+    found = on_main(lambda: training_clusters(ids, np.asarray(embeddings, np.float32), options, normalize, output))
     return torch.tensor([found[query] for query in pairs.queries])
 
 
