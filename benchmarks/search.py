@@ -39,6 +39,7 @@ RATIOS = {
     ("ours_arrays", "faiss"): (None, 1.05),
     ("ours_arrays", "product"): (None, 1.08),
     ("ours_arrays", "product_in_place"): (None, None),
+    ("ours_arrays", "product_one_dnn"): (None, None),
     ("faiss", "product"): (None, None),
 }
 CHUNK = 50_000
@@ -129,6 +130,16 @@ def prepare_tiles(torch: Any, embeddings: Embeddings, top_k: int) -> Prepared:
     return Prepared(run, None, 0.0)
 
 
+def prepare_one_dnn(torch: Any, embeddings: Embeddings, top_k: int) -> Prepared:
+    stub, product = Stub(embeddings), torch.ops.mkldnn._linear_pointwise
+
+    def run() -> None:
+        for panel in torch.split(stub.documents, 4_096):
+            product(stub.queries, panel, None, "none", [], "")
+
+    return Prepared(run, None, 0.0)
+
+
 #: Rival to (what is timed, how it is made ready, what of its library is needed).
 RIVALS: dict[str, tuple[str, Callable[[Any, Embeddings, int], Prepared], str]] = {
     "beir": ("dictionaries", prepare_dictionaries, "beir.retrieval.search.dense:DenseRetrievalExactSearch"),
@@ -137,6 +148,7 @@ RIVALS: dict[str, tuple[str, Callable[[Any, Embeddings, int], Prepared], str]] =
     "faiss": ("arrays, IndexFlatIP", prepare_faiss, "faiss"),
     "product": ("torch.mm, nothing selected", prepare_product, "torch"),
     "product_in_place": ("torch.mm, tile by tile into the same memory", prepare_tiles, "torch"),
+    "product_one_dnn": ("oneDNN's product, nothing selected", prepare_one_dnn, "torch"),
 }
 
 
