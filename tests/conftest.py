@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -87,7 +88,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         for name in LATE:
             import_module(name)
     compile_once()
-    tqdm.get_lock()  # else each process makes one, which those that are killed leave behind
+    tqdm.set_lock(threading.RLock())  # its own is one of processes: whoever is killed with it stops all others
     if sys.platform == "linux":
         multiprocessing.set_forkserver_preload([])
         with pytest.MonkeyPatch.context() as patch:

@@ -95,7 +95,8 @@ def test_the_figures_of_search_stand_in_a_results_file():
     assert "{} MiB against {} (FAISS) and {} (BEIR)".format(*peaks) in text
     assert f"{results['machine']['instructions']} instructions" in text
     assert f"takes {ratios['faiss / product']['median']:.1f} times PyTorch's" in text
-    assert f"selected, ours takes {ratios['ours_arrays / product_one_dnn']['median']:.2f} times the time, and on" in text
+    one_dnn = ratios["ours_arrays / product_one_dnn"]["median"]
+    assert f"selected, ours takes {one_dnn:.2f} times the time, and on" in text
     product = ratios["ours_arrays / product"]
     assert f"takes {product['median']:.2f} times the time ({product['processor']:.2f} of the processor's)" in text
     assert text.endswith(f"at most {product['at_most']:.2f} is the aim: {'met' if product['met'] else 'missed'}.")
