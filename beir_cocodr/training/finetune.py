@@ -281,21 +281,24 @@ def _clusters(
 ) -> torch.Tensor:
     """(pairs,) the cluster of each training pair."""
     ids = list(dict.fromkeys(pairs.queries))
-    if mined is not None:
-        row = {query: i for i, query in enumerate(mined.queries)}
-        embeddings = mined.embeddings[[row[query] for query in ids]]
-    elif on_main((output / CLUSTERS_FILE).is_file):
-        embeddings = np.empty((0, 0), np.float32)  # what is there is taken
-    else:
-        texts = [pairs.collection.queries[query] for query in ids]
-        mine = texts[rank() :: world_size()]
+    parts: list[Floats] = []
+    if mined is None and not on_main((output / CLUSTERS_FILE).is_file):
+        mine = [pairs.collection.queries[query] for query in ids[rank() :: world_size()]]
         parts = do_each(lambda: model.encode_queries(mine, convert_to_numpy=True, show_progress_bar=False))
-        embeddings = np.empty((len(ids), parts[0].shape[1]), np.float32)
-        for number, part in enumerate(parts):
-            if len(part):  # there may be fewer queries than processes
-                embeddings[number :: len(parts)] = part
-    normalize = model.similarity_fn_name == "cosine"
-    found = on_main(lambda: training_clusters(ids, np.asarray(embeddings, np.float32), options, normalize, output))
+
+    def cluster() -> dict[str, int]:
+        if mined is not None:
+            row = {query: i for i, query in enumerate(mined.queries)}
+            embeddings = mined.embeddings[[row[query] for query in ids]]
+        else:  # none where clusters are there already
+            embeddings = np.empty((len(ids), parts[0].shape[1] if parts else 0), np.float32)
+            for number, part in enumerate(parts):
+                if len(part):  # there may be fewer queries than processes
+                    embeddings[number :: len(parts)] = part
+        normalize = model.similarity_fn_name == "cosine"
+        return training_clusters(ids, np.asarray(embeddings, np.float32), options, normalize, output)
+
+    found = on_main(cluster)
     return torch.tensor([found[query] for query in pairs.queries])
 
 
