@@ -160,11 +160,9 @@ def prepare_store(
 
 def text_hashes(encoder: CorpusEncoder) -> np.ndarray:
     """Hashes of what the encoder reads of each document, uint64 (N, 2)."""
-    found, form = np.empty((len(encoder.documents), 2), np.uint64), encoder.model.text_format
-    texts = (form.document(document) for document in encoder.documents.values())
-    for row, text in enumerate(texts):
-        found[row] = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.uint64)
-    return found
+    texts = map(encoder.model.text_format.document, encoder.documents.values())
+    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts)
+    return np.frombuffer(digests, np.uint64).reshape(-1, 2)
 
 
 def write_text_hashes(folder: Path, encoder: CorpusEncoder) -> None:
