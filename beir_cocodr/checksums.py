@@ -7,7 +7,6 @@ Each has a file of its own, so that many processes can write to a folder, in the
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
 # Read at a time: what is hashed is still in the processor's cache.
 _BLOCK = 1 << 18
 
-# Files that this process has verified, as they were then; and folders that it has warned of.
+# Files that this process has verified, as they were then.
 _verified: dict[Path, tuple[int, ...]] = {}
-_warned: set[Path] = set()
-log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -46,18 +43,6 @@ def add_checksums(folder: Path, names: Iterable[str]) -> None:
         for name in names:
             write_text(draft / CHECKSUMS / name, _checksum(folder / name))
         (draft / CHECKSUMS).replace(folder / CHECKSUMS)
-
-
-def has_checksums(folder: Path) -> bool:
-    """Whether a folder was written with checksums; one of earlier versions was not."""
-    return (folder / CHECKSUMS).is_dir()
-
-
-def warn_without_checksums(folder: Path, way_out: str) -> None:
-    """Warn, once in a process, where a folder has no checksums and is read as it is."""
-    if not has_checksums(folder) and folder.absolute() not in _warned:
-        _warned.add(folder.absolute())
-        log.warning("%s has no checksums, so nothing shows whether it is as it was written; %s", folder, way_out)
 
 
 def fault(path: Path, content: memoryview | None = None) -> str | None:

@@ -87,12 +87,9 @@ def test_a_kill_between_checksum_and_file_leaves_what_is_broken_or_missing(tmp_p
         assert checksums.fault(path) is not None
 
 
-def test_a_folder_gets_all_checksums_at_once_and_one_without_is_warned_of_once(tmp_path, caplog):
+def test_a_folder_gets_all_checksums_at_once(tmp_path):
     for name in "ab":
         (tmp_path / name).write_text(name)
-    for _ in range(2):
-        checksums.warn_without_checksums(tmp_path, "do this")
-    assert caplog.text.count("no checksums") == caplog.text.count("do this") == 1
     checksums.add_checksums(tmp_path, ["a", "b"])
     assert [checksums.fault(tmp_path / name) for name in "ab"] == [None, None]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "checksums"]

@@ -264,8 +264,9 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
 
 def read_parts(folder: Path, key: Mapping[str, Any] | None = None, verify: bool = True) -> IndexParts:
     """What :func:`write_parts` wrote, if the values of its key are those of ``key``."""
-    if verify:
-        _verify(folder)
+    for path in (folder / name for name in (SETTINGS, INDEX, TRANSFORM, REMAINDERS) if verify):
+        if path.exists():
+            checksums.verify(path, "delete the folder of this index, and the next search builds it again")
     settings = _settings(folder)
     saved = settings["key"]
     for name, value in (key or {}).items():
@@ -293,14 +294,6 @@ def read_parts(folder: Path, key: Mapping[str, Any] | None = None, verify: bool 
             raise InputError(f"{problem}; build the index again")
     record = {name: settings[name] for name in ("key", "recall", "faiss")}
     return IndexParts(index, transform, layout, options, remainders, record)
-
-
-def _verify(folder: Path) -> None:
-    names = [name for name in (SETTINGS, INDEX, TRANSFORM, REMAINDERS) if (folder / name).exists()]
-    if names:
-        checksums.warn_without_checksums(folder, "delete it, and the next search builds the index again")
-    for name in names if checksums.has_checksums(folder) else ():
-        checksums.verify(folder / name, "delete the folder of this index, and the next search builds it again")
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -165,7 +165,7 @@ class FaissIndex:
         Args:
             folder: where.
             key: values that the saved key must have.
-            verify: compare the files with their checksums; indexes of earlier versions have none.
+            verify: compare the files with their checksums.
         """
         return cls(building.read_parts(Path(folder), key, verify))
 

@@ -16,7 +16,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache
 
 from beir_cocodr.arrays import spaced_rows
-from beir_cocodr.checksums import add_checksums, checked_path, fault, has_checksums
+from beir_cocodr.checksums import checked_path, fault
 from beir_cocodr.data.collection import load_collection, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
@@ -38,7 +38,7 @@ from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.store import record as records
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate, timed_sample
-from beir_cocodr.retrieval.store.store import FOLDING_FILE, TEXTS_FILE, EmbeddingStore, StoreIds
+from beir_cocodr.retrieval.store.store import FOLDING_FILE, TEXTS_FILE, EmbeddingStore
 
 #: Queries and documents that the means of a folding are taken from.
 FOLDING_SAMPLE = 256
@@ -131,9 +131,7 @@ def prepare_store(
                 "delete the folder and encode again"
             )
         tables = found.table.broken()
-        if not has_checksums(folder):
-            found, tables = _with_checksums(found, missing, options.verify), StoreIds.FILES
-        if fault(folder / TEXTS_FILE) is not None:  # an earlier version wrote none, or a kill came first
+        if fault(folder / TEXTS_FILE) is not None:  # a kill came first
             write_text_hashes(folder, encoder)
         if not missing and not tables:
             log.info("%s is complete, nothing is encoded", folder)
@@ -169,15 +167,6 @@ def write_text_hashes(folder: Path, encoder: CorpusEncoder) -> None:
     """Write :func:`text_hashes` into a store's folder."""
     with checked_path(folder / TEXTS_FILE) as temporary, temporary.open("wb") as file:
         np.save(file, text_hashes(encoder))
-
-
-def _with_checksums(store: EmbeddingStore, missing: list[int], verify: bool) -> EmbeddingStore:
-    """A store of an earlier version, whose record, folding and shards get the checksums that they have now."""
-    shards = [shard.path.name for number, shard in enumerate(store.shards) if number not in set(missing)]
-    folding = [FOLDING_FILE] if store.record.prior and shards else []
-    add_checksums(store.folder, [records.STORE_FILE, *folding, *shards])
-    log.info("%s has checksums from now on", store.folder)
-    return EmbeddingStore(store.folder, store.record, verify)
 
 
 def identity_of(encoder: CorpusEncoder, options: records.EncodeOptions, shard_size: int) -> records.Identity:

@@ -164,7 +164,7 @@ def update(
         store = encode.encode_documents(model, documents, folder, options, name=name, progress=progress)
         return Update(store, len(documents) - left, left)
     if not (folder / TEXTS_FILE).is_file():
-        raise InputError(f"{folder} has no {TEXTS_FILE}, as an earlier version wrote it; encode into another folder")
+        raise InputError(f"{folder} has no {TEXTS_FILE}, by which texts are known; encode into another folder")
     if former.verify:
         checksums.verify(folder / TEXTS_FILE, "encode into another folder")
     rows = _rows_there(former, np.load(folder / TEXTS_FILE), encode.text_hashes(encoder))

@@ -87,8 +87,6 @@ class StoreRecord(Record):
         if isinstance(content, dict):
             content = dict(content)
             key = content.pop("key", None)
-            if "format" in content:  # what earlier versions of this package called the schema
-                content = {"schema": content.pop("format"), **content}
         try:
             record = super().from_json(content, where)
         except InputError as error:

@@ -42,7 +42,7 @@ _IDS, _ORDER, _RANKS = "ids.parquet", "tie_order.npy", "tie_ranks.npy"
 _GROUP = 16_384
 FOLDING_FILE = "folding.safetensors"
 
-#: A hash of each text that was encoded, uint64 (N, 2), by which unchanged ones are known; older stores lack it.
+#: A hash of each text that was encoded, uint64 (N, 2), by which unchanged ones are known.
 TEXTS_FILE = "texts.npy"
 
 #: What a smoothed store has beside its shards, and the part of its identity that names the store it was made of.
@@ -266,7 +266,7 @@ class EmbeddingStore(Embeddings):
     - ``folding.safetensors``: what was done to MRL's vectors before they lost precision.
     - ``ids.parquet`` and others: :class:`StoreIds`.
     - ``texts.npy``: hashes of the texts, for :func:`~beir_cocodr.retrieval.store.passes.update`.
-    - ``checksums``: of each of these files; stores of earlier versions have none, and get them by ``encode``.
+    - ``checksums``: of each of these files.
 
     A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision: scores of a
     store are always dot products, and :meth:`queries` makes the vectors that they are with.
@@ -299,14 +299,12 @@ class EmbeddingStore(Embeddings):
     @classmethod
     def found(cls, folder: Path, verify: bool = True) -> EmbeddingStore | None:
         """The store in a folder, complete or not, or None; InputError: its record cannot be read, or is not what was
-        written. One without checksums is not verified.
+        written.
         """
         path = folder / STORE_FILE
         if not path.exists():
             return None
         if verify:
-            checksums.warn_without_checksums(folder, "encode it again, which records them")
-        if verify := verify and checksums.has_checksums(folder):
             checksums.verify(path, "delete the folder and encode again")
         return cls(folder, StoreRecord.read(path), verify)
 

@@ -151,38 +151,23 @@ def test_no_verify_reads_what_is_there(folder, stores, copied, tmp_path):
         search(store, str(folder), tmp_path / "run", threads=1)
 
 
-def test_a_store_without_checksums_is_read_with_one_warning_and_gets_them(folder, stores, copied, caplog):
-    store = copied("mrl")
-    expected = searched(store)
-    shutil.rmtree(store / "checksums")
-    flip(store / "ids.parquet", 5)  # what the corpus says is written anew
-    with pytest.raises(InputError):
-        EmbeddingStore.open(store).ids([0])
-    shutil.copy(stores["mrl"] / "ids.parquet", store)
-    assert searched(store) == searched(store) == expected
-    assert caplog.text.count(f"{store} has no checksums") == 1
-    assert run(folder, stores["mrl model"], store, precision="int8")["documents_encoded"] == 0
-    assert contents(store) == contents(stores["mrl"])
-
-
-def test_an_incomplete_store_without_checksums_is_completed_with_them(folder, stores, copied):
-    store = copied("dot")
-    shutil.rmtree(store / "checksums")
-    (store / "shard-00001.safetensors").unlink()
-    (store / "tie_ranks.npy").write_bytes(b"half")
-    assert run(folder, stores["dot model"], store)["documents_encoded"] == 32
-    assert contents(store) == contents(stores["dot"])
-
-
-def test_an_index_without_checksums_is_read_with_a_warning(copied, caplog):
+def test_a_store_or_an_index_that_lost_its_checksums_is_refused_in_one_line(folder, stores, copied):
     pytest.importorskip("faiss")
     store = copied("dot")
-    expected = searched(store, "flat")
+    searched(store, "flat")
     shutil.rmtree(store / "index-flat" / "checksums")
-    assert searched(store, "flat") == expected
-    assert "index-flat has no checksums" in caplog.text
-    FaissIndex.load(store / "index-flat")
-    assert caplog.text.count("index-flat has no checksums") == 1
+    message = str(refusal(store, "flat"))
+    assert str(store / "index-flat" / "checksums" / "settings.json") in message
+    assert message.endswith("delete the folder of this index, and the next search builds it again")
+    FaissIndex.load(store / "index-flat", verify=False)
+    shutil.rmtree(store / "checksums")
+    message = str(refusal(store, None))
+    assert str(store / "checksums" / "store.json") in message
+    assert message.endswith("delete the folder and encode again")
+    with pytest.raises(InputError, match="delete the folder and encode again"):
+        run(folder, stores["dot model"], store)
+    assert not any("\n" in str(refusal(store, index)) for index in (None, "flat"))
+    EmbeddingStore.open(store, verify=False).ids([0])
 
 
 def test_a_file_is_hashed_once_in_a_process(copied, monkeypatch):
