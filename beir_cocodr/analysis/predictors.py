@@ -1,8 +1,7 @@
 """Pre-retrieval query performance predictors: how well a query will do, from the corpus alone.
 
 A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often as they stand in
-the query, and gives one number, NaN where it is not defined. Repetition of a term counts in SCS only. An MRL predicts
-by itself, see :func:`variance_predictors`; two need word vectors, see :func:`word_vector_predictors`.
+the query, and gives one number, NaN where it is not defined. Repetition of a term counts in SCS only.
 
 Source: MRL, Table 6; Hauff, Predicting the Effectiveness of Queries and Retrieval Systems, 2010, chapter 2.
 """
@@ -30,19 +29,6 @@ from beir_cocodr.models.spec import EncoderOptions
 
 #: Predictors of Table 6 that take long, and how to have them.
 LEFT_OUT = dict.fromkeys(("MaxDC", "P_clarity"), "needs word vectors: --word-vectors trains them")
-
-
-@dataclass(frozen=True)
-class QueryTerms:
-    """The terms of one query, stop words gone, stemmed as the corpus is.
-
-    Attributes:
-        known: (m,) int64 columns of the terms that the corpus has, in order, as often as they stand there.
-        unknown: how many words the corpus does not have.
-    """
-
-    known: Ints
-    unknown: int
 
 
 class TermStatistics:
@@ -78,11 +64,13 @@ class TermStatistics:
         self.cf: Ints = np.asarray(self.postings.sum(axis=0, dtype=np.int64)).ravel()
         self.length = int(self.cf.sum())
 
-    def terms(self, query: str) -> QueryTerms:
-        """The terms of a query."""
+    def terms(self, query: str) -> tuple[Ints, int]:
+        """Of a query, stop words gone, stemmed as the corpus is: (m,) columns of the terms that the corpus has, in
+        order, as often as they stand there, and how many words it does not have.
+        """
         terms = self._read(query)
         known = [self._columns[term] for term in terms if term in self._columns]
-        return QueryTerms(np.array(known, np.int64), len(terms) - len(known))
+        return np.array(known, np.int64), len(terms) - len(known)
 
     def frequencies(self, column: int) -> npt.NDArray[np.int32]:
         """(df,) term frequencies of one term over its postings."""

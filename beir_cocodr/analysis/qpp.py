@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from scipy import stats
 
 from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
-from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate, read_per_query
-from beir_cocodr.evaluation.measures import holm, parse_measures
+from beir_cocodr.evaluation.measures import correlate, holm, parse_measures
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions, check_device
@@ -153,7 +151,7 @@ def qpp(
     statistics = TermStatistics(collection.documents, search.encoder.text_format, search.analyzer)
     terms = {query: statistics.terms(collection.queries[query]) for query in quality}
     values: dict[str, Values] = {
-        name: {query: round(predict(statistics, found.known), _DECIMALS) for query, found in terms.items()}
+        name: {query: round(predict(statistics, known), _DECIMALS) for query, (known, _) in terms.items()}
         for name, predict in PREDICTORS.items()
     }
     values |= extra
@@ -167,8 +165,8 @@ def qpp(
         terms=len(statistics.df),
         analyzer=search.analyzer,
         queries=len(quality),
-        queries_without_known_terms=sum(not len(found.known) for found in terms.values()),
-        unknown_query_words=sum(found.unknown for found in terms.values()),
+        queries_without_known_terms=sum(not len(known) for known, _ in terms.values()),
+        unknown_query_words=sum(unknown for _, unknown in terms.values()),
         predictors=correlations(values, quality, Correlation),
         predictors_left_out={name: why for name, why in LEFT_OUT.items() if name not in extra},
         versions=versions(),
@@ -187,20 +185,12 @@ def correlations(values: Mapping[str, SomeValues], quality: SomeValues, kind: Ca
         x = np.array([predicted.get(query) for query in known], np.float64)  # NaN for None
         finite = np.isfinite(x)
         used.append(int(finite.sum()))
-        found.append(_correlate(x[finite], y[finite]))
+        found.append(correlate(x[finite], y[finite]))
     corrected = [holm([row[column] for row in found]) for column in (1, 3)]
     return [
         kind(r, r_p, r_holm, tau, tau_p, tau_holm, len(y) - count, name, count)
         for name, count, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(values, used, found, *corrected, strict=True)
     ]
-
-
-def _correlate(x: Doubles, y: Doubles) -> tuple[float | None, ...]:
-    """r with its p, tau with its p."""
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return None, None, None, None
-    r, tau = stats.pearsonr(x, y), stats.kendalltau(x, y)
-    return float(r.statistic), float(r.pvalue), float(tau.statistic), float(tau.pvalue)
 
 
 def _check(quality: Values, extra: Mapping[str, Values], queries: Mapping[str, str], dataset: str) -> None:

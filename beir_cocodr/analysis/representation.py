@@ -1,8 +1,4 @@
-"""How well a model represents a corpus, before and after it was adapted to it.
-
-Over a seeded sample of documents, on the pairs of spans that COCO contrasts: alignment, how near the two texts of a
-positive pair are; uniformity, how evenly embeddings are spread over the sphere; and the contrastive loss.
-"""
+"""How well a model represents a corpus, before and after it was adapted to it, on pairs of spans of its documents."""
 
 import logging
 import math
@@ -100,8 +96,6 @@ def alignment(first: Tensor, second: Tensor) -> Tensor:
     Source: COCO-DR, appendix H; Wang and Isola, Understanding Contrastive Representation Learning through Alignment and
     Uniformity on the Hypersphere, 2020 (α = 2).
     """
-    if first.shape != second.shape or first.ndim != 2:
-        raise ValueError(f"pairs need two tensors of one shape (n, d), not {first.shape} and {second.shape}")
     return (F.normalize(first.double(), dim=1) - F.normalize(second.double(), dim=1)).square().sum(dim=1)
 
 
@@ -112,15 +106,13 @@ def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) 
     paired with itself, as in the authors' code: the mean estimates that over independent draws.
 
     Args:
-        embeddings: (n, d) of any length; a ValueError where n is below 2.
+        embeddings: (n, d) of any length, n at least 2.
         temperature: t (paper: 2).
         block: rows whose scores with all others are held at a time, so (block, n) float64 in memory.
 
     Source: COCO-DR, appendix H; Wang and Isola, 2020.
     """
     rows = len(embeddings)
-    if embeddings.ndim != 2 or rows < 2:
-        raise ValueError(f"uniformity needs at least two rows (n, d), not shape {tuple(embeddings.shape)}")
     points = F.normalize(embeddings.double(), dim=1)
     norms = points.square().sum(dim=1)  # 1, but 0 for a vector of zeros
     parts = []

@@ -1,7 +1,4 @@
-"""How far targets are from a source, in the words of documents and in the kinds of queries.
-
-Words are counted by corpus; a query's kind goes by its first word; both are compared by weighted Jaccard similarity.
-"""
+"""How far targets are from a source, in the words of documents and in the kinds of queries."""
 
 import logging
 import math
@@ -29,22 +26,15 @@ log = logging.getLogger(__name__)
 
 def weighted_jaccard(source: Array, target: Array) -> float:
     """Σ_k min(S_k, T_k) / Σ_k max(S_k, T_k) over relative frequencies: 1 for equals, 0 for nothing in common.
-    ``source``, ``target``: (K,) counts or shares of the same K things, in any order; a ValueError where shapes differ,
-    a count is negative or one side has none. Exchanging the two gives the same number to the last bit.
+    ``source``, ``target``: (K,) counts or shares of the same K things, in any order, neither all 0. Exchanging the two
+    gives the same number to the last bit.
 
     Counts are divided by their sum first. The paper writes "frequency" without its kind; but by raw counts 8.8 million
     passages and 5,183 abstracts would share hardly anything, and the paper's value for that pair is 0.23.
 
     Source: COCO-DR, appendix C.2; Ioffe, Improved Consistent Sampling, Weighted Minhash and L1 Sketching, 2010.
     """
-    if source.shape != target.shape or source.ndim != 1:
-        raise ValueError(f"counts of shapes {source.shape} and {target.shape} are not of the same things")
-    if (source < 0).any() or (target < 0).any():
-        raise ValueError("counts must not be negative")
-    totals = source.sum(), target.sum()
-    if not all(totals):
-        raise ValueError("a distribution without counts is like nothing")
-    s, t = source / totals[0], target / totals[1]
+    s, t = source / source.sum(), target / target.sum()
     # An exact sum does not depend on the order of its terms.
     return math.fsum(np.minimum(s, t)) / math.fsum(np.maximum(s, t))
 

@@ -1,14 +1,10 @@
-"""Whether training helped on the source queries that resemble a target, and on the target too.
-
-A sample of source queries is clustered, and each has its training loss under both models, without gradient. Each target
-has the cluster nearest to its queries, and the source queries nearest to some of its own.
-"""
+"""Whether training helped on the source queries that resemble a target, and on the target too."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,16 +34,11 @@ log = logging.getLogger(__name__)
 _BLOCK = 256
 
 
-@dataclass(frozen=True)
-class SourceTriplets:
-    """Q queries, id -> text in collection order, and (Q, 1 + n) int64 corpus rows, the positive first."""
-
-    queries: dict[str, str]
-    rows: Ints
-
-
-def sample_triplets(collection: Collection, text_format: TextFormat, options: SourceClusterOptions) -> SourceTriplets:
-    """Draw queries that have a relevant document (else an InputError), one of these, and negatives of BM25's best 30.
+def sample_triplets(
+    collection: Collection, text_format: TextFormat, options: SourceClusterOptions
+) -> tuple[dict[str, str], Ints]:
+    """Draw Q queries that have a relevant document (else an InputError), one of these, and n negatives of BM25's best
+    30: the queries, id -> text in collection order, and (Q, 1 + n) corpus rows, the positive first.
 
     BM25 reads by the text format; of a query that has fewer negatives than asked for, some are drawn repeatedly.
 
@@ -71,44 +62,42 @@ def sample_triplets(collection: Collection, text_format: TextFormat, options: So
     triplets = [
         [rng.choice(positives[query]), *rng.choice(pools[query], count, len(pools[query]) < count)] for query in queries
     ]
-    return SourceTriplets(queries, np.array(triplets, np.int64))
-
-
-class SourceLosses(NamedTuple):
-    """(Q,) losses, and the (Q, d) query embeddings, normalised where the model compares by cosine."""
-
-    losses: Doubles
-    embeddings: Floats
+    return queries, np.array(triplets, np.int64)
 
 
 def source_losses(
-    model: Any, documents: Documents, triplets: SourceTriplets, search: SearchOptions = SearchOptions()
-) -> SourceLosses:
-    """−log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time; an InputError for NaN or infinity.
+    model: Any,
+    documents: Documents,
+    queries: Mapping[str, str],
+    triplets: Ints,
+    search: SearchOptions = SearchOptions(),
+) -> tuple[Doubles, Floats]:
+    """(Q,) losses −log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time, and the (Q, d) query
+    embeddings, normalised where the model compares by cosine; an InputError for NaN or infinity.
 
     Args:
         model: an encoder; cosines are scaled by 20 as in training, dot products by 1.
-        documents: the corpus of the triplets. The documents of 256 queries are in memory at a time.
+        documents: the corpus. The documents of 256 queries are in memory at a time.
+        queries, triplets: of :func:`sample_triplets`.
 
     Source: COCO-DR, Eq. 2 and 3.
     """
     compared = COCOLoss(model)  # how this model's scores are made in training
-    texts = list(triplets.queries.values())
+    texts = list(queries.values())
     bar = search.progress and in_place()
     options = {"batch_size": search.batch_size, "convert_to_tensor": True, "show_progress_bar": bar}
-    queries = model.encode_queries(texts, **options).detach().float().cpu()
+    vectors = model.encode_queries(texts, **options).detach().float().cpu()
     losses = []
     for start in range(0, len(texts), _BLOCK):
-        rows = triplets.rows[start : start + _BLOCK]  # (b, 1 + n)
+        rows = triplets[start : start + _BLOCK]  # (b, 1 + n)
         encoded = model.encode_corpus(documents.take(rows.ravel()), **options).detach().float().cpu()
         encoded = encoded.view(*rows.shape, -1)  # (b, 1 + n, d)
-        losses.append(_losses(queries[start : start + _BLOCK], encoded, compared.scale, compared.normalize))
+        losses.append(_losses(vectors[start : start + _BLOCK], encoded, compared.scale, compared.normalize))
     found = torch.cat(losses).numpy()
     if not np.isfinite(found).all():
-        wrong = list(triplets.queries)[int(np.flatnonzero(~np.isfinite(found))[0])]
+        wrong = list(queries)[int(np.flatnonzero(~np.isfinite(found))[0])]
         raise InputError(f"the loss of query {wrong!r} is not finite; encode in float32 if it was in half")
-    vectors = F.normalize(queries, dim=1) if compared.normalize else queries
-    return SourceLosses(found, vectors.numpy())
+    return found, (F.normalize(vectors, dim=1) if compared.normalize else vectors).numpy()
 
 
 def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -> Tensor:
@@ -265,18 +254,18 @@ def source_clusters(
         raise InputError(f"query {strange[0]!r} is in none of the targets")
     collection = load_collection(source, source_split)
     first = load_encoder(before, search.encoder)
-    triplets = sample_triplets(collection, first.text_format, options)
-    log.info("losses of %d source queries under %s", len(triplets.queries), before)
-    losses_before, _ = source_losses(first, collection.documents, triplets, search)
+    sampled, triplets = sample_triplets(collection, first.text_format, options)
+    log.info("losses of %d source queries under %s", len(sampled), before)
+    losses_before, _ = source_losses(first, collection.documents, sampled, triplets, search)
     similarity = first.similarity_fn_name
     del first  # one model is in memory at a time
     second = load_encoder(after, search.encoder)
     if similarity != second.similarity_fn_name:
         raise InputError("one model compares by cosine, the other by dot product: no loss is on both scales")
-    log.info("losses of %d source queries under %s", len(triplets.queries), after)
-    losses_after, embeddings = source_losses(second, collection.documents, triplets, search)
-    clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(triplets.queries))
-    study = _Study(source, triplets.queries, losses_before, losses_after, embeddings, clusters)
+    log.info("losses of %d source queries under %s", len(sampled), after)
+    losses_after, embeddings = source_losses(second, collection.documents, sampled, triplets, search)
+    clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(sampled))
+    study = _Study(source, sampled, losses_before, losses_after, embeddings, clusters)
     rows = {k: study.cluster(k) for k in range(len(clusters.sizes)) if clusters.sizes[k]}
     found = {}
     for name, own in texts.items():
@@ -295,7 +284,7 @@ def source_clusters(
     reductions = {"reduction of the nearest cluster's loss": {name: one.reduction for name, one in found.items()}}
     against = correlations(reductions, {name: one.gain for name, one in found.items()}, ReductionAgainstGain)
     return SourceClusters(
-        sampled=len(triplets.queries),
+        sampled=len(sampled),
         targets=found,
         clusters=list(rows.values()),
         folded_clusters=clusters.folded_clusters,

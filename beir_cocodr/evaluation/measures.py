@@ -1,7 +1,8 @@
 """What runs are worth: scores of queries by names of measures, through ir-measures, and paired tests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import ir_measures
 import numpy as np
@@ -110,6 +111,18 @@ def interval(values: Array, seed: int = 42) -> Interval | None:
     size = _batch(values)
     found = stats.bootstrap((values,), np.mean, n_resamples=RESAMPLES, batch=size, method="percentile", rng=seed)
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def correlate(
+    x: Array, y: Array, coefficient: Callable[[Array, Array], Any] = stats.pearsonr
+) -> tuple[float | None, float | None, float | None, float | None]:
+    """A coefficient of scipy's and Kendall's tau-b between (m,) values, each with its two-sided p; None where one side
+    is constant or there are under three points, as two always lie on a line.
+    """
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None, None, None, None
+    found, tau = coefficient(x, y), stats.kendalltau(x, y)
+    return float(found.statistic), float(found.pvalue), float(tau.statistic), float(tau.pvalue)
 
 
 def _test(family: str, measure: str, a: str, b: str, first: Array, second: Array, seed: int) -> PairedTest:

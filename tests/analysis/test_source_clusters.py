@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from beir_cocodr import COCODR
 from beir_cocodr.analysis import SourceClusterOptions
 from beir_cocodr.analysis.source_clusters import (
-    SourceTriplets,
     cluster_similarities,
     nearest_queries,
     sample_triplets,
@@ -74,43 +73,41 @@ def test_losses_are_those_of_single_triplets_averaged(similarity):
     rng = np.random.default_rng(0)
     queries, documents = rng.normal(size=(300, 4)), rng.normal(size=(20, 4))
     rows = rng.integers(0, 20, size=(300, 4))
-    triplets = SourceTriplets({f"q{i}": str(i) for i in range(300)}, rows)
-    found = source_losses(Lookup(queries, documents, similarity), Numbers(), triplets)
+    texts = {f"q{i}": str(i) for i in range(300)}
+    losses, embeddings = source_losses(Lookup(queries, documents, similarity), Numbers(), texts, rows)
     q, d = queries.astype(np.float32).astype(np.float64), documents.astype(np.float32).astype(np.float64)
     if similarity == "cosine":
         q, d = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (q, d))
     for i in (0, 7, 255, 256, 299):
         scores = (20 if similarity == "cosine" else 1) * d[rows[i]] @ q[i]
         expected = np.mean([math.log1p(math.exp(negative - scores[0])) for negative in scores[1:]])
-        assert found.losses[i] == pytest.approx(expected, rel=1e-9)
-    np.testing.assert_allclose(found.embeddings, q, rtol=1e-5, atol=1e-6)
+        assert losses[i] == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(embeddings, q, rtol=1e-5, atol=1e-6)
 
 
 def test_a_loss_that_is_not_finite_names_its_query():
-    triplets = SourceTriplets({"q7": "0"}, np.array([[0, 1]]))
     with pytest.raises(InputError, match=r"'q7'.*finite"):
-        source_losses(Lookup([[np.nan, 1]], np.ones((2, 2)), "dot"), Numbers(), triplets)
+        source_losses(Lookup([[np.nan, 1]], np.ones((2, 2)), "dot"), Numbers(), {"q7": "0"}, np.array([[0, 1]]))
 
 
 def test_triplets_are_a_positive_and_no_other_relevant_document(beir_folder):
     collection = load_collection(beir_folder, "train")
-    found = sample_triplets(collection, TextFormat(), SourceClusterOptions(sample=10, negatives=3, seed=1))
-    assert len(found.queries) == 10
-    assert found.rows.shape == (10, 4)
-    for query, rows in zip(found.queries, found.rows, strict=True):
+
+    def sampled(**options):
+        return sample_triplets(collection, TextFormat(), SourceClusterOptions(**options))
+
+    queries, triplets = sampled(sample=10, negatives=3, seed=1)
+    assert len(queries) == 10
+    assert triplets.shape == (10, 4)
+    for query, rows in zip(queries, triplets, strict=True):
         relevant = {d for d, grade in collection.qrels[query].items() if grade > 0}
         positive, *negatives = collection.documents.ids(rows)
         assert positive in relevant
         assert not relevant & set(negatives)
-    again = sample_triplets(collection, TextFormat(), SourceClusterOptions(sample=10, negatives=3, seed=1))
-    assert (again.queries, again.rows.tolist()) == (found.queries, found.rows.tolist())
-    assert (
-        sample_triplets(collection, TextFormat(), SourceClusterOptions(sample=10, negatives=3, seed=2)).queries
-        != found.queries
-    )
-    assert list(sample_triplets(collection, TextFormat(), SourceClusterOptions(sample=99)).queries) == list(
-        collection.queries
-    )
+    again = sampled(sample=10, negatives=3, seed=1)
+    assert (again[0], again[1].tolist()) == (queries, triplets.tolist())
+    assert sampled(sample=10, negatives=3, seed=2)[0] != queries
+    assert list(sampled(sample=99)[0]) == list(collection.queries)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +139,7 @@ def test_nearest_cluster_losses_and_gains_follow_from_the_parts(study, report):
     (source, *targets), models, results = study
     collection = load_collection(source, "train")
     triplets = sample_triplets(collection, COCODR(models[0]).text_format, SourceClusterOptions(sample=14, negatives=2))
-    losses = [source_losses(COCODR(model), collection.documents, triplets).losses for model in models]
+    losses = [source_losses(COCODR(model), collection.documents, *triplets)[0] for model in models]
     sizes = [cluster.queries for cluster in report.clusters]
     assert sum(sizes) == 14
     for k, side in enumerate(("loss_before", "loss_after")):

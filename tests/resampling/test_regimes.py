@@ -21,11 +21,13 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.regimes import Recipe, cells
 from beir_cocodr.resampling.regimes.cells import Cell
+from beir_cocodr.resampling.regimes.host_training import REGIMES
 from beir_cocodr.resampling.regimes.regimes import (
+    RegimePoint,
     Regimes,
+    alignment_rows,
     evaluate_regimes,
     gap,
-    ood_alignment,
     pooled_score,
     regime_points,
     regime_rows,
@@ -127,15 +129,23 @@ def test_rows_by_hand():
 
 def test_alignment_by_hand_and_by_scipy():
     regime, outside = [0.1, 0.2, 0.3, 0.4, 0.5], [0.1, 0.3, 0.2, 0.5, 0.4]
-    found = ood_alignment(regime, outside)
-    # Ranks differ by 1 in four places: 1 - 6 * 4 / (5 * 24); two of ten pairs are discordant.
-    assert found.spearman == pytest.approx(0.8)
-    assert found.kendall == pytest.approx(0.6)
-    assert found.spearman_p == pytest.approx(stats.spearmanr(regime, outside).pvalue)
-    assert found.kendall_p == pytest.approx(stats.kendalltau(regime, outside).pvalue)
-    assert found.models == 5
+
+    def rows(regime, outside):
+        points = []
+        for pair in zip(regime, outside, strict=True):
+            inside, there = ({"m": dict.fromkeys(REGIMES, score)} for score in pair)
+            points.append(RegimePoint("group", "model", len(points), inside, {"o": there}, {}))
+        return alignment_rows(points, "m")
+
+    for found, name in zip(rows(regime, outside), REGIMES, strict=True):
+        assert (found.collection, found.measure, found.regime, found.models) == ("o", "m", name, 5)
+        # Ranks differ by 1 in four places: 1 - 6 * 4 / (5 * 24); two of ten pairs are discordant.
+        assert found.spearman == pytest.approx(0.8)
+        assert found.kendall == pytest.approx(0.6)
+        assert found.spearman_p == pytest.approx(stats.spearmanr(regime, outside).pvalue)
+        assert found.kendall_p == pytest.approx(stats.kendalltau(regime, outside).pvalue)
     for short in (([0.1, 0.2], [0.3, 0.4]), ([0.1, 0.1, 0.1], [0.1, 0.2, 0.3])):
-        assert ood_alignment(*short).kendall is None
+        assert rows(*short)[0].kendall is None
 
 
 def test_given_models_of_restrain(folder, other, restrained, deep_bert, tiny_bert, tmp_path, monkeypatch):

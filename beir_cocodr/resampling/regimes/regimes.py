@@ -19,7 +19,7 @@ from beir_cocodr import io as files
 from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError, check_seeds, explained
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
+from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, correlate, parse_measures
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.spec import check_device
@@ -41,9 +41,6 @@ from beir_cocodr.resampling.regimes.host_training import REGIMES, TrainingUnit, 
 log = logging.getLogger(__name__)
 
 RESULTS_FILE, PICTURE_FILE, _SETTINGS_FILE = "regimes.json", "alignment.png", "settings.json"
-
-# Two points always lie on a line.
-_FEWEST = 3
 
 
 @dataclass(frozen=True)
@@ -96,20 +93,16 @@ class RegimeRow:
 
 
 @dataclass(frozen=True)
-class RankCorrelation:
-    """Spearman's rho and Kendall's tau-b with two-sided p-values; None where nothing can be correlated."""
+class Alignment:
+    """How a regime orders models beside how a collection outside the distribution does: Spearman's rho and Kendall's
+    tau-b with two-sided p-values, None where nothing can be correlated.
+    """
 
     models: int
     spearman: float | None
     spearman_p: float | None
     kendall: float | None
     kendall_p: float | None
-
-
-@dataclass(frozen=True)
-class Alignment(RankCorrelation):
-    """How a regime orders models beside how a collection outside the distribution does."""
-
     collection: str
     measure: str
     regime: str
@@ -153,21 +146,6 @@ def gap(interpolation: float, extrapolation: float) -> float | None:
     Source: Zhan et al., 2022, Tables 6 to 9.
     """
     return None if interpolation == 0 else (extrapolation - interpolation) / interpolation
-
-
-def ood_alignment(regime: Sequence[float], outside: Sequence[float]) -> RankCorrelation:
-    """Correlations of (m,) scores of models in a regime with their (m,) scores on another collection; None where fewer
-    than three models or constant scores leave nothing to correlate.
-
-    Source: Zhan et al., 2022, section 4.2 and Table 5.
-    """
-    if len(regime) != len(outside):
-        raise ValueError(f"{len(regime)} scores in the regime and {len(outside)} outside")
-    if len(regime) < _FEWEST or np.ptp(regime) == 0 or np.ptp(outside) == 0:
-        return RankCorrelation(len(regime), None, None, None, None)
-    spearman, kendall = stats.spearmanr(regime, outside), stats.kendalltau(regime, outside)
-    values = (spearman.statistic, spearman.pvalue, kendall.statistic, kendall.pvalue)
-    return RankCorrelation(len(regime), *map(float, values))
 
 
 def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
@@ -232,15 +210,17 @@ def _over_seeds(seeds: Sequence[RegimePoint], measure: str) -> RegimeScores:
 
 
 def alignment_rows(points: Sequence[RegimePoint], measure: str) -> list[Alignment]:
-    """Correlations of either regime with every collection outside, over all points."""
+    """Correlations of either regime with every collection outside, over all points.
+
+    Source: Zhan et al., 2022, section 4.2 and Table 5.
+    """
     rows = []
     for name in dict.fromkeys(name for point in points for name in point.ood):
         own = [point for point in points if name in point.ood]
         for regime in REGIMES:
-            found = ood_alignment(
-                [point.measures[measure][regime] for point in own], [point.ood[name][measure][regime] for point in own]
-            )
-            rows.append(Alignment(**vars(found), collection=name, measure=measure, regime=regime))
+            here = np.array([point.measures[measure][regime] for point in own])
+            there = np.array([point.ood[name][measure][regime] for point in own])
+            rows.append(Alignment(len(own), *correlate(here, there, stats.spearmanr), name, measure, regime))
     return rows
 
 
