@@ -317,6 +317,7 @@ def mining(bench: Bench) -> None:
     """A refresh: the corpus encoded, queries searched to a depth of 200, 30 drawn; the host on a tenth, scaled."""
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.training.negatives import mine_negatives
+    from beir_cocodr.training.options import FinetuneOptions
 
     sizes, once = bench.sizes, bench.report.once
     folder = bench.collection("mining", sizes.mined, sizes.mined_words, sizes.mined_queries)
@@ -325,7 +326,8 @@ def mining(bench: Bench) -> None:
 
     def ours() -> float:
         started = time.perf_counter()
-        mine_negatives(collection, model, bench.work / f"mined-{time.monotonic_ns()}", depth, min(30, depth))
+        options = FinetuneOptions(mining_depth=depth, mining_keep=min(30, depth))
+        mine_negatives(collection, model, bench.work / f"mined-{time.monotonic_ns()}", options)
         return time.perf_counter() - started
 
     def host() -> float:

@@ -249,13 +249,13 @@ def _mine(
     collection: Collection, model: Any, round_: Round, plan: TrainingPlan, encoder: EncoderOptions
 ) -> MinedNegatives:
     """Negatives of this episode, made by all processes together."""
-    miner, content, options = model, plan.to_json(), round_.options
+    miner, content = model, plan.to_json()
     key = {name: content[name] for name in ("base_sha256", "encoder", "seen")}
     if round_.miner is not None:
         miner = load_encoder(round_.miner, encoder)
         key["base_sha256"] = weights_sha256(miner)
-    place, drawn = round_.output / CHECKPOINTS, (options.mining_depth, options.mining_keep, options.seed)
-    return mine_negatives(collection, miner, place, *drawn, round_.episode, options, progress=True, key=key)
+    place = round_.output / CHECKPOINTS
+    return mine_negatives(collection, miner, place, round_.options, round_.episode, key, progress=True)
 
 
 def _pool(

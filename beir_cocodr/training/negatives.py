@@ -7,77 +7,33 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from numpy.lib.format import open_memmap
 
+from beir_cocodr import io as files
 from beir_cocodr.arrays import Bools, Floats, Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents, hashed_documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import gather, on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import (
-    cache_folder,
-    draft_folder,
-    filling_cache,
-    json_sha256,
-    output_folder,
-    parse_json,
-    remove_unfinished,
-    write_text,
-)
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25, QueryBlock
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.pool import share_over_ranks
-from beir_cocodr.training.options import NegativeFilters
+from beir_cocodr.training.options import FinetuneOptions
 
 log = logging.getLogger(__name__)
-_CHUNK = 20_000
-
-
-def apply_filters(
-    filters: NegativeFilters,
-    scores: Floats,
-    positive_scores: Floats,
-    texts: npt.NDArray[np.uint64],
-    positive_texts: npt.NDArray[np.uint64],
-) -> tuple[Bools, dict[str, int]]:
-    """Filter the candidates of one query, best first and without its positives.
-
-    Args:
-        scores: (n,) of the candidates.
-        positive_scores: (p,) of the query's positives, p > 0; only looked at for ``relative_margin``.
-        texts, positive_texts: (n,) and (p,) of :func:`text_keys`; only looked at for ``duplicates``.
-
-    Returns:
-        (n,) which candidates are left, and how many each active filter removed.
-    """
-    left = np.ones(len(scores), dtype=bool)
-    removed = dict.fromkeys(filters.active, 0)
-
-    def drop(name: str, wrong: Bools) -> None:
-        removed[name] = int((left & wrong).sum())
-        left[wrong] = False
-
-    if filters.relative_margin is not None:
-        best = float(positive_scores.max())
-        drop("relative_margin", scores > best - abs(best) * filters.relative_margin)
-    if filters.max_score is not None:
-        drop("max_score", scores > filters.max_score)
-    if filters.duplicates:
-        drop("duplicates", np.isin(texts, positive_texts) | _repeats(texts, left))
-    return left, removed
+# Documents hashed, queries encoded, and queries searched at a time; each block of these reads the corpus once.
+_CHUNK, _BATCH, _QUERY_BLOCK = 20_000, 64, 10_000
 
 
 def text_keys(documents: Documents, text_format: TextFormat) -> npt.NDArray[np.uint64]:
@@ -92,30 +48,9 @@ def text_keys(documents: Documents, text_format: TextFormat) -> npt.NDArray[np.u
     return keys
 
 
-def _repeats(texts: npt.NDArray[np.uint64], left: Bools) -> Bools:
-    """(n,) which texts stand before among those ``left``."""
-    places = np.flatnonzero(left)
-    _, first = np.unique(texts[places], return_index=True)
-    repeats = left.copy()
-    repeats[places[first]] = False
-    return repeats
-
-
 #: The folder of a finished mining.
 MINED = "mined"
 _RECORD, _ROWS, _EMBEDDINGS, _CORPUS = "mined.json", "rows.npy", "query_embeddings.npy", "corpus"
-
-
-class MiningCounts(TypedDict):
-    """Counts of queries and candidates in mining; by filter, which share of those not relevant it removed."""
-
-    queries: int
-    queries_without_positive: int  # not mined
-    candidates: int  # documents retrieved
-    positives: int  # candidates dropped because they are relevant
-    removed: dict[str, int]
-    removal_rates: dict[str, float]
-    queries_without_negative: int
 
 
 @dataclass(frozen=True)
@@ -126,13 +61,13 @@ class MinedNegatives:
         queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order.
         rows: (Q, keep) int64 corpus rows, best first, -1 where a query has fewer.
         embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine.
-        counts: see :class:`MiningCounts`.
+        counts: of queries and candidates, and by filter how many it removed and which share of those not relevant.
     """
 
     queries: list[str]
     rows: Ints
     embeddings: Floats
-    counts: MiningCounts
+    counts: Json
 
     def pools(self) -> dict[str, Ints]:
         """Query id to its (1..keep,) corpus rows, best first, for queries that have a negative."""
@@ -144,66 +79,61 @@ def mine_negatives(
     collection: Collection,
     model: COCODR,
     folder: Path,
-    depth: int = 200,
-    keep: int = 30,
-    seed: int = 42,
+    options: FinetuneOptions,
     episode: int = 0,
-    filters: NegativeFilters | None = None,
-    batch_size: int = 64,
-    progress: bool = False,
     key: Mapping[str, object] | None = None,
-    query_block: int = 10_000,
+    progress: bool = False,
 ) -> MinedNegatives:
     """Search the corpus with the model itself, and draw negatives from the best documents of each query. All processes
     of a run call this: each encodes its share of a large corpus and searches for its share of the queries.
 
-    Of the top ``depth`` documents all that are relevant to the query (grade above 0) are dropped, then what the filters
-    remove, and ``keep`` of the rest are drawn at random by (seed, episode, place of the query). Memory holds a shard of
-    the encoded corpus, a block of queries, and some 30 bytes a document for ids, ties and texts.
+    Of the top ``mining_depth`` documents all that are relevant to the query (grade above 0) are dropped, then what the
+    filters remove, and ``mining_keep`` of the rest are drawn at random by (seed, episode, place of the query). Memory
+    holds a shard of the encoded corpus, a block of queries, and some 30 bytes a document for ids, ties and texts.
 
     Args:
         collection: with queries and qrels.
         model: the encoder as trained so far.
         folder: the result is kept in its subfolder ``mined``, which appears when it is complete; until then the store
             of a large corpus stands beside it, and with a ``key`` a killed run goes on with its shards.
-        filters: none by default.
-        batch_size: queries encoded at a time.
+        options: depth, number, seed and filters.
         key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` with the same key and
             options is loaded instead, any other is mined anew and replaced. None never loads.
-        query_block: queries searched at a time; each block reads the embedded corpus once.
 
     Raises:
-        InputError: an option out of range, no query with a relevant document, or no query keeps a negative.
+        InputError: no query with a relevant document, or no query keeps a negative.
         NonFiniteScores: the model gives NaN or infinite scores.
 
     Source: COCO-DR, section 4.2, after ANCE (Xiong et al., 2021): depth 200, 30 kept. The published loader knows one
     positive a query, so that others can become its negatives; here none can.
     """
-    filters = filters or NegativeFilters()
-    if not 1 <= keep <= depth:
-        raise InputError(f"keep must be at least 1 and at most the depth, not {keep} of {depth}")
-    if min(seed, episode) < 0 or query_block < 1:
-        raise InputError(f"seed {seed} and episode {episode} must be at least 0, query_block {query_block} at least 1")
-    options = {"depth": depth, "keep": keep, "seed": seed, "episode": episode, "filters": asdict(filters)}
-    encoder = {"text_format": model.text_format.as_dict(), "similarity": model.similarity_fn_name}
-    identity = {"key": None if key is None else dict(key), **options, **encoder}
-    finished = output_folder(folder) / MINED
-    on_main(lambda: remove_unfinished(folder))  # of a run that was killed
+    identity = {
+        "key": None if key is None else dict(key),
+        "depth": options.mining_depth,
+        "keep": options.mining_keep,
+        "seed": options.seed,
+        "episode": episode,
+        "filters": options.active,
+        "text_format": model.text_format.as_dict(),
+        "similarity": model.similarity_fn_name,
+    }
+    finished = files.output_folder(folder) / MINED
+    on_main(lambda: files.remove_unfinished(folder))  # of a run that was killed
     if on_main(lambda: key is not None and _saved(finished, identity) is not None):
         log.info("%s, episode %d: negatives mined before are taken from %s", collection.name, episode, finished)
         return _read(finished)[1]
     with ExitStack() as stack:
-        draft = on_main(lambda: stack.enter_context(draft_folder(finished, replace=True)))
+        draft = on_main(lambda: stack.enter_context(files.draft_folder(finished, replace=True)))
         corpus = draft.with_name("corpus")
         if key is not None:  # what was encoded outlives a kill
-            named = json_sha256({**identity, "key": key, "device": model.device.type})
+            named = files.json_sha256({**identity, "device": model.device.type})
             corpus = finished.with_name(f"{_CORPUS}-{named[:16]}")
         on_main(lambda: _remove_stores(finished.parent, corpus))
-        dense = Dense(model, collection.documents, corpus, batch_size, progress, shared=True)
-        mining = _Mining(collection, dense, depth, keep, (seed, episode), filters)
-        counts = mining.run(draft, query_block, progress)
+        dense = Dense(model, collection.documents, corpus, _BATCH, progress, shared=True)
+        mining = _Mining(collection, dense, options, episode)
+        counts = mining.run(draft, progress)
         record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
-        on_main(lambda: write_text(draft / _RECORD, json.dumps(record, ensure_ascii=False) + "\n"))
+        on_main(lambda: files.write_text(draft / _RECORD, json.dumps(record, ensure_ascii=False) + "\n"))
         on_main(lambda: _remove_stores(finished.parent))
     wait_for_all()  # until the first has put it in its place
     log.info("%s, episode %d: %s", collection.name, episode, _format_counts(counts))
@@ -222,99 +152,95 @@ class _Mining:
 
     collection: Collection
     dense: Dense
-    depth: int
-    keep: int
-    seed: tuple[int, int]
-    filters: NegativeFilters
+    options: FinetuneOptions
+    episode: int
 
     def __post_init__(self) -> None:
         self.positives = relevant_rows(self.collection)
         self.counts: Counter[str] = Counter()
-        self.removed: Counter[str] = Counter()
         self.texts = np.zeros(0, np.uint64)
 
-    def run(self, folder: Path, query_block: int, progress: bool) -> MiningCounts:
+    def run(self, folder: Path, progress: bool) -> Json:
         """Write rows and query embeddings to ``folder``; returns the counts."""
         self.dense.prepare()
-        if self.filters.duplicates:
+        if self.options.duplicates:
             self.texts = text_keys(self.collection.documents, self.dense.model.text_format)
-        ids = list(self.positives)
-        files = [
-            (folder / _ROWS, np.int64, self.keep),
+        ids, device = list(self.positives), self.dense.model.device
+        kinds = [
+            (folder / _ROWS, np.int64, self.options.mining_keep),
             (folder / _EMBEDDINGS, np.float32, self.dense.embeddings.dimensions),
         ]
 
         def make() -> None:
-            for file, kind, width in files:
+            for file, kind, width in kinds:
                 open_memmap(file, mode="w+", dtype=kind, shape=(len(ids), width)).flush()
 
         on_main(make)
-        rows, embeddings = (open_memmap(file, mode="r+") for file, _, _ in files)
-        size = min(query_block, -(-len(ids) // world_size()))
+        rows, embeddings = (open_memmap(file, mode="r+") for file, _, _ in kinds)
+        size = min(_QUERY_BLOCK, -(-len(ids) // world_size()))
         starts = range(0, len(ids), size)[rank() :: world_size()]
         for start in Bar(starts, "Hard negatives", unit=" blocks", disable=rank() > 0 or not progress):
             block = slice(start, start + size)
             vectors = self.dense.encode_queries([self.collection.queries[id] for id in ids[block]])
             embeddings[block] = vectors.numpy()
-            found = self._search(ids[block], vectors)
-            for place, (id, scores, candidates) in enumerate(zip(ids[block], *found, strict=True), start):
-                negatives = self._negatives(id, scores, candidates, embeddings[place])
-                rows[place] = self._drawn(negatives, place)
+            asked = vectors.to(device) if device.type == "cuda" else vectors
+            found = self.dense.search_embeddings(ids[block], asked, self.options.mining_depth)
+            for place, (id, scores, best) in enumerate(zip(ids[block], found.scores, found.rows, strict=True), start):
+                rows[place] = self._drawn(self._negatives(id, scores, best, embeddings[place]), place)
         rows.flush()
         embeddings.flush()
-        self.counts, self.removed = (sum(gather(own), Counter()) for own in (self.counts, self.removed))
+        self.counts = sum(gather(self.counts), Counter())
         return on_main(self._checked_counts)
 
-    def _search(self, ids: list[str], vectors: torch.Tensor) -> tuple[Floats, Ints]:
-        """Scores and rows, (q, min(depth, N)) each, found where the model is: on its GPU if it has one."""
-        device = self.dense.model.device
-        queries = vectors.to(device) if device.type == "cuda" else vectors
-        found = self.dense.search_embeddings(ids, queries, self.depth)
-        return found.scores, found.rows
-
     def _negatives(self, id: str, scores: Floats, rows: Ints, vector: Floats) -> Ints:
-        """What is left of a query's candidates, best first."""
-        positives = self.positives[id]
-        other = ~np.isin(rows, positives)
-        self.counts.update({"candidates": len(rows), "positives": int((~other).sum())})
-        scores, rows = scores[other], rows[other]
-        if not self.filters.active:
-            return rows
-        of_positives, texts, positive_texts = scores[:0], self.texts, self.texts
-        if self.filters.relative_margin is not None:
-            of_positives = self.dense.embeddings.rows(positives).numpy() @ vector
-        if self.filters.duplicates:
-            texts, positive_texts = self.texts[rows], self.texts[positives]
-        left, removed = apply_filters(self.filters, scores, of_positives, texts, positive_texts)
-        self.removed.update(removed)
+        """The rows of one query's candidates, best first, that are not relevant and that no filter removes."""
+        options, positives, texts = self.options, self.positives[id], self.texts
+        left = np.ones(len(rows), dtype=bool)
+
+        def drop(name: str, wrong: Bools) -> None:
+            self.counts[name] += int((left & wrong).sum())
+            left[wrong] = False
+
+        self.counts["candidates"] += len(rows)
+        drop("positives", np.isin(rows, positives))
+        if options.relative_margin is not None:
+            best = float((self.dense.embeddings.rows(positives).numpy() @ vector).max())
+            drop("relative_margin", scores > best - abs(best) * options.relative_margin)
+        if options.max_score is not None:
+            drop("max_score", scores > options.max_score)
+        if options.duplicates:
+            drop("duplicates", np.isin(texts[rows], texts[positives]))
+            places = np.flatnonzero(left)
+            _, first = np.unique(texts[rows[places]], return_index=True)
+            drop("duplicates", ~np.isin(np.arange(len(rows)), places[first]))
         return rows[left]
 
     def _drawn(self, negatives: Ints, place: int) -> Ints:
         """(keep,) of the negatives, in their order, padded with -1."""
-        if len(negatives) > self.keep:
-            rng = np.random.default_rng((*self.seed, place))
-            negatives = negatives[np.sort(rng.choice(len(negatives), self.keep, replace=False))]
+        keep = self.options.mining_keep
+        if len(negatives) > keep:
+            rng = np.random.default_rng((self.options.seed, self.episode, place))
+            negatives = negatives[np.sort(rng.choice(len(negatives), keep, replace=False))]
         self.counts["queries_without_negative"] += not len(negatives)
-        return np.pad(negatives, (0, self.keep - len(negatives)), constant_values=-1)
+        return np.pad(negatives, (0, keep - len(negatives)), constant_values=-1)
 
-    def _checked_counts(self) -> MiningCounts:
-        names = "candidates", "positives", "queries_without_negative"
-        candidates, positives, without = (self.counts[name] for name in names)
-        counts = MiningCounts(
-            queries=len(self.positives),
-            queries_without_positive=len(self.collection.queries) - len(self.positives),
-            candidates=candidates,
-            positives=positives,
-            removed={name: self.removed[name] for name in self.filters.active},
-            removal_rates={n: self.removed[n] / max(1, candidates - positives) for n in self.filters.active},
-            queries_without_negative=without,
-        )
-        if without == len(self.positives):
-            on = ", ".join(f"{name} {value}" for name, value in self.filters.active.items())
+    def _checked_counts(self) -> Json:
+        active, found = self.options.active, self.counts
+        counts = {
+            "queries": len(self.positives),
+            "queries_without_positive": len(self.collection.queries) - len(self.positives),  # not mined
+            "candidates": found["candidates"],
+            "positives": found["positives"],  # candidates dropped because they are relevant
+            "removed": {name: found[name] for name in active},
+            "removal_rates": {n: found[n] / max(1, found["candidates"] - found["positives"]) for n in active},
+            "queries_without_negative": found["queries_without_negative"],
+        }
+        if found["queries_without_negative"] == len(self.positives):
+            on = ", ".join(f"{name} {value}" for name, value in active.items())
             way = f"loosen the filters ({on}) or raise" if on else "raise"
             raise InputError(
                 f"{self.collection.name}: no query keeps a negative ({_format_counts(counts)}); {way} the depth, "
-                f"which is {self.depth}"
+                f"which is {self.options.mining_depth}"
             )
         return counts
 
@@ -332,7 +258,7 @@ def relevant_rows(collection: Collection) -> dict[str, Ints]:
     return found
 
 
-def _format_counts(counts: MiningCounts) -> str:
+def _format_counts(counts: Json) -> str:
     removed = "".join(
         f", {name} removed {count} ({counts['removal_rates'][name]:.1%})" for name, count in counts["removed"].items()
     )
@@ -361,7 +287,7 @@ def _saved(folder: Path, identity: Json) -> MinedNegatives | None:
 
 def _read(folder: Path) -> tuple[Json, MinedNegatives]:
     """The identity of a finished mining and its result; whatever is wrong with it raises."""
-    record = parse_json((folder / _RECORD).read_text(encoding="utf-8"))
+    record = files.parse_json((folder / _RECORD).read_text(encoding="utf-8"))
     rows, embeddings = (np.load(folder / file, mmap_mode="r") for file in (_ROWS, _EMBEDDINGS))
     if not len(rows) == len(embeddings) == len(record["queries"]):
         raise ValueError("its files are of different lengths")
@@ -391,7 +317,7 @@ def bm25_negatives(collection: Collection, text_format: TextFormat, depth: int =
     positives = np.split(collection.documents.rows(chain(*relevant)), np.cumsum([*map(len, relevant)])[:-1])
     with hashed_documents(collection.documents) as documents:
         bm25 = BM25(documents, text_format)
-        searching = _Searching(bm25.keep(cache_folder("bm25")), depth, bm25, list(queries.values()), positives)
+        searching = _Searching(bm25.keep(files.cache_folder("bm25")), depth, bm25, list(queries.values()), positives)
         found = np.concatenate([np.load(file) for file in searching.files()])
     rng = np.random.default_rng(seed)
     pools, drawn = {}, 0
@@ -442,7 +368,7 @@ class _Searching:
         missing = sorted(set(chain(*gather(here))))
         if not missing:
             log.info("BM25's negatives are taken from %s", self.folder)
-        with filling_cache(self.index.parent):
+        with files.filling_cache(self.index.parent):
             self.folder.mkdir(exist_ok=True)
             asked = [QueryBlock(self.file(number), *self._block(number), self.depth) for number in missing]
             seconds = min(_QUERIES, len(self.texts)) * len(self.bm25.documents) * _SECONDS

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from beir_cocodr.retrieval.store import encode as shards
 from beir_cocodr.retrieval.topk import NonFiniteScores
 from beir_cocodr.training import negatives as mining
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.negatives import apply_filters, mine_negatives
+from beir_cocodr.training.negatives import mine_negatives
 from beir_cocodr.training.options import FinetuneOptions, NegativeFilters
 
 KEY = {"weights": "one", "options": [1, 2]}
@@ -112,9 +113,9 @@ def ids_of(mined, collection):
     return {query: collection.documents.ids(rows) for query, rows in mined.pools().items()}
 
 
-def mine(collection, model, folder, **changes):
-    settings = {"depth": DEPTH, "keep": DEPTH, "batch_size": 8} | changes
-    return mine_negatives(collection, model, folder, **settings)
+def mine(collection, model, folder, depth=DEPTH, keep=DEPTH, episode=0, key=None, **settings):
+    options = FinetuneOptions(mining_depth=depth, mining_keep=keep, **settings)
+    return mine_negatives(collection, model, folder, options, episode, key)
 
 
 def test_all_candidates_in_order(collection, model, reference, tmp_path):
@@ -172,9 +173,10 @@ def test_every_candidate_is_drawn_equally_often(collection, model, reference, tm
 
 
 @pytest.mark.parametrize("query_block", [1, 3, 7])
-def test_blocks_of_queries_change_nothing(collection, model, tmp_path, query_block):
+def test_blocks_of_queries_change_nothing(collection, model, tmp_path, monkeypatch, query_block):
     whole = mine(collection, model, tmp_path / "whole", keep=6)
-    blocks = mine(collection, model, tmp_path / "blocks", keep=6, query_block=query_block)
+    monkeypatch.setattr(mining, "_QUERY_BLOCK", query_block)
+    blocks = mine(collection, model, tmp_path / "blocks", keep=6)
     np.testing.assert_array_equal(blocks.rows, whole.rows)
     np.testing.assert_allclose(blocks.embeddings, whole.embeddings, rtol=1e-4, atol=1e-5)
     assert blocks.counts == whole.counts
@@ -183,7 +185,8 @@ def test_blocks_of_queries_change_nothing(collection, model, tmp_path, query_blo
 def test_no_more_than_a_block_of_queries_is_held(collection, model, tmp_path, monkeypatch):
     sizes, search = [], dense.search_chunks
     monkeypatch.setattr(dense, "search_chunks", lambda q, *rest: sizes.append(len(q)) or search(q, *rest))
-    mined = mine(collection, model, tmp_path, query_block=8)
+    monkeypatch.setattr(mining, "_QUERY_BLOCK", 8)
+    mined = mine(collection, model, tmp_path)
     assert sizes == [8, 8, 4]
     assert isinstance(mined.rows, np.memmap)
     assert isinstance(mined.embeddings, np.memmap)
@@ -199,7 +202,8 @@ def test_the_corpus_is_encoded_once_and_each_query_once(collection, model, tmp_p
             return original(texts, *args, **kwargs)
 
         monkeypatch.setattr(model, f"encode_{name}", count)
-    mine(collection, model, tmp_path, query_block=6)
+    monkeypatch.setattr(mining, "_QUERY_BLOCK", 6)
+    mine(collection, model, tmp_path)
     assert seen == {"query": 20, "document": len(collection.documents)}
 
 
@@ -209,8 +213,7 @@ def margin(reference, query, share):
 
 
 def test_relative_margin(collection, model, reference, tmp_path):
-    filters = NegativeFilters(relative_margin=0.05)
-    mined = mine(collection, model, tmp_path, filters=filters, keep=DEPTH)
+    mined = mine(collection, model, tmp_path, relative_margin=0.05)
     found, removed, others = ids_of(mined, collection), 0, 0
     for query in mined.queries:
         candidates, limit = reference.candidates(query, DEPTH), margin(reference, query, 0.05)
@@ -226,7 +229,7 @@ def test_relative_margin(collection, model, reference, tmp_path):
 def test_max_score(collection, model, reference, tmp_path):
     scores = [[reference.scores[q][id] for id in reference.candidates(q, DEPTH)] for q in reference.relevant]
     limit = float(np.median(np.concatenate(scores))) + 1e-4
-    mined = mine(collection, model, tmp_path, filters=NegativeFilters(max_score=limit))
+    mined = mine(collection, model, tmp_path, max_score=limit)
     found = ids_of(mined, collection)
     for query in mined.queries:
         left = [id for id in reference.candidates(query, DEPTH) if reference.scores[query][id] <= limit]
@@ -244,7 +247,7 @@ def without_repeats(reference, query, candidates):
 
 
 def test_duplicates(collection, model, reference, tmp_path):
-    mined = mine(collection, model, tmp_path, filters=NegativeFilters(duplicates=True))
+    mined = mine(collection, model, tmp_path, duplicates=True)
     found, like_positive = ids_of(mined, collection), 0
     for query in mined.queries:
         candidates = reference.candidates(query, DEPTH)
@@ -255,8 +258,7 @@ def test_duplicates(collection, model, reference, tmp_path):
 
 
 def test_filters_apply_to_what_earlier_ones_left(collection, model, reference, tmp_path):
-    filters = NegativeFilters(relative_margin=0.02, max_score=1e6, duplicates=True)
-    mined = mine(collection, model, tmp_path, filters=filters)
+    mined = mine(collection, model, tmp_path, relative_margin=0.02, max_score=1e6, duplicates=True)
     found, repeats = ids_of(mined, collection), 0
     for query in mined.queries:
         limit = margin(reference, query, 0.02)
@@ -269,22 +271,33 @@ def test_filters_apply_to_what_earlier_ones_left(collection, model, reference, t
     assert mined.counts["removed"]["duplicates"] == repeats
 
 
-def test_one_positive_follows_the_host():
+def filtered(collection, scores, positive, texts=(), **filters):
+    """Places of the candidates of the first query that filters leave, and the counts, for scores and texts of ours: the
+    candidates are the documents that are not relevant to it, in their order.
+    """
+    found = SimpleNamespace(embeddings=SimpleNamespace(rows=lambda rows: torch.tensor([[positive]])))
+    search = mining._Mining(collection, found, FinetuneOptions(**filters), 0)
+    query, relevant = next(iter(search.positives.items()))
+    rows = np.setdiff1d(np.arange(len(collection.documents)), relevant)[: len(scores)]
+    search.texts = np.zeros(len(collection.documents), np.uint64)
+    search.texts[rows[: len(texts)]] = texts
+    left = search._negatives(query, np.array(scores, np.float32), rows, np.ones(1, np.float32))
+    return np.searchsorted(rows, left).tolist(), search.counts
+
+
+def test_one_positive_follows_the_host(collection):
     """mine_hard_negatives of sentence-transformers: score > p - |p| m is out, for negative p as well."""
-    scores = np.array([0.9, 0.5, 0.475, 0.4, -0.9, -1.0, -1.05, -1.1], np.float32)
-    none = np.zeros(0, np.uint64)
+    scores = [0.9, 0.5, 0.475, 0.4, -0.9, -1.0, -1.05, -1.1]
     for positive, left in ((0.5, [2, 3, 4, 5, 6, 7]), (-1.0, [6, 7])):
-        filters = NegativeFilters(relative_margin=0.05 - 1e-6)
-        kept, removed = apply_filters(filters, scores, np.array([positive], np.float32), none, none)
-        assert np.flatnonzero(kept).tolist() == left
-        assert removed == {"relative_margin": len(scores) - len(left)}
+        kept, counts = filtered(collection, scores, positive, relative_margin=0.05 - 1e-6)
+        assert kept == left
+        assert counts["relative_margin"] == len(scores) - len(left)
 
 
-def test_a_text_stands_again_when_its_better_scored_copy_is_removed():
-    texts, scores = np.array([1, 1, 2, 2], np.uint64), np.array([3, 1, 0.5, 0], np.float32)
-    kept, removed = apply_filters(NegativeFilters(max_score=2, duplicates=True), scores, scores[:0], texts, texts[:0])
-    assert kept.tolist() == [False, True, True, False]
-    assert removed == {"max_score": 1, "duplicates": 1}
+def test_a_text_stands_again_when_its_better_scored_copy_is_removed(collection):
+    kept, counts = filtered(collection, [3, 1, 0.5, 0], 9.0, [1, 1, 2, 2], max_score=2, duplicates=True)
+    assert kept == [1, 2]
+    assert counts["max_score"] == counts["duplicates"] == 1
 
 
 @pytest.mark.parametrize(
@@ -322,9 +335,8 @@ def test_depth_beyond_the_corpus(collection, model, reference, tmp_path):
 
 
 def test_nothing_left_is_said_with_the_way_out(collection, model, tmp_path):
-    filters = NegativeFilters(max_score=-1e6, duplicates=True)
     with pytest.raises(InputError) as error:
-        mine(collection, model, tmp_path, filters=filters, key=KEY)
+        mine(collection, model, tmp_path, max_score=-1e6, duplicates=True, key=KEY)
     message = str(error.value)
     assert "no query keeps a negative" in message
     assert "loosen the filters (max_score -1000000.0, duplicates True) or raise the depth, which is 20" in message
@@ -333,10 +345,10 @@ def test_nothing_left_is_said_with_the_way_out(collection, model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_options_out_of_range(collection, model, tmp_path):
-    for wrong in ({"keep": 0}, {"keep": 21}, {"depth": 0}, {"seed": -1}, {"episode": -1}, {"query_block": 0}):
-        with pytest.raises(InputError, match="must"):
-            mine(collection, model, tmp_path, **wrong)
+@pytest.mark.parametrize("wrong", [{"mining_keep": 0}, {"mining_keep": 21, "mining_depth": 20}, {"mining_depth": 0}])
+def test_options_out_of_range(wrong):
+    with pytest.raises(InputError, match="must"):
+        FinetuneOptions(**wrong)
 
 
 def test_no_query_with_a_relevant_document(collection, model, tmp_path):
@@ -347,7 +359,7 @@ def test_no_query_with_a_relevant_document(collection, model, tmp_path):
 
 def test_one_log_line(collection, model, tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger=mining.__name__):
-        mined = mine(collection, model, tmp_path, filters=NegativeFilters(relative_margin=0.05), episode=2)
+        mined = mine(collection, model, tmp_path, relative_margin=0.05, episode=2)
     [record] = [r for r in caplog.records if r.name == mining.__name__]
     counts, message = mined.counts, record.getMessage()
     assert "episode 2: 20 queries, 2 left out without a relevant document; 400 candidates" in message
@@ -373,7 +385,8 @@ def mute(model, monkeypatch):
 
 
 def test_a_finished_result_is_loaded(collection, model, saved, mute, tmp_path):
-    loaded = mine(collection, model, tmp_path, keep=4, key=dict(reversed(KEY.items())))
+    # What mining does not depend on may be another.
+    loaded = mine(collection, model, tmp_path, keep=4, key=dict(reversed(KEY.items())), learning_rate=1e-3, negatives=2)
     assert loaded.queries == saved.queries
     assert loaded.counts == saved.counts
     np.testing.assert_array_equal(loaded.rows, saved.rows)
@@ -387,7 +400,7 @@ def test_a_finished_result_is_loaded(collection, model, saved, mute, tmp_path):
         ({"episode": 1}, "other episode"),
         ({"keep": 5, "seed": 1}, "other keep, seed"),
         ({"depth": 9}, "other depth"),
-        ({"filters": NegativeFilters(duplicates=True)}, "other filters"),
+        ({"duplicates": True}, "other filters"),
     ],
 )
 def test_another_key_is_mined_anew_and_replaces(collection, model, saved, tmp_path, caplog, change, named):
@@ -425,7 +438,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("place", [(dense, "search_chunks"), (mining, "write_text")])
+@pytest.mark.parametrize("place", [(dense, "search_chunks"), (mining.files, "write_text")])
 def test_a_killed_run_leaves_nothing_that_is_trusted(collection, model, tmp_path, monkeypatch, place):
     def die(*args, **kwargs):
         raise Killed
@@ -447,7 +460,7 @@ def test_a_killed_run_leaves_nothing_that_is_trusted(collection, model, tmp_path
 def test_what_a_killed_run_encoded_is_not_encoded_again(collection, model, tmp_path, monkeypatch):
     monkeypatch.setattr(dense, "IN_MEMORY", 0)
     monkeypatch.setattr("beir_cocodr.retrieval.store.record.SHARD_SIZE", 16)
-    wanted = mine_negatives(collection, model, tmp_path / "whole", DEPTH, 5, key=KEY)
+    wanted = mine(collection, model, tmp_path / "whole", keep=5, key=KEY)
     encoded, encode = [], shards.encode_shard
 
     def dying(store, encoder, number, *args):
@@ -458,8 +471,8 @@ def test_what_a_killed_run_encoded_is_not_encoded_again(collection, model, tmp_p
 
     monkeypatch.setattr(shards, "encode_shard", dying)
     with pytest.raises(KeyboardInterrupt):
-        mine_negatives(collection, model, tmp_path / "o", DEPTH, 5, key=KEY)
-    found = mine_negatives(collection, model, tmp_path / "o", DEPTH, 5, key=KEY)
+        mine(collection, model, tmp_path / "o", keep=5, key=KEY)
+    found = mine(collection, model, tmp_path / "o", keep=5, key=KEY)
     assert encoded == [0, 1, 2, 2, 3, 4]
     np.testing.assert_array_equal(found.rows, wanted.rows)
     np.testing.assert_array_equal(found.embeddings, wanted.embeddings)
@@ -484,8 +497,9 @@ def test_non_finite_scores_name_the_query(collection, model, tmp_path, monkeypat
         return vectors
 
     monkeypatch.setattr(model, "encode_queries", broken)
+    monkeypatch.setattr(mining, "_QUERY_BLOCK", 5)
     with pytest.raises(NonFiniteScores, match="query 'q7'"):
-        mine(collection, model, tmp_path, query_block=5)
+        mine(collection, model, tmp_path)
 
 
 @pytest.mark.gpu
