@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast, get_args
@@ -17,14 +16,10 @@ from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.faiss.transform import Kind
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
-from beir_cocodr.retrieval.ranking import Hits, Ranking
 from beir_cocodr.retrieval.store.search import search_index, search_store
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
-
-# Hits whose ids are looked up at a time.
-_HITS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ def search(
     name = opened.record.model.name or model or "store"
     _record_of(output).unlink(missing_ok=True)  # it belongs to the run that is replaced
     with atomic_output(output) as temporary:
-        write_run(temporary, _results(opened, ranking, drop, top_k), file_names([name])[name])
+        write_run(temporary, ranking.hits(opened.ids, drop, top_k), file_names([name])[name])
     report = StoreRun(
         store=opened.describe(),
         dataset=dataset,
@@ -197,15 +192,3 @@ def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) 
         encoder = load_encoder(source, EncoderOptions(device=device, **differing))  # type: ignore[arg-type]
     store.record.check_encoder(fingerprint(encoder), source, store.folder)
     return encoder
-
-
-def _results(store: EmbeddingStore, found: Ranking, drop: bool, top_k: int) -> Iterator[tuple[str, Hits]]:
-    """Queries with their documents and scores, in rank order; ids of a block of queries in memory."""
-    size = max(1, _HITS // found.rows.shape[1])
-    for start in range(0, len(found.queries), size):
-        block = slice(start, start + size)
-        rows, scores = found.rows[block], found.scores[block]
-        names = iter(store.ids(rows[rows >= 0]))
-        for query, row, score in zip(found.queries[block], rows, scores, strict=True):
-            hits = [(next(names), value) for value in score[row >= 0].tolist()]
-            yield query, [hit for hit in hits if not (drop and hit[0] == query)][:top_k]

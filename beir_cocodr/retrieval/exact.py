@@ -126,9 +126,7 @@ class ExactSearch:
         return self._named(*self._search(corpus, queries, top_k, score_function, ignore_identical_ids))
 
     def _named(self, source: Documents | _PlainCorpus, ranking: Ranking) -> dict[str, dict[str, float]]:
-        found = (ranking.rows >= 0).sum(axis=1).tolist()  # places without a document come last
-        lists = zip(ranking.queries, ranking.scores.tolist(), _names(source, ranking.rows), found, strict=True)
-        self.results = {query: dict(zip(ids[:k], scores[:k], strict=True)) for query, scores, ids, k in lists}
+        self.results = {query: dict(hits) for query, hits in ranking.hits(source.ids)}
         return self.results
 
     def search_arrays(
@@ -423,17 +421,6 @@ def _rank(
     except NonFiniteScores as error:
         raise error.named(source.ids, queries) from None
     return Ranking(queries, scores.cpu().numpy(), rows.cpu().numpy())
-
-
-def _names(source: Documents | _PlainCorpus, rows: Ints) -> list[list[str]]:
-    """(Q, k) rows to ids; no more ids are in memory at once than there are hits."""
-    if len(source) <= rows.size:
-        table, at = source.ids(), rows
-    else:
-        unique, at = np.unique(rows.clip(min=0), return_inverse=True)
-        table, at = source.ids(unique), at.reshape(rows.shape)
-    names: list[list[str]] = np.array(table, dtype=object)[at].tolist()
-    return names
 
 
 def _warn_ignored(kwargs: Mapping[str, Any]) -> None:

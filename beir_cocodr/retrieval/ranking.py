@@ -1,7 +1,8 @@
 """The result of a search, before ids are put to rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
@@ -12,6 +13,9 @@ from beir_cocodr.records import Json
 Hits = list[tuple[str, float]]
 #: Query id to (document id, score) pairs, best first.
 Results = dict[str, Hits]
+
+# Hits whose ids are looked up at a time.
+_HITS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,28 @@ class Ranking:
             rows[i, : len(best)], scores[i, : len(best)] = candidates[best], values[best]
         return cls(ids, scores, rows)
 
+    def hits(
+        self, ids: Callable[[np.ndarray], list[str]], drop_identical_ids: bool = False, depth: int | None = None
+    ) -> Iterator[tuple[str, Hits]]:
+        """Each query id with its (document id, score) pairs in rank order, at most ``depth`` of them; ``ids``, which
+        gives those of (n,) different rows, is asked for some queries at a time.
+        """
+        size = max(1, _HITS // max(1, self.rows.shape[1]))
+        for start in range(0, len(self.queries), size):
+            block = slice(start, start + size)
+            there = self.rows[block] >= 0
+            rows, places = np.unique(self.rows[block][there], return_inverse=True)
+            names = np.array(ids(rows), dtype=object)[places].tolist()
+            pairs = zip(names, self.scores[block][there].tolist(), strict=True)
+            for query, count in zip(self.queries[block], there.sum(axis=1).tolist(), strict=True):
+                hits = list(islice(pairs, count))
+                if drop_identical_ids:
+                    hits = [(name, value) for name, value in hits if name != query]
+                yield query, hits[:depth]
+
     def results(self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None) -> Results:
         """Query id to (document id, score) pairs in rank order, at most ``depth`` of them."""
-        return {
-            query: [
-                (document, score)
-                for document, score in zip(documents.ids(rows[rows >= 0]), scores[rows >= 0].tolist(), strict=True)
-                if not (drop_identical_ids and document == query)
-            ][:depth]
-            for query, scores, rows in zip(self.queries, self.scores, self.rows, strict=True)
-        }
+        return dict(self.hits(documents.ids, drop_identical_ids, depth))
 
 
 class Parts(NamedTuple):
