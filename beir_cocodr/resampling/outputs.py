@@ -52,10 +52,8 @@ def embed_inputs(pair: TrainTest, encoder: str, options: ResampleOptions, search
     """Embed both sets' queries. An InputError where an encoder is not there or of no use."""
     model = QueryEncoder(encoder, search)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-    origin, test_origin = (
-        manifests.origin(pair.train.name, options.train_split),
-        manifests.origin(pair.tests[0], options.test_split),
-    )
+    origin = manifests.origin(pair.train.name, options.train_split)
+    test_origin = manifests.origin(pair.tests[0], options.test_split)
     if len(pair.tests) > 1:  # which together have no id
         test_origin = replace(test_origin, ir_datasets_id=None)
     return Inputs(pair, origin, test_origin, model.describe(), train, test)

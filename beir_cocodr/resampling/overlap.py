@@ -1,8 +1,4 @@
-"""What a training set gives away of a test set: shared labels, repeated queries, similar queries.
-
-:func:`overlap` measures how biased a benchmark is. The same few numbers are taken of every set that is resampled.
-Queries are compared as sets of words, or by an encoder; only the latter needs torch.
-"""
+"""What a training set gives away of a test set: shared labels, repeated queries, similar queries."""
 
 import functools
 import logging
@@ -199,11 +195,8 @@ def _matrix(ids: list[list[int]], width: int) -> WordSets:
 
 
 def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
-    """The training query of highest Jaccard similarity for every test query; the first of equal ones. ``train``,
-    ``test``: (N, V) and (T, V) sparse word sets.
-
-    Returns:
-        (T,) scores in 0..1 and (T,) rows; where no training query shares a word, 0 and -1.
+    """The training query of highest Jaccard similarity for every test query, the first of equal ones: (T,) scores in
+    0..1 and (T,) rows; where no training query shares a word, 0 and -1. ``train``, ``test``: (N, V) and (T, V).
     """
     scores, rows = np.zeros(test.shape[0], np.float32), np.full(test.shape[0], -1, np.int64)
     by_word = train.T.tocsr()
@@ -221,29 +214,25 @@ def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
     return scores, rows
 
 
-def label_overlap(train_qrels: Qrels, test_qrels: Qrels, minimum: int = 1) -> list[LabelOverlap]:
-    """Test queries of which enough relevant passages are relevant to training queries, at every grade.
+def label_overlap(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
+    """Test queries of which enough relevant passages are relevant to training queries: by either rule a row for every
+    positive grade of the test judgements, the highest first. ``minimum`` 1, "any of its passages", is the paper's rule;
+    2, "more than one", its published script's.
 
     Args:
         train_qrels, test_qrels: query id to {document id: grade}, relevant to a training query from grade 1 on; all
             test queries are counted, also those without a passage of the grade.
-        minimum: 1 or more; 1, "any of its passages", is the paper's rule; 2, "more than one", its published script's.
-
-    Returns:
-        One row for every positive grade of the test judgements, the highest first.
 
     Source: Zhan et al., 2022, section 3.2 and Table 3.
     """
-    if minimum < 1:
-        raise InputError(f"minimum is {minimum}: an overlap has at least one passage")
     relevant = {document for grades in train_qrels.values() for document, grade in grades.items() if grade > 0}
-    grades = sorted({grade for judged in test_qrels.values() for grade in judged.values() if grade > 0})
+    grades = sorted({grade for judged in test_qrels.values() for grade in judged.values() if grade > 0}, reverse=True)
     shared = [[grade for document, grade in judged.items() if document in relevant] for judged in test_qrels.values()]
-    rows = []
-    for least in reversed(grades):
-        found = sum(sum(grade >= least for grade in grades) >= minimum for grades in shared)
-        share = found / len(test_qrels) if test_qrels else 0.0
-        rows.append(LabelOverlap(least, minimum, found, len(test_qrels), share))
+    rows, queries = [], len(test_qrels)
+    for minimum in (1, 2):
+        for least in grades:
+            found = sum(sum(grade >= least for grade in grades) >= minimum for grades in shared)
+            rows.append(LabelOverlap(least, minimum, found, queries, found / queries))
     return rows
 
 
@@ -262,15 +251,10 @@ def overlap_summary(
     return OverlapSummary(
         training_queries=len(train_qrels),
         test_queries=len(test_qrels),
-        label_overlap=label_overlaps(train_qrels, test_qrels),
+        label_overlap=label_overlap(train_qrels, test_qrels),
         **pair.duplicates.among(train, test),
         nearest_similarity=similarity_summary(similarities),
     )
-
-
-def label_overlaps(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
-    """Label overlap at every grade, by both rules."""
-    return [row for minimum in (1, 2) for row in label_overlap(train_qrels, test_qrels, minimum)]
 
 
 def similarity_summary(similarities: npt.NDArray[np.floating[Any]]) -> SimilaritySummary:
@@ -399,7 +383,7 @@ def overlap(
         train=SideRecord(train, pair.train.split, len(pair.train.queries)),
         test=SideRecord(pair.test.name, pair.test.split, len(pair.test.queries)),
         same_corpus=pair.same_corpus,
-        label_overlap=label_overlaps(pair.train.qrels, pair.test.qrels),
+        label_overlap=label_overlap(pair.train.qrels, pair.test.qrels),
         exact_duplicates=exact,
         near_duplicates=near,
         nearest=NearestQueries(

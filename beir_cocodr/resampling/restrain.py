@@ -55,17 +55,12 @@ def restrain(ranks: Ints, depth: int, options: RestrainOptions) -> ReSTrain:
     The interpolation set is the union of every test query's k nearest training queries. The extrapolation set is a
     uniform sample of the same size from the training queries outside the union of the L nearest; L is one for all
     sizes, and samples are beginnings of one random order. So sets are nested across sizes, and every extrapolation set
-    is disjoint from every interpolation set.
+    is disjoint from every interpolation set. An InputError: neither sizes nor ks or both, a value below 1 or twice, L
+    below k, or fewer training queries left outside the L nearest than the interpolation set has.
 
     Args:
-        ranks: (N,) best ranks, from `best_ranks`.
-        depth: length of the lists that they come from; larger ranks are not distinguished.
+        ranks, depth: (N,) best ranks and the length of their lists, from `ranks_for_targets` with the same options.
         options: targets, and the seed of the random order.
-
-    Raises:
-        InputError: neither sizes nor ks or both, a value below 1 or twice, L below k, or fewer training queries left
-            outside the L nearest than the interpolation set has.
-        ValueError: the lists are too short to tell.
 
     Source: Zhan et al., 2022, section 4.1.2.
     """
@@ -82,10 +77,8 @@ def restrain(ranks: Ints, depth: int, options: RestrainOptions) -> ReSTrain:
             f"--exclude-top {top} is less than the {largest} nearest training queries that make up the "
             f"interpolation set: take {largest} or more, or leave it out"
         )
-    if max(top, largest) > depth and unions[-1] < len(ranks):
-        raise ValueError(f"lists of {depth} neighbours do not show what is outside the {top} nearest")
     pool = np.flatnonzero(ranks >= top)
-    if len(pool) < (needed := int(unions[min(largest, depth)])):
+    if len(pool) < (needed := int(unions[largest])):
         raise InputError(
             f"{f'only {len(pool)}' if len(pool) else 'no'} training queries are left for extrapolation: "
             f"{len(ranks) - len(pool)} of {len(ranks)} are among the {top} nearest of a test query, and the "
@@ -120,21 +113,14 @@ def check_targets(options: RestrainOptions, queries: int) -> None:
 
 def _k_for(size: int, unions: Ints) -> int:
     k = int(np.searchsorted(unions, size))
-    if k == len(unions):
-        raise ValueError(f"lists of {len(unions) - 1} neighbours hold {unions[-1]} queries, fewer than {size}")
     if k > 1 and size - unions[k - 1] <= unions[k] - size:
         k -= 1
     return k
 
 
 def ranks_for_targets(train: Embeddings, test: Array, options: RestrainOptions) -> tuple[Ints, int]:
-    """Best ranks from lists that are long enough for `restrain` with the same options.
-
-    How long they must be is only known when they are there: those that are too short are made anew, twice as long.
-
-    Returns:
-        The ranks, (N,), of (N, d) training queries for (T, d) test queries, and the length of the lists that they come
-        from.
+    """Best ranks, (N,), of (N, d) training queries for (T, d) test queries, and the length of the lists that they come
+    from, long enough for `restrain`. That is only known when they are there: what is too short is made twice as long.
     """
     sizes = options.sizes
     count = len(train)

@@ -1,7 +1,6 @@
 """ReSTTest: buckets of queries, each held out once, from datasets to folders."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,34 +14,15 @@ from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
 from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, load_pair, write_resampled
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """A bucket held out, from 1; ascending rows: training queries outside, test queries outside, and inside it."""
-
-    bucket: int
-    train: Ints
-    interpolation: Ints
-    extrapolation: Ints
-
-
 def query_buckets(
     train: Floats, test: Floats, buckets: int = 5, seed: int = 42, ids: Sequence[str] | None = None
 ) -> tuple[Ints, Ints]:
-    """Cluster training and test queries together by k-means on unit vectors.
-
-    Args:
-        train, test: (N, d) and (T, d) embeddings.
-        buckets: at least 2 (the paper's 5), at most as many as there are distinct queries, else an InputError.
-        seed: of k-means.
-        ids: (N + T,) query ids, to name queries in messages.
-
-    Returns:
-        The bucket of every training query, (N,), and of every test query, (T,), from 0.
+    """Cluster training and test queries, (N, d) and (T, d), together by k-means on unit vectors: the bucket of every
+    training query, (N,), and of every test query, (T,), from 0. An InputError for more ``buckets`` than there are
+    distinct queries; ``ids``, (N + T,), name queries in messages.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
-    if buckets < 2:
-        raise InputError(f"--buckets {buckets}: one is held out and the others train, so give 2 or more")
     both = np.concatenate([train, test])
     try:
         clusters = cluster_queries(both, buckets, seed, normalize=True, ids=ids, min_size=1)
@@ -53,16 +33,17 @@ def query_buckets(
     return clusters.labels[: len(train)], clusters.labels[len(train) :]
 
 
-def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[HeldOut]:
+def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[ResampledSet]:
     """Hold out every bucket once: a test query is extrapolation in exactly one of the results, interpolation in others.
+    An InputError names a bucket that leaves nothing to train on, or to test in a regime.
 
     Args:
         train_buckets, test_buckets: (N,) and (T,), the bucket of every query, from 0.
-        buckets: how many there are; an InputError names one that leaves nothing to train on, or to test in a regime.
+        buckets: how many there are.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
-    held_out = []
+    sets = []
     for bucket in range(buckets):
         train = np.flatnonzero(train_buckets != bucket)
         inside = test_buckets == bucket
@@ -74,8 +55,11 @@ def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[Held
             raise InputError(f"{name} has no test queries, so that nothing is extrapolation there: {way}")
         if inside.all():
             raise InputError(f"{name} has all test queries, so that nothing is interpolation there: {way}")
-        held_out.append(HeldOut(bucket + 1, train, np.flatnonzero(~inside), np.flatnonzero(inside)))
-    return held_out
+        folder = f"bucket-{bucket + 1}"
+        for regime, tested in (("interpolation", ~inside), ("extrapolation", inside)):
+            place, label, rows = f"{folder}/{regime}", f"{folder}-of-{buckets}", np.flatnonzero(tested)
+            sets.append(ResampledSet(place, label, regime, train, rows, bucket=bucket + 1))
+    return sets
 
 
 def resample_resttest(
@@ -86,14 +70,11 @@ def resample_resttest(
     options: ResttestOptions,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
-    """Resample training and test queries by buckets, each held out once; write the collections and their manifest. An
-    InputError names what has to be corrected; nothing is written then.
+    """Resample training and test queries by buckets, each held out once; write the collections and their manifest.
+    Arguments and errors are those of `resample_restrain`.
 
     ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same training
     queries, those outside bucket B; the first has the test queries outside it, the second those inside.
-
-    Args:
-        train, test, encoder, output, search: as for `resample_restrain`.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
@@ -105,13 +86,4 @@ def resample_resttest(
     found = query_buckets(inputs.train.load().numpy(), inputs.test.load().numpy(), buckets, options.seed, ids)
     counts = (np.bincount(part, minlength=buckets).tolist() for part in found)
     parameters = ResttestParameters(buckets, options.seed, *counts)
-    sets = [one for held_out in resttest(*found, buckets) for one in _sets(held_out, buckets)]
-    return write_resampled(output, inputs, "resttest", parameters, sets, options.base)
-
-
-def _sets(held_out: HeldOut, buckets: int) -> list[ResampledSet]:
-    name, regimes = f"bucket-{held_out.bucket}", ("interpolation", "extrapolation")
-    return [
-        ResampledSet(f"{name}/{regime}", f"{name}-of-{buckets}", regime, held_out.train, rows, bucket=held_out.bucket)
-        for regime, rows in zip(regimes, (held_out.interpolation, held_out.extrapolation), strict=True)
-    ]
+    return write_resampled(output, inputs, "resttest", parameters, resttest(*found, buckets), options.base)

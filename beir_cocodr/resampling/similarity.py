@@ -1,7 +1,4 @@
-"""Queries embedded by any dense encoder, and the most similar training queries of every test query, by cosine.
-
-Each list of queries is encoded once and kept in a store below the cache root; the search streams it.
-"""
+"""Queries embedded by any dense encoder, and the most similar training queries of every test query, by cosine."""
 
 import hashlib
 import importlib.util
@@ -142,8 +139,7 @@ _ENTRIES = 1 << 23
 
 
 def nearest(train: Embeddings | Array, test: Array, k: int, method: str = "exact") -> Neighbours:
-    """The ``k`` training queries of highest cosine for every test query. An InputError: ``k`` below 1, no queries,
-    other dimensions, NaN or infinite embeddings, faiss asked for and absent.
+    """The ``k`` training queries of highest cosine for every test query. An InputError: NaN or infinite embeddings.
 
     Training queries are read once in chunks; memory holds a chunk, the test queries, a tile of scores and the lists,
     and does not grow with the number of training queries.
@@ -156,17 +152,7 @@ def nearest(train: Embeddings | Array, test: Array, k: int, method: str = "exact
 
     Source: Zhan et al., 2022, section 4.1.1 (similarity by embeddings rather than by terms).
     """
-    check_method(method)
     vectors = MemoryEmbeddings(torch.from_numpy(np.float32(train))) if isinstance(train, np.ndarray) else train
-    if k < 1:
-        raise InputError(f"k is {k}: ask for at least one neighbour")
-    if not len(vectors) or not len(test):
-        raise InputError(f"there are {len(vectors)} training and {len(test)} test queries; both are needed")
-    if vectors.dimensions != test.shape[1]:
-        raise InputError(
-            f"embeddings of training queries have {vectors.dimensions} dimensions, those of test queries "
-            f"{test.shape[1]}: take both from one encoder"
-        )
     k = min(k, len(vectors))
     if method == "faiss":
         return _by_faiss(vectors, test, k)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.overlap import duplicate_queries, label_overlap, nearest_by_words, word_sets
 
 TRAIN = {"t1": {"a": 1, "b": 1}, "t2": {"c": 2, "x": 0}, "t3": {"d": 1}}
@@ -22,8 +21,8 @@ TEST = {
 
 
 def rows(minimum: int) -> dict[int, int]:
-    found = label_overlap(TRAIN, TEST, minimum)
-    assert all((row.queries, row.minimum) == (6, minimum) for row in found)
+    found = [row for row in label_overlap(TRAIN, TEST) if row.minimum == minimum]
+    assert all(row.queries == 6 for row in found)
     assert all(row.share == row.overlapping / 6 for row in found)
     return {row.grade: row.overlapping for row in found}
 
@@ -32,15 +31,13 @@ def test_both_rules_at_every_grade_by_hand():
     assert rows(1) == {3: 2, 2: 3, 1: 4}
     assert list(rows(1)) == [3, 2, 1]
     assert rows(2) == {3: 1, 2: 2, 1: 3}
-    assert rows(3) == {3: 0, 2: 0, 1: 0}
-    assert [row.share for row in label_overlap(TRAIN, TEST)] == [1 / 3, 1 / 2, 2 / 3]
+    assert [row.share for row in label_overlap(TRAIN, TEST)] == [1 / 3, 1 / 2, 2 / 3, 1 / 6, 1 / 3, 1 / 2]
+    assert [row.minimum for row in label_overlap(TRAIN, TEST)] == [1, 1, 1, 2, 2, 2]
 
 
 def test_grades_are_those_of_the_test_judgements():
-    assert [row.grade for row in label_overlap({}, {"q": {"a": 4, "b": 2, "c": 0, "d": -1}})] == [4, 2]
+    assert [row.grade for row in label_overlap({}, {"q": {"a": 4, "b": 2, "c": 0, "d": -1}})] == [4, 2] * 2
     assert label_overlap(TRAIN, {"q": {"a": 0}}) == []
-    with pytest.raises(InputError, match=r"minimum .*0"):
-        label_overlap(TRAIN, TEST, 0)
 
 
 judged = st.dictionaries(
@@ -48,15 +45,15 @@ judged = st.dictionaries(
 )
 
 
-@given(judged, judged, st.integers(1, 3))
-def test_brute_force(train, test, minimum):
-    for row in label_overlap(train, test, minimum):
+@given(judged, judged)
+def test_brute_force(train, test):
+    for row in label_overlap(train, test):
         expected = 0
         for passages in test.values():
             shared = 0
             for passage, grade in passages.items():
                 shared += grade >= row.grade and any(found.get(passage, 0) > 0 for found in train.values())
-            expected += shared >= minimum
+            expected += shared >= row.minimum
         assert row.overlapping == expected
 
 

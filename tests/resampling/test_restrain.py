@@ -169,11 +169,3 @@ def test_what_cannot_be_is_one_clear_line(targets, message):
     with pytest.raises(InputError, match=message) as error:
         resampled(line(2, 10), **targets)
     assert "\n" not in str(error.value)
-
-
-def test_lists_that_are_too_short_are_not_guessed_at():
-    ranks = best_ranks(line(2, 10).lists[:, :2], 10)
-    with pytest.raises(ValueError, match="fewer than 4"):
-        chosen(ranks, 2, sizes=[4])
-    with pytest.raises(ValueError, match="3 nearest"):
-        chosen(ranks, 2, ks=[2], exclude_top=3)
