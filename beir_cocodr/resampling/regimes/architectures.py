@@ -10,18 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import sentence_transformers as st
 from datasets import Dataset
-from sentence_transformers import (
-    CrossEncoder,
-    CrossEncoderTrainer,
-    CrossEncoderTrainingArguments,
-    MultiVectorEncoder,
-    MultiVectorEncoderTrainer,
-    MultiVectorEncoderTrainingArguments,
-    SparseEncoder,
-    SparseEncoderTrainer,
-    SparseEncoderTrainingArguments,
-)
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.cross_encoder.losses import RankNetLoss
@@ -159,12 +149,9 @@ class HostArchitecture:
         rest, held = hold_out(collection, options, seed)
         pool = bm25_negatives(rest, text_format, recipe.negative_depth, seed) if negatives else None
         pairs = TrainingPairs(rest, text_format, options, pool)
+        seen = (collection_provenance(collection, queries=True),)
         stage = Stage(
-            plan=TrainingPlan(
-                self.name,
-                options=recipe.describe() | {"seed": seed},
-                seen=(collection_provenance(collection, queries=True),),
-            ),
+            plan=TrainingPlan(self.name, options=recipe.describe() | {"seed": seed}, seen=seen),
             model=model,
             loss=loss,
             dataset=_lists(pairs, read) if self.listwise else pairs.dataset(read),
@@ -198,7 +185,7 @@ def _lists(pairs: TrainingPairs, read: Callable[[str], str]) -> Dataset:
     return drawn_dataset("pair", np.arange(len(pairs.positives)), draw)
 
 
-class _CrossEncoderTrainer(GuardedTrainer, CrossEncoderTrainer):
+class _CrossEncoderTrainer(GuardedTrainer, st.CrossEncoderTrainer):
     pass
 
 
@@ -210,11 +197,11 @@ class CrossEncoderReranker(HostArchitecture):
     """
 
     name, listwise = "cross-encoder", True
-    trainer, arguments = _CrossEncoderTrainer, CrossEncoderTrainingArguments
+    trainer, arguments = _CrossEncoderTrainer, st.CrossEncoderTrainingArguments
 
     def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
         with loading(source, NEW_CLASSIFIER):
-            model: Any = CrossEncoder(source, num_labels=1, device=recipe.device)
+            model: Any = st.CrossEncoder(source, num_labels=1, device=recipe.device)
         lengths = (text_format.query_length or 0) + (text_format.document_length or 0)
         model.max_seq_length = min(lengths, model.config.max_position_embeddings)
         # DDP finds what a step uses in dictionaries alone, and the host gives a tokenizer's own kind of mapping.
@@ -222,7 +209,7 @@ class CrossEncoderReranker(HostArchitecture):
         return model, RankNetLoss(model)
 
 
-class _LateInteractionTrainer(GuardedTrainer, MultiVectorEncoderTrainer):
+class _LateInteractionTrainer(GuardedTrainer, st.MultiVectorEncoderTrainer):
     pass
 
 
@@ -235,7 +222,7 @@ class LateInteraction(HostArchitecture):
     """
 
     name = "late-interaction"
-    trainer, arguments = _LateInteractionTrainer, MultiVectorEncoderTrainingArguments
+    trainer, arguments = _LateInteractionTrainer, st.MultiVectorEncoderTrainingArguments
 
     def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
         lengths = {"query_length": text_format.query_length, "document_length": text_format.document_length}
@@ -244,7 +231,7 @@ class LateInteraction(HostArchitecture):
         width, on = transformer.get_embedding_dimension(), "token_embeddings"
         projection = Dense(width, _DIMENSIONS, bias=False, activation_function=nn.Identity(), module_input_name=on)
         modules = [transformer, projection, MultiVectorMask(), Normalize(module_input_name=on)]
-        model = MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim", device=recipe.device)
+        model = st.MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim", device=recipe.device)
         return model, MultiVectorMultipleNegativesRankingLoss(model, gather_across_devices=world_size() > 1)
 
 
@@ -257,7 +244,7 @@ class _Flops(FlopsLoss):
         return found
 
 
-class _SpladeTrainer(GuardedTrainer, SparseEncoderTrainer):
+class _SpladeTrainer(GuardedTrainer, st.SparseEncoderTrainer):
     pass
 
 
@@ -269,7 +256,7 @@ class Splade(HostArchitecture):
     """
 
     name = "splade"
-    trainer, arguments = _SpladeTrainer, SparseEncoderTrainingArguments
+    trainer, arguments = _SpladeTrainer, st.SparseEncoderTrainingArguments
 
     def start(
         self, collection: Collection, folder: Path, recipe: Recipe, seed: int, shared: Path
@@ -281,7 +268,7 @@ class Splade(HostArchitecture):
         with loading(source, SPARSE):
             transformer = Transformer(source, transformer_task="fill-mask", **lengths)
         modules = [transformer, SpladePooling("max")]
-        model = SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
+        model = st.SparseEncoder(modules=modules, similarity_fn_name="dot", device=recipe.device)
         ranking = SparseMultipleNegativesRankingLoss(model, gather_across_devices=world_size() > 1)
         weights = recipe.document_flops, recipe.query_flops
         return model, SpladeLoss(model, ranking, *weights, _Flops(model), _Flops(model))
@@ -348,7 +335,7 @@ KINDS: dict[str, tuple[str, Callable[..., Retriever]]] = {
 
 
 def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False) -> Retriever:
-    """A retriever over one corpus, of the kind that its folder has.
+    """A retriever over one corpus, of the kind that its folder has. An InputError where the model cannot be loaded.
 
     Args:
         model: a folder that an architecture saved; any folder of sentence-transformers; ``splade:``,
@@ -357,9 +344,6 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
         work: folder for embeddings; the caller removes it.
         recipe: lengths of dense encoders, first stage and depth of reranking, batch size and device.
         progress: show bars on stderr.
-
-    Raises:
-        InputError: the model cannot be loaded.
     """
     options = SearchOptions(recipe.encoder, batch_size=recipe.encode_batch_size, progress=progress)
     retrievers = Retrievers(documents, work, options)

@@ -180,15 +180,10 @@ class Cells:
             retriever = load_retriever(model, documents, work, self.recipe, self.progress and rank() == 0)
             results = retriever.search(queries, top_k + drop).results(documents, drop, top_k)
             retrieval = retriever.describe()
-        scores = {
-            name: {
-                measure: dict(zip(found.qrels, values.tolist(), strict=True))
-                for measure, values in score_queries(
-                    wanted, found.qrels, {query: results[query] for query in found.qrels}
-                ).items()
-            }
-            for name, found in tests.items()
-        }
+        scores = {}
+        for name, test in tests.items():
+            found = score_queries(wanted, test.qrels, {query: results[query] for query in test.qrels})
+            scores[name] = {m: dict(zip(test.qrels, values.tolist(), strict=True)) for m, values in found.items()}
         return scores, retrieval
 
     def _drop(self, candidates: Sequence[Candidate], unit: TrainingUnit, seed: int) -> None:

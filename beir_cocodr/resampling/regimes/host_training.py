@@ -9,15 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from accelerate.data_loader import BatchSamplerShard
-from transformers import (
-    AutoModelForMaskedLM,
-    DataCollatorForLanguageModeling,
-    PrinterCallback,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text import TextFormat, load_tokenizer, readable
@@ -75,7 +68,7 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
     Pooling, similarity and prompts of the start are the dense encoder's and stay behind. The seed is that of layers
     that the start lacks. An InputError where there is no such start.
     """
-    set_seed(seed)
+    transformers.set_seed(seed)
     model = load_encoder(recipe.start, recipe.encoder)
     transformer: Any = model.transformers_model
 
@@ -112,7 +105,7 @@ def masked_language_model(collection: Collection, recipe: Recipe, seed: int, sha
             shutil.rmtree(bare)
 
 
-class _Alike(Trainer):
+class _Alike(transformers.Trainer):
     """Every process makes the whole of every step, with the same masks and dropout: few steps, and those of one."""
 
     def get_train_dataloader(self) -> Any:
@@ -124,9 +117,9 @@ class _Alike(Trainer):
 
 
 def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, recipe: Recipe, seed: int) -> None:
-    set_seed(seed)
+    transformers.set_seed(seed)
     with loading(str(bare), NEW_HEAD):
-        model, tokenizer = AutoModelForMaskedLM.from_pretrained(bare), load_tokenizer(str(bare))
+        model, tokenizer = transformers.AutoModelForMaskedLM.from_pretrained(bare), load_tokenizer(str(bare))
     wait_for_all()  # until each has read the start
     read = readable(tokenizer)
 
@@ -147,7 +140,7 @@ def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, r
             cuda = torch.cuda.is_available() and not str(recipe.device).startswith("cpu")
             trainer = _Alike(
                 model=model,
-                args=TrainingArguments(
+                args=transformers.TrainingArguments(
                     output_dir=str(draft / "trainer"),
                     max_steps=recipe.mlm_steps,
                     per_device_train_batch_size=recipe.batch_size,
@@ -162,9 +155,9 @@ def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, r
                     dataloader_pin_memory=cuda,
                 ),
                 train_dataset=drawn_dataset("row", np.arange(len(collection.documents)), tokens),
-                data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=_MASKED),
+                data_collator=transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=_MASKED),
             )
-            trainer.remove_callback(PrinterCallback)
+            trainer.remove_callback(transformers.PrinterCallback)
             trainer.train()
         on_main(lambda: save(draft))
     wait_for_all()  # until the first has put it in its place

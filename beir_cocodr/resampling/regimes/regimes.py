@@ -1,8 +1,4 @@
-"""Interpolation, extrapolation and gap of a family of models, over an output of `resample`.
-
-From cells (:mod:`beir_cocodr.resampling.regimes.cells`) come the score of a regime, what is lost from interpolation to
-extrapolation, and whether a regime orders models as collections outside the distribution do.
-"""
+"""Interpolation, extrapolation and gap of a family of models, over an output of `resample`."""
 
 import json
 import logging
@@ -157,8 +153,6 @@ def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
     scores: dict[str, list[float]] = {}
     for query, score in (pair for found in models for pair in found.items()):
         scores.setdefault(query, []).append(score)
-    if not scores:
-        raise ValueError("no query was evaluated")
     return sum(sum(found) / len(found) for found in scores.values()) / len(scores), len(scores)
 
 
@@ -188,16 +182,11 @@ def regime_rows(points: Sequence[RegimePoint]) -> list[RegimeRow]:
     found: dict[tuple[str, str], list[RegimePoint]] = {}
     for point in points:
         found.setdefault((point.group, point.model), []).append(point)
-    return [
-        RegimeRow(
-            group,
-            model,
-            [point.seed for point in seeds],
-            seeds[0].queries,
-            {measure: _over_seeds(seeds, measure) for measure in seeds[0].measures},
-        )
-        for (group, model), seeds in found.items()
-    ]
+    rows = []
+    for (group, model), seeds in found.items():
+        measures = {measure: _over_seeds(seeds, measure) for measure in seeds[0].measures}
+        rows.append(RegimeRow(group, model, [point.seed for point in seeds], seeds[0].queries, measures))
+    return rows
 
 
 def _over_seeds(seeds: Sequence[RegimePoint], measure: str) -> RegimeScores:
@@ -324,20 +313,15 @@ def _check_resumable(
     output: Path, folder: Path, recipe: Recipe, measures: list[str], starts: Mapping[str, str]
 ) -> None:
     """Cells in one output are comparable: they have one recipe, one set of measures, the same sets and starts."""
-    now: Json = {
-        "manifest_sha256": files.file_sha256(folder / MANIFEST_FILE),
-        "measures": measures,
-        **recipe.describe(),
-    }
+    sets = files.file_sha256(folder / MANIFEST_FILE)
+    now: Json = {"manifest_sha256": sets, "measures": measures, **recipe.describe()}
     contents = {"start": model_source(recipe.start), "teacher": recipe.teacher}
     now |= {f"{name}_sha256": files.content_sha256(path) for name, path in contents.items()}
     others = {name: [path, files.content_sha256(model_source(path))] for name, path in starts.items()}
     if (file := output / _SETTINGS_FILE).is_file() and any((output / name).is_dir() for name in ("cells", "models")):
         with explained(f"{file} is damaged", "choose another --output", ValueError, TypeError):
             then = dict(files.parse_json(file.read_text()))
-        if lacking := [name for name in now if name not in then]:
-            log.warning("%s is of an earlier version: its %s cannot be checked", file, " and ".join(lacking))
-        changed = [name for name in now if name not in lacking and then[name] != now[name]]
+        changed = [name for name in now if then.get(name) != now[name]]
         before = then.get("other_starts", {})
         if changed := changed + [f"start {name}" for name in others if before.get(name, others[name]) != others[name]]:
             raise InputError(
