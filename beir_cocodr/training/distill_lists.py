@@ -8,37 +8,27 @@ held-out queries gain no more; :class:`TeacherScores` keeps the teacher's scores
 import hashlib
 import json
 import logging
-import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from beir_cocodr import io as files
 from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.disk import UNFINISHED
 from beir_cocodr.distributed import do_each, gather, on_main, rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError, explained
-from beir_cocodr.io import (
-    draft_folder,
-    file_sha256,
-    files_sha256,
-    parse_json,
-    remove_unfinished,
-    save_array,
-    write_text,
-)
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
+from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.training.held_out import MEASURE, held_out_scores, keep_weights
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.teachers import Teacher, score_lists, scored_rows
@@ -101,30 +91,53 @@ def count_lists(scores: Floats) -> dict[str, int]:
 _QUERY_BLOCK = 10_000
 
 
-def fused_anchors(hybrid: Hybrid, queries: dict[str, str], relevant: Mapping[str, Ints], count: int) -> dict[str, Ints]:
-    """The ``count`` best documents of the fusion for each query, best first, its relevant ones left out, fewer where
-    the corpus has no more, and an InputError where it has none. Queries are ids and their texts, ``relevant`` and the
-    result query ids and their corpus rows. All processes of a run call this, and search each for its share.
+class Searcher(Protocol):
+    """Ranks documents for queries, ids to texts: an encoder over the corpus, or its fusion with BM25."""
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking: ...
+
+
+def best_others(
+    searcher: Searcher,
+    queries: Mapping[str, str],
+    known: Mapping[str, Ints],
+    count: int,
+    teacher: Teacher | None = None,
+) -> dict[str, Array]:
+    """Query id to its ``count`` best corpus rows, int32, best first, without the known ones and those that the teacher,
+    if any, cannot score; fewer where there are no more. All processes of a run call this, each for its share.
     """
-    most = max(len(rows) for rows in relevant.values())
-    names, found = list(queries), dict[str, Ints]()
-    for start in range(0, len(names), _QUERY_BLOCK)[rank() :: world_size()]:
-        block = {name: queries[name] for name in names[start : start + _QUERY_BLOCK]}
-        for name, rows in zip(block, hybrid.search(block, count + most).rows, strict=True):
-            found[name] = rows[(rows >= 0) & ~np.isin(rows, relevant[name])][:count]
-    for others in gather(found):
-        found |= others
-    on_main(lambda: _check_ranked(found))
+    most = max(len(rows) for rows in known.values())
+    names, found = list(queries), dict[str, Array]()
+    size = max(1, min(_QUERY_BLOCK, -(-len(names) // world_size())))
+    for start in range(0, len(names), size)[rank() :: world_size()]:
+        block = {name: queries[name] for name in names[start : start + size]}
+        for name, rows in zip(block, searcher.search(block, count + most).rows, strict=True):
+            others = rows[(rows >= 0) & ~np.isin(rows, known[name])]
+            if teacher is not None:
+                others = scored_rows(teacher, name, others)
+            found[name] = others[:count].astype(np.int32)
+    for part in gather(found):
+        found |= part
     return {name: found[name] for name in names}
 
 
-def _check_ranked(found: Mapping[str, Ints]) -> None:
-    if without := [name for name, rows in found.items() if not len(rows)]:
-        raise InputError(f"every document is relevant to query {without[0]!r}, so there is nothing to rank")
+def fused_anchors(
+    hybrid: Hybrid, queries: Mapping[str, str], relevant: Mapping[str, Ints], count: int
+) -> dict[str, Array]:
+    """:func:`best_others` of a fusion than the relevant documents; an InputError where a query has none."""
+    found = best_others(hybrid, queries, relevant, count)
+
+    def check() -> None:
+        if without := [name for name, rows in found.items() if not len(rows)]:
+            raise InputError(f"every document is relevant to query {without[0]!r}, so there is nothing to rank")
+
+    on_main(check)
+    return found
 
 
-# Of a round whose scores are being asked for; one that was killed there draws it again.
-_DRAFT = f"{UNFINISHED}round"
+# Of a large corpus while it is searched.
+_STORE = f"{UNFINISHED}corpus"
 _TRAIN_AGAIN = "this distillation cannot be resumed: train again in another --output"
 
 
@@ -184,10 +197,7 @@ class Rounds(TrainerCallback):
     def on_epoch_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         number = int((state.epoch or 0) + 1e-6)
         if on_main(lambda: not (self.folder / str(number) / "round.json").is_file()):
-            self._draw_round(number)
-            queries, lists = (np.load(self.folder / _DRAFT / f"{name}.npy") for name in ("queries", "lists"))
-            scores = self.teacher.score(queries, lists)
-            on_main(lambda: self._finish_round(number, scores))
+            self._make_round(number)
         self.current = self._read(number)
         if self._gains_no_more():
             log.info("MRR@10 has not grown for %d rounds; stopped", self.options.patience)
@@ -205,9 +215,7 @@ class Rounds(TrainerCallback):
         self._recall(self.rounds)
         # The host makes a step more when it is stopped, and another one when it goes on from there: neither counts.
         if self.held_out and not self._gains_no_more():
-            on_main(lambda: remove_unfinished(self.folder))  # of a run that was killed
-            self.measured.append(self._search(self.folder / _DRAFT / "corpus")[1])
-            on_main(lambda: remove_unfinished(self.folder))
+            self.measured.append(self._search()[1])
 
     def finish(self, folder: Path) -> Json:
         """After training, on the first process: put the weights of the best round back.
@@ -229,47 +237,33 @@ class Rounds(TrainerCallback):
             self._check_file(weights, self._record(best).get("best"))
             self.model.load_state_dict(load_file(weights))
 
-    def _draw_round(self, number: int) -> None:
-        """Search, all processes together, and draw the lists of a round into a draft."""
-        on_main(lambda: remove_unfinished(self.folder))  # of a run that was killed
-        draft, size = self.folder / _DRAFT, self.steps * self.options.batch_size
-        queries = round_queries(self.options.seed, number, size, len(self.train))
-        asked, places = np.unique(queries, return_inverse=True)
-        hard, measured = self._search(draft / "corpus", asked)
+    def _make_round(self, number: int) -> None:
+        """Search, draw the lists and score them, all processes together; the first one writes the round."""
+        queries = round_queries(self.options.seed, number, self.steps * self.options.batch_size, len(self.train))
+        names = list(self.train)
+        hard, measured = self._search([names[query] for query in np.unique(queries)])
+        lists = self._draw(number, [names[query] for query in queries], hard)
+        scores = self.teacher.score(queries, lists)
 
         def write() -> None:
             self._recall(number)
-            best = (
-                keep_weights(self.model, self.folder / "best.safetensors")
-                if measured > max(self.measured, default=-1.0)
-                else None
-            )
-            draft.mkdir(exist_ok=True)
-            for name, array in (("queries", queries), ("lists", self._draw(number, queries, hard, places))):
-                np.save(draft / f"{name}.npy", array)
-            write_text(draft / "measured.json", json.dumps({MEASURE: measured, "best": best}))
+            better = measured > max(self.measured, default=-1.0)
+            best = keep_weights(self.model, self.folder / "best.safetensors") if better else None
+            with files.draft_folder(self.folder / str(number), replace=True) as draft:
+                for name, array in (("queries", queries), ("lists", lists), ("scores", scores)):
+                    np.save(draft / f"{name}.npy", array)
+                record = {MEASURE: measured, "best": best, **count_lists(scores), "files": files.files_sha256(draft)}
+                files.write_text(draft / "round.json", json.dumps(record))
 
         on_main(write)
 
-    def _finish_round(self, number: int, scores: Floats) -> None:
-        with draft_folder(self.folder / str(number), replace=True) as draft:
-            before = self.folder / _DRAFT
-            measured = parse_json((before / "measured.json").read_text())
-            for name in ("queries.npy", "lists.npy"):
-                (before / name).replace(draft / name)
-            np.save(draft / "scores.npy", scores)
-            write_text(
-                draft / "round.json", json.dumps({**measured, **count_lists(scores), "files": files_sha256(draft)})
-            )
-        shutil.rmtree(before)
-
     def _read(self, number: int) -> Round:
         self._recall(number + 1)
-        files = [self.folder / str(number) / f"{name}.npy" for name in ("queries", "lists", "scores")]
+        arrays = [self.folder / str(number) / f"{name}.npy" for name in ("queries", "lists", "scores")]
         recorded = self._record(number).get("files") or {}
-        for file in files:
+        for file in arrays:
             self._check_file(file, recorded.get(file.name))
-        return Round(*(np.load(file, mmap_mode="r") for file in files))
+        return Round(*(np.load(file, mmap_mode="r") for file in arrays))
 
     def _recall(self, rounds: int) -> None:
         """Measures and counts of the first rounds, as they are on record."""
@@ -280,49 +274,32 @@ class Rounds(TrainerCallback):
     def _record(self, number: int) -> dict[str, Any]:
         file = self.folder / str(number) / "round.json"
         with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, KeyError, TypeError):
-            record: dict[str, Any] = parse_json(file.read_text())
+            record: dict[str, Any] = files.parse_json(file.read_text())
             if not all(isinstance(record[name], (int, float)) for name in (MEASURE, *LIST_COUNTS)):
                 raise ValueError("a count is no number")
         return record
 
     def _check_file(self, file: Path, hash: str | None) -> None:
-        """Check that a file is as it was written, or, of an earlier version, that it can be read."""
-        with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, EOFError, SafetensorError):
-            if hash is None:
-                load_file(file) if file.suffix == ".safetensors" else np.load(file, mmap_mode="r")
-            elif file_sha256(file) != hash:
+        with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError):
+            if files.file_sha256(file) != hash:
                 raise ValueError("its checksum is another")
 
-    def _search(self, store: Path, asked: Ints | None = None) -> tuple[Ints, float]:
-        """(A, candidates) best corpus rows of the training queries with the numbers ``asked``, without known ones, −1
-        where there are fewer; and MRR@10 of the held-out ones. A large corpus goes to ``store``. All processes search
-        together, each for its share of the queries.
+    def _search(self, asked: Sequence[str] = ()) -> tuple[dict[str, Array], float]:
+        """:func:`best_others` of the student for some training queries; and MRR@10 of the held-out ones. All processes
+        search together, each for its share of the queries.
         """
-        mode = self.model.training
-        dense = Dense(self.model.eval(), self.collection.documents, store, progress=True, shared=True)
-        options, every = self.options, list(self.train)
-        names = [every[number] for number in (asked if asked is not None and self.options.m_hard else ())]
-        if names or self.held_out:
+        on_main(lambda: files.remove_unfinished(self.folder))  # of a run that was killed
+        mode, documents, store = self.model.training, self.collection.documents, self.folder / _STORE
+        dense = Dense(self.model.eval(), documents, store, progress=True, shared=True)
+        queries = {name: self.train[name] for name in asked} if self.options.m_hard else {}
+        if queries or self.held_out:
             dense.prepare()
-        most = max(len(rows) for rows in self.known.values())
-        first, step = rank(), world_size()
-        size = max(1, min(_QUERY_BLOCK, -(-len(names) // step)))
-        parts: dict[int, npt.NDArray[np.int32]] = {}
-        for start in range(0, len(names), size)[first::step]:
-            block = {name: self.train[name] for name in names[start : start + size]}
-            found = parts[start] = np.full((len(block), options.candidates), -1, np.int32)
-            for line, name, rows in zip(found, block, dense.search(block, options.candidates + most).rows, strict=True):
-                kept = scored_rows(self.teacher.teacher, name, rows[~np.isin(rows, self.known[name])])
-                kept = kept[: options.candidates]
-                line[: len(kept)] = kept
-        for others in gather(parts):
-            parts |= others
-        empty = np.empty((0, options.candidates), np.int32)
-        hard = np.concatenate([empty, *(parts[start] for start in sorted(parts))]).astype(np.int64)
-        scores = self._reciprocal_ranks(dense, list(self.held_out)[first::step])
+        hard = best_others(dense, queries, self.known, self.options.candidates, self.teacher.teacher)
+        scores = self._reciprocal_ranks(dense, list(self.held_out)[rank() :: world_size()])
         for more in gather(scores):
             scores |= more
         self.model.train(mode)
+        on_main(lambda: files.remove_unfinished(self.folder))
         return hard, float(np.mean([scores[query] for query in self.held_out])) if self.held_out else 0.0
 
     def _reciprocal_ranks(self, dense: Dense, held_out: list[str]) -> dict[str, float]:
@@ -332,14 +309,12 @@ class Rounds(TrainerCallback):
         ranking = dense.search({query: self.held_out[query] for query in held_out}, 10)
         return dict(zip(held_out, held_out_scores(self.collection, ranking).tolist(), strict=True))
 
-    def _draw(self, number: int, queries: Ints, hard: Ints, places: npt.NDArray[np.intp]) -> Ints:
-        """(S, n) lists of the round's queries, whose own candidates are the rows ``places`` of ``hard``."""
-        names, lists = list(self.train), []
-        for slot, (query, place) in enumerate(zip(queries.tolist(), places.tolist(), strict=True)):
-            own = hard[place][hard[place] >= 0] if len(hard) else hard.reshape(-1)
+    def _draw(self, number: int, names: Sequence[str], hard: Mapping[str, Ints]) -> Ints:
+        """(S, n) lists of the queries of a round; ``hard`` are the student's own candidates, if any are drawn."""
+        lists, none = [], np.empty(0, np.int64)
+        for slot, name in enumerate(names):
             rng = np.random.default_rng((self.options.seed, number, slot, 1))
-            name = names[query]
-            lists.append(draw_list(self.anchors[name], self.bm25[name], own, self.options, rng))
+            lists.append(draw_list(self.anchors[name], self.bm25[name], hard.get(name, none), self.options, rng))
         return np.stack(lists)
 
 
@@ -391,7 +366,7 @@ class TeacherScores:
         places = np.searchsorted(self._keys, keys)
         known = places < len(self._keys)
         known[known] = self._keys[places[known]] == keys[known]
-        save_array(self.folder / "wanted", keys[~known])
+        files.save_array(self.folder / "wanted", keys[~known])
 
     def _ask(self, keys: Ints) -> None:
         """Score this process's chunks of pairs, each to a file."""
@@ -402,7 +377,7 @@ class TeacherScores:
         def ask() -> int:
             for number, start in Bar(starts, desc="Teacher", disable=rank() > 0):
                 pairs = self._scored(np.asarray(keys[start : start + _CHUNK]))
-                save_array(self.folder / f"{number:06d}-{array_sha256(pairs)}.npy", pairs)
+                files.save_array(self.folder / f"{number:06d}-{array_sha256(pairs)}.npy", pairs)
             return int(getattr(self.teacher, "texts_cut", 0))
 
         self.texts_cut = sum(do_each(ask))

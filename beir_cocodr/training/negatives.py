@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +68,7 @@ class MinedNegatives:
     queries: list[str]
     rows: Ints
     embeddings: Floats
-    counts: Json
+    counts: dict[str, Any]
 
     def pools(self) -> dict[str, Ints]:
         """Query id to its (1..keep,) corpus rows, best first, for queries that have a negative."""
@@ -107,7 +108,7 @@ def mine_negatives(
     Source: COCO-DR, section 4.2, after ANCE (Xiong et al., 2021): depth 200, 30 kept. The published loader knows one
     positive a query, so that others can become its negatives; here none can.
     """
-    identity = {
+    identity: Json = {
         "key": None if key is None else dict(key),
         "depth": options.mining_depth,
         "keep": options.mining_keep,
@@ -160,7 +161,7 @@ class _Mining:
         self.counts: Counter[str] = Counter()
         self.texts = np.zeros(0, np.uint64)
 
-    def run(self, folder: Path, progress: bool) -> Json:
+    def run(self, folder: Path, progress: bool) -> dict[str, Any]:
         """Write rows and query embeddings to ``folder``; returns the counts."""
         self.dense.prepare()
         if self.options.duplicates:
@@ -224,9 +225,9 @@ class _Mining:
         self.counts["queries_without_negative"] += not len(negatives)
         return np.pad(negatives, (0, keep - len(negatives)), constant_values=-1)
 
-    def _checked_counts(self) -> Json:
+    def _checked_counts(self) -> dict[str, Any]:
         active, found = self.options.active, self.counts
-        counts = {
+        counts: dict[str, Any] = {
             "queries": len(self.positives),
             "queries_without_positive": len(self.collection.queries) - len(self.positives),  # not mined
             "candidates": found["candidates"],
@@ -258,7 +259,7 @@ def relevant_rows(collection: Collection) -> dict[str, Ints]:
     return found
 
 
-def _format_counts(counts: Json) -> str:
+def _format_counts(counts: dict[str, Any]) -> str:
     removed = "".join(
         f", {name} removed {count} ({counts['removal_rates'][name]:.1%})" for name, count in counts["removed"].items()
     )
