@@ -37,7 +37,7 @@ from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
 from beir_cocodr.retrieval.store import record as records
-from beir_cocodr.retrieval.store.estimate import Estimate, estimate, timed_sample
+from beir_cocodr.retrieval.store.estimate import Estimate, estimate
 from beir_cocodr.retrieval.store.store import FOLDING_FILE, TEXTS_FILE, EmbeddingStore
 
 #: Queries and documents that the means of a folding are taken from.
@@ -137,12 +137,12 @@ def prepare_store(
             log.info("%s is complete, nothing is encoded", folder)
             return found, [], None
         log.info("%s: %d of %d shards are there", folder, total - len(missing), total)
-    sample = timed_sample(encoder)
-    record = records.StoreRecord(identity, encoded_by(name), len(documents), sample.dimensions, isinstance(model, MRL))
+    width = int(model.get_embedding_dimension() or 0)
+    record = records.StoreRecord(identity, encoded_by(name), len(documents), width, isinstance(model, MRL))
     store = found or EmbeddingStore(folder, record)
     missing = list(range(len(store.shards))) if missing is None else missing
     left = sum(len(store.shards[number]) for number in missing)
-    expected = estimate(sample, encoder, record, left, devices)
+    expected = estimate(encoder, record, left, devices)
     log.info("%s", expected)
     expected.check_disk_space(folder)
     if found is None:

@@ -5,7 +5,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -23,15 +23,6 @@ SAMPLE, _WARM_UP = 64, 4
 # Ids and the two tie orders.
 _BYTES_PER_ID = 24
 _GIB = 1 << 30
-
-
-class Sample(NamedTuple):
-    """A few documents, evenly spaced, encoded: seconds for each, numbers in a vector, share that is cut."""
-
-    documents: int
-    seconds: float
-    dimensions: int
-    truncated: float
 
 
 @dataclass(frozen=True)
@@ -64,20 +55,16 @@ class Estimate:
             )
 
 
-def timed_sample(encoder: CorpusEncoder) -> Sample:
-    """Encode a few documents of the corpus and look at the clock."""
+def estimate(encoder: CorpusEncoder, record: StoreRecord, count: int, devices: list[str]) -> Estimate:
+    """Encode a few documents of the corpus, evenly spaced, look at the clock, and put that on the scale of the
+    ``count`` documents to be encoded, by one process a device.
+    """
     rows = spaced_rows(len(encoder.documents), SAMPLE)
     encoder.encode(rows[:_WARM_UP])
     started = time.perf_counter()
-    vectors = encoder.encode(rows)
+    encoder.encode(rows)
     seconds = (time.perf_counter() - started) / len(rows)
     texts = [encoder.model.text_format.document(document) for document in encoder.documents.take(rows)]
-    truncated = float(encoder.model.truncated_share(texts, "document"))
-    return Sample(len(rows), seconds, vectors.shape[1], truncated)
-
-
-def estimate(sample: Sample, encoder: CorpusEncoder, record: StoreRecord, count: int, devices: list[str]) -> Estimate:
-    """Put the sample that an encoder took on the scale of the documents to be encoded, by one process a device."""
     packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
     # The vectors, their packed form, and where they are folded a copy in float64.
     vector = 4 * record.dimensions + packed + (8 * record.dimensions if record.prior else 0)
@@ -89,9 +76,9 @@ def estimate(sample: Sample, encoder: CorpusEncoder, record: StoreRecord, count:
         count,
         count * packed + len(encoder.documents) * _BYTES_PER_ID,
         parent + shard if len(devices) == 1 else parent + len(devices) * (parent + shard),
-        round(count * sample.seconds / at_once, 1),
-        sample.documents,
-        sample.truncated,
+        round(count * seconds / at_once, 1),
+        len(rows),
+        float(encoder.model.truncated_share(texts, "document")),
     )
 
 

@@ -84,10 +84,7 @@ def unpack(arrays: Mapping[str, Array]) -> torch.Tensor:
 
 def bytes_per_vector(width: int, precision: Precision, prior: bool = False) -> int:
     """What a vector of ``width`` numbers takes on disk."""
-    if precision == "fp32":
-        return 4 * width
-    packed = width - 1 if prior else width
-    return (packed + 4 if precision == "int8" else 2 * packed) + (4 if prior else 0)
+    return sum(array.nbytes for array in pack(np.zeros((1, width), np.float32), precision, prior).values())
 
 
 # A single entry, because safetensors does not promise an order among several.
