@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,7 +13,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Lexical, Parts, Ranking, blocks
-from beir_cocodr.retrieval.store.store import DerivedEmbeddings, Embeddings
+from beir_cocodr.retrieval.store.store import MappedEmbeddings
 from beir_cocodr.retrieval.topk import HostBest, ranks_of, scores_of, search_chunks
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
@@ -43,28 +42,18 @@ def weighted_mean(dense: np.ndarray, lexical: np.ndarray, bm25_weight: float) ->
     return fused
 
 
-class LexicalScores(Protocol):
-    """(Q, N) scores of BM25, of which a block of documents is looked at."""
-
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """(Q,) means and deviations over all documents."""
-        ...
-
-    def block(self, first: int, last: int) -> np.ndarray:
-        """(Q, n) scores of consecutive documents."""
-        ...
-
-
 class HeldScores:
-    """Those that are there, (Q, N) float32."""
+    """Scores of BM25 that are there, (Q, N) float32."""
 
     def __init__(self, scores: np.ndarray) -> None:
         self.scores = scores
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """(Q,) means and deviations over all documents."""
         return self.scores.mean(axis=1, dtype=np.float64), self.scores.std(axis=1, dtype=np.float64)
 
     def block(self, first: int, last: int) -> np.ndarray:
+        """(Q, n) scores of consecutive documents."""
         return self.scores[:, first:last]
 
 
@@ -81,6 +70,10 @@ class TermScores:
 
     def block(self, first: int, last: int) -> np.ndarray:
         return np.stack([self.bm25.term_scores(terms, first, last) for terms in self.weights])
+
+
+#: (Q, N) scores of BM25, of which a block of documents is looked at.
+LexicalScores = HeldScores | TermScores
 
 
 def _inverse(deviation: np.ndarray) -> np.ndarray:
@@ -120,13 +113,13 @@ class Hybrid(_Fusion):
         """(Q, n) float32 scores of queries and consecutive documents, in one pass over the corpus."""
         return self._mixed(vectors, self.lexical(texts, vectors))
 
-    def lexical(self, texts: list[str], vectors: torch.Tensor) -> "LexicalScores":
+    def lexical(self, texts: list[str], vectors: torch.Tensor) -> LexicalScores:
         """BM25's scores for queries, of which the encoder's vectors are (Q, d)."""
         if isinstance(self.bm25, BM25):
             return TermScores(self.bm25, self.bm25.term_counts(texts))
         return HeldScores(np.stack([self.bm25.scores(text) for text in texts]))
 
-    def _mixed(self, vectors: torch.Tensor, lexical: "LexicalScores") -> Iterator[np.ndarray]:
+    def _mixed(self, vectors: torch.Tensor, lexical: LexicalScores) -> Iterator[np.ndarray]:
         mean, deviation = self.dense.moments.of_scores(vectors.numpy())
         (added, scale), w = lexical.moments(), self.bm25_weight
         # The weighted mean of two z-scores is a sum of multiples of the scores and a constant.
@@ -210,7 +203,7 @@ class RM3(Hybrid):
         self.documents, self.terms, self.weight = documents, terms, weight
         self._counts: dict[int, Counter[int]] = {}  # of documents that were looked at
 
-    def lexical(self, texts: list[str], vectors: torch.Tensor) -> "LexicalScores":
+    def lexical(self, texts: list[str], vectors: torch.Tensor) -> LexicalScores:
         counts = self.bm25.term_counts(texts)
         first = self._mixed(vectors, TermScores(self.bm25, counts))
         scores, rows = self._best(first, len(texts), self.documents)
@@ -444,7 +437,7 @@ class HybridFeedback:
             return self.dense.search_embeddings(list(queries), vectors, self.documents).rows
         head = self.model.head
         if self._exact is None:
-            part = LeadingNumbers(self.dense.embeddings, head.dimension)
+            part = MappedEmbeddings(self.dense.embeddings, lambda found: found[:, : head.dimension], head.dimension)
             alone = Dense(self.model, self.dense.documents, self.dense.folder, given=part)
             self._exact = Hybrid(alone, self.bm25, head.bm25_weight)
         return self._exact.rank(queries, parts[:, : head.dimension].contiguous(), self.documents).rows
@@ -453,18 +446,3 @@ class HybridFeedback:
         given = None if self.bm25 is None else self.bm25.describe()
         sizes = {"weight": self.weight, "documents": self.documents, "bm25": given}
         return {**self.dense.describe(), "model": "feedback of a hybrid encoder", **sizes}
-
-
-class LeadingNumbers(DerivedEmbeddings):
-    """The first ``dimensions`` numbers of embeddings."""
-
-    def __init__(self, embeddings: Embeddings, dimensions: int) -> None:
-        super().__init__(embeddings)
-        self._dimensions = dimensions
-
-    @property
-    def dimensions(self) -> int:
-        return self._dimensions
-
-    def rows(self, rows: np.ndarray) -> torch.Tensor:
-        return self._embeddings.rows(rows)[:, : self._dimensions]

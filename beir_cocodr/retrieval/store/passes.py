@@ -5,7 +5,7 @@ done once, when a corpus is indexed; encoding one document never smooths.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,8 +38,9 @@ from beir_cocodr.retrieval.store.store import (
     SMOOTHED,
     SMOOTHED_PARTS,
     TEXTS_FILE,
-    DerivedEmbeddings,
+    Embeddings,
     EmbeddingStore,
+    MappedEmbeddings,
 )
 from beir_cocodr.retrieval.topk import search_chunks
 
@@ -67,11 +68,15 @@ def smooth(
     record = given.record
     if SMOOTHED in record.identity or record.prior:
         raise InputError(f"{given.folder} is smoothed already, or folded; name a store as encode wrote it")
-    parts = (model.head.dimension,) if isinstance(model, HybridEncoder) else ()
-    changed: Identity = {SMOOTHED: record.key, SMOOTHED_PARTS: 1 + len(parts)}
+    parts = _parts(model, record.dimensions)
+    changed: Identity = {SMOOTHED: record.key, SMOOTHED_PARTS: len(parts)}
     changed |= {"neighbours": options.neighbours, "smooth_weight": repr(options.weight)}
     wanted = replace(record, identity=record.identity | changed)
-    space = _Directions(given, parts)
+
+    def directions(vectors: torch.Tensor) -> torch.Tensor:
+        return torch.cat([F.normalize(vectors[:, part], dim=1) for part in parts], dim=1)
+
+    space = MappedEmbeddings(given, directions)
     nearest = _nearest(space, min(options.neighbours, max(1, len(given) - 1)), exact)
 
     def smoothed(number: int) -> torch.Tensor:
@@ -247,14 +252,13 @@ def _write(
         written = EmbeddingStore(draft, record)
         written.write_record()
         given.table.copy_to(draft)
-        moments = [_Moments(size) for size in _sizes(balanced)]
+        parts = [] if balanced is None else _parts(balanced, record.dimensions)
+        moments = [_Moments(part.stop - part.start) for part in parts]
         for number in range(len(given.shards)):
             found = vectors(number).numpy()
             written.write(number, found)
-            start = 0
-            for moment in moments:
-                moment.add(found[:, start : start + moment.size])
-                start += moment.size
+            for part, moment in zip(parts, moments, strict=True):
+                moment.add(found[:, part])
         if balanced is not None:
             head = balanced.head
             before = (head.dense_spread.cpu(), (head.scale[:, None] * head.lexical_spread).cpu())
@@ -264,16 +268,17 @@ def _write(
     return EmbeddingStore.open(output)
 
 
-def _sizes(model: HybridEncoder | None) -> tuple[int, ...]:
-    return () if model is None else (model.head.dimension, model.head.components + model.head.hashed)
+def _parts(model: COCODR, width: int) -> list[slice]:
+    """Of a document's vector: of a hybrid encoder the dense part and BM25's, of any other all."""
+    edges = (0, model.head.dimension, width) if isinstance(model, HybridEncoder) else (0, width)
+    return [slice(*pair) for pair in pairwise(edges)]
 
 
 class _Moments:
     """Sums over (n, m) vectors that their covariance is made of, in float64 and about the first block's mean."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.count = size, 0
-        self.sum, self.products = np.zeros(size), np.zeros((size, size))
+        self.count, self.sum, self.products = 0, np.zeros(size), np.zeros((size, size))
         self.origin: Doubles | None = None
 
     def add(self, vectors: Floats) -> None:
@@ -287,25 +292,7 @@ class _Moments:
         return covariance_root(self.products / self.count - np.outer(mean, mean))
 
 
-class _Directions(DerivedEmbeddings):
-    """Embeddings whose parts are unit vectors each, side by side."""
-
-    def __init__(self, embeddings: EmbeddingStore, parts: tuple[int, ...]) -> None:
-        super().__init__(embeddings)
-        bounds = (0, *parts, embeddings.dimensions)
-        self._sizes = [end - start for start, end in pairwise(bounds)]
-
-    def rows(self, rows: Ints) -> torch.Tensor:
-        return self._unit(self._embeddings.rows(rows))
-
-    def chunks(self) -> Iterator[torch.Tensor]:
-        return map(self._unit, self._embeddings.chunks())
-
-    def _unit(self, vectors: torch.Tensor) -> torch.Tensor:
-        return torch.cat([F.normalize(part, dim=1) for part in vectors.split(self._sizes, dim=1)], dim=1)  # type: ignore[no-untyped-call]
-
-
-def _nearest(space: _Directions, k: int, exact: int) -> Callable[[Ints], Ints]:
+def _nearest(space: Embeddings, k: int, exact: int) -> Callable[[Ints], Ints]:
     """A function from rows to the (n, k) rows nearest to each, its own left out; -1 where there are fewer."""
     if len(space) <= exact:
         return lambda rows: search_chunks(space.rows(rows), space.chunks(), k, excluded_rows=rows)[1].numpy()

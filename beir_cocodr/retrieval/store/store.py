@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -140,6 +140,26 @@ class ChangedEmbeddings(DerivedEmbeddings):
         at = torch.from_numpy(self._changed[places] == rows)
         vectors[at] = self._vectors[torch.from_numpy(places)[at]]
         return vectors
+
+
+class MappedEmbeddings(DerivedEmbeddings):
+    """What a function from (n, d) vectors to (n, ``dimensions``) makes of embeddings, row by row, as they are read."""
+
+    def __init__(
+        self, embeddings: Embeddings, change: Callable[[torch.Tensor], torch.Tensor], dimensions: int | None = None
+    ) -> None:
+        super().__init__(embeddings)
+        self._change, self._dimensions = change, dimensions or embeddings.dimensions
+
+    @property
+    def dimensions(self) -> int:
+        return self._dimensions
+
+    def rows(self, rows: Ints) -> torch.Tensor:
+        return self._change(self._embeddings.rows(rows))
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        return map(self._change, self._embeddings.chunks())
 
 
 class _Selection(DerivedEmbeddings):
