@@ -74,24 +74,18 @@ def _new_index(options: FaissOptions, layout: Layout, sample: Floats) -> Any:
         index = faiss.IndexHNSWFlat(layout.width, options.hnsw_m, metric)
         index.hnsw.efConstruction = options.ef_construction
         return index
-    if options.kind == "sq8":
-        quantizer = faiss.ScalarQuantizer.QT_8bit
-        index = faiss.IndexScalarQuantizer(layout.width, quantizer, faiss.METRIC_INNER_PRODUCT)
-    else:
-        index = _ivfpq(faiss, options, layout)
-    index.train(sample)
-    return index
-
-
-def _ivfpq(faiss: Any, options: FaissOptions, layout: Layout) -> Any:
-    # Lists of documents that are near each other; by inner product long documents would draw all to them.
-    lists = faiss.IndexFlatL2(layout.width)
     metric = faiss.METRIC_INNER_PRODUCT
-    index = faiss.IndexIVFPQ(lists, layout.width, options.nlist, options.pq_m, options.pq_bits, metric)
-    index.cp.spherical = False
-    for clustering in (index.cp, index.pq.cp):
-        clustering.seed = options.seed % 2**31
-        clustering.min_points_per_centroid = 1  # below it, faiss writes a warning past Python's stderr
+    if options.kind == "sq8":
+        index = faiss.IndexScalarQuantizer(layout.width, faiss.ScalarQuantizer.QT_8bit, metric)
+    else:
+        # Lists of documents that are near each other; by inner product long documents would draw all to them.
+        lists = faiss.IndexFlatL2(layout.width)
+        index = faiss.IndexIVFPQ(lists, layout.width, options.nlist, options.pq_m, options.pq_bits, metric)
+        index.cp.spherical = False
+        for clustering in (index.cp, index.pq.cp):
+            clustering.seed = options.seed % 2**31
+            clustering.min_points_per_centroid = 1  # below it, faiss writes a warning past Python's stderr
+    index.train(sample)
     return index
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -20,19 +20,13 @@ from beir_cocodr.retrieval.topk import as_matrix, search_chunks
 _DEPTHS = (10, 100)
 
 
-class Searcher(Protocol):
-    """Anything that finds (Q, top_k) scores and rows for (Q, w) queries."""
-
-    def search(self, queries: Array, top_k: int) -> tuple[Array, Array]: ...
-
-
 def recall_against_exact(
-    index: Searcher, queries: Array, vectors: Vectors, depths: Sequence[int] = _DEPTHS, sample: int = 100, seed: int = 0
+    index: Any, queries: Array, vectors: Vectors, depths: Sequence[int] = _DEPTHS, sample: int = 100, seed: int = 0
 ) -> dict[str, float]:
     """The share of the exact top k that the index has in its own top k, over a sample of queries.
 
     Args:
-        index: what is judged.
+        index: what is judged: its ``search(queries, top_k)`` gives (Q, top_k) scores and rows.
         queries: (Q, w) as the index takes them; an InputError where there are none, or no depths.
         vectors: what it was built from, read once.
         depths: k; where there are fewer documents than k, all of them.
