@@ -6,7 +6,8 @@ Ids that are kept stand in a file in ir_datasets' home. ir_datasets looks for no
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,17 +17,22 @@ from typing import Any
 
 import ir_datasets
 from ir_datasets.datasets.base import FilteredQueries
-from ir_datasets.util import MetadataComponent, MetadataProvider
+from ir_datasets.datasets.beir import BeirTitleDoc
+from ir_datasets.formats import BaseDocs, BaseQrels, BaseQueries, GenericQuery, TrecQrel
+from ir_datasets.indices import DEFAULT_DOCSTORE_OPTIONS, Docstore
+from ir_datasets.util import Lazy, MetadataComponent, MetadataProvider, apply_sub_slice, slice_idx
 
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.defects import StrictReport
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.irds import is_registered, suggestion
+from beir_cocodr.data.readers import read_judgements, read_queries
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import locked
 from beir_cocodr.records import Json, Record
 from beir_cocodr.resampling import ID, ID_PARTS
 from beir_cocodr.resampling import manifest as manifests
-
-from .irds_handlers import FolderDocs, FolderQrels, FolderQueries
 
 #: Id to the place that it was registered from.
 _PLACES: dict[str, str] = {}
@@ -309,6 +315,8 @@ def _documentation(manifest: manifests.Manifest, base: str, found: manifests.Set
         tests = {"interpolation": ", its test queries too", "extrapolation": ", its test queries those in it"}
         bucket = f"bucket {found.bucket} of {parameters.buckets}"
         how = f"Its training queries are those outside {bucket}{tests.get(regime, '')}."
+    own_id = manifest.train.ir_datasets_id
+    base_documentation: Any = dict if own_id is None else getattr(_load_base(own_id), "documentation", dict)
     return {
         "pretty_name": f"{base} ({name}, {found.label}, {regime})",
         "desc": (
@@ -316,11 +324,145 @@ def _documentation(manifest: manifests.Manifest, base: str, found: manifests.Set
             f"of their embeddings by {manifest.encoder.name}.</p>"
         ),
         **_CITATION,
-        "bibtex_ids": [*_cited(manifest.train.ir_datasets_id), *_CITATION["bibtex_ids"]],
+        "bibtex_ids": [*base_documentation().get("bibtex_ids", []), *_CITATION["bibtex_ids"]],
     }
 
 
-def _cited(identifier: str | None) -> list[str]:
-    """What the host cites for a dataset of its own."""
-    documentation: Any = dict if identifier is None else getattr(_load_base(identifier), "documentation", dict)
-    return list(documentation().get("bibtex_ids", []))
+# Documents that an iterator reads at a time.
+_READ = 1_000
+
+
+class FolderDocs(BaseDocs):
+    """The documents of a BEIR folder, memory-mapped; any number of threads may read them.
+
+    Where ``content_hash`` is given, documents with another, as `Documents` has it, are an ``InputError``.
+    """
+
+    def __init__(self, folder: Path, content_hash: str | None = None) -> None:
+        self._folder, self._content_hash = folder, content_hash
+        self._documents: Callable[[], Documents] = Lazy(self._load)
+
+    def docs_path(self, force: bool = True) -> Path:
+        return FileSource.of_folder(str(self._folder), self._folder, "test").corpus
+
+    def docs_iter(self) -> Iterator[Any]:
+        return iter(self.docs_store())
+
+    def docs_cls(self) -> type:
+        return BeirTitleDoc  # type: ignore[no-any-return]
+
+    def docs_count(self) -> int:
+        return len(self._documents())
+
+    def docs_store(self, field: str = "doc_id", options: Any = DEFAULT_DOCSTORE_OPTIONS) -> Docstore:
+        return _FolderDocstore(self._documents(), field, options)
+
+    def _load(self) -> Documents:
+        documents = load_collection(self._folder, labels="none").documents
+        if self._content_hash not in (None, documents.content_hash):
+            raise InputError(
+                f"{self.docs_path()} holds other documents than when the collection was resampled; "
+                "put them back, or resample again"
+            )
+        return documents
+
+
+class FolderQueries(BaseQueries):
+    """The queries of a ``queries.jsonl``, plain or ``.gz``, or those of them whose ids ``wanted`` gives when asked."""
+
+    def __init__(self, path: Path, wanted: Callable[[], Container[str]] | None = None) -> None:
+        self._path, self._wanted = path, wanted
+        self.queries_count: Callable[[], int] = Lazy(lambda: sum(1 for _ in self.queries_iter()))
+
+    def queries_path(self) -> Path:
+        return self._path
+
+    def queries_iter(self) -> Iterator[Any]:
+        wanted = None if self._wanted is None else self._wanted()
+        for _, id, text in read_queries(self._path, StrictReport(str(self._path.parent))):
+            if wanted is None or id in wanted:
+                yield GenericQuery(id, text)
+
+
+class FolderQrels(BaseQrels):
+    """The judgements of a ``qrels/SPLIT.tsv``, plain or ``.gz``; ``definitions`` are the meanings of the grades."""
+
+    def __init__(self, path: Path, definitions: dict[int, str] | None = None) -> None:
+        self._path, self._definitions = path, definitions or {}
+        self.qrels_count: Callable[[], int] = Lazy(lambda: sum(1 for _ in self.qrels_iter()))
+        #: The ids of judged queries.
+        self.judged: Callable[[], set[str]] = Lazy(lambda: {qrel.query_id for qrel in self.qrels_iter()})
+
+    def qrels_path(self) -> Path:
+        return self._path
+
+    def qrels_iter(self) -> Iterator[Any]:
+        for _, query, document, grade in read_judgements(self._path, StrictReport(str(self._path.parents[1]))):
+            yield TrecQrel(query, document, grade, "0")
+
+    def qrels_cls(self) -> type:
+        return TrecQrel  # type: ignore[no-any-return]
+
+    def qrels_defs(self) -> dict[int, str]:
+        return self._definitions
+
+
+class _FolderDocstore(Docstore):
+    """Lookups by id, without a copy of the documents."""
+
+    def __init__(self, documents: Documents, field: str, options: Any) -> None:
+        if field != "doc_id":
+            raise ValueError(f"documents of a folder are looked up by doc_id, not by {field}")
+        super().__init__(BeirTitleDoc, field, options)
+        self._documents = documents
+
+    def get_many_iter(self, doc_ids: Iterable[str]) -> Iterator[Any]:
+        rows = self._documents.rows(doc_ids)
+        return map(_doc, self._documents.take(rows[rows >= 0]))
+
+    def build(self) -> None:
+        """Nothing to do: the documents are mapped."""
+
+    def built(self) -> bool:
+        return True
+
+    def count(self) -> int:
+        return len(self._documents)
+
+    def __iter__(self) -> Iterator[Any]:
+        return _DocsIter(self._documents, slice(0, len(self._documents), 1))
+
+
+class _DocsIter:
+    """An iterator over documents that can be indexed and sliced, as ir_datasets has them."""
+
+    def __init__(self, documents: Documents, rows: slice) -> None:
+        self._documents, self._rows = documents, rows
+        self._read: deque[Any] = deque()
+
+    def __iter__(self) -> "_DocsIter":
+        return self
+
+    def __next__(self) -> Any:
+        start, stop, step = self._rows.start, self._rows.stop, self._rows.step or 1
+        if not self._read:
+            rows = range(start, stop, step)[:_READ]
+            if not rows:
+                raise StopIteration
+            self._read.extend(map(_doc, self._documents.take(rows)))
+        self._rows = slice(start + step, stop, step)
+        return self._read.popleft()
+
+    def __getitem__(self, key: int | slice) -> Any:
+        if isinstance(key, slice):
+            return _DocsIter(self._documents, apply_sub_slice(self._rows, key))
+        if not isinstance(key, int):
+            raise TypeError("key must be int or slice")
+        try:
+            return next(_DocsIter(self._documents, slice_idx(self._rows, key)))
+        except StopIteration as error:
+            raise IndexError(key) from error
+
+
+def _doc(document: dict[str, str]) -> Any:
+    return BeirTitleDoc(document["_id"], document["text"], document["title"])
