@@ -39,8 +39,8 @@ from beir_cocodr.evaluation.few_labels import (
     judged_scores,
     query_weights,
 )
+from beir_cocodr.evaluation.label_free.estimates import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
-from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.verdict import expected_values, load_calibration
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.evaluation.recommendation import PER_QUERY, draw_candidates

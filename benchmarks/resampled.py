@@ -70,14 +70,14 @@ def load_parent(name: str, collection: str, folder: Path, samples: int, seed: in
     with tempfile.TemporaryDirectory() as place:
         for part in ("crops", "terms"):
             (Path(place) / part).mkdir()
-        crops = hold_out_crops(found.documents, Path(place) / "crops", samples, seed)
+        crops, rest = hold_out_crops(found.documents, Path(place) / "crops", samples, seed)
         generated = lexical_queries(found.documents, Path(place) / "terms", samples, seed)
         document = TextFormat().document
         texts = {
             "docs": list(map(document, found.documents.values())),
-            "changed": list(map(document, crops.documents.take(crops.queries.rows))),
+            "changed": list(map(document, rest.take(crops.rows))),
             "queries": [found.queries[q] for q in queries],
-            "crops": crops.queries.texts,
+            "crops": crops.texts,
             "generated": generated.texts,
         }
     return Parent(
@@ -85,8 +85,8 @@ def load_parent(name: str, collection: str, folder: Path, samples: int, seed: in
         found.documents.content_hash,
         texts,
         _terms(texts),
-        {"crops": crops.queries.rows, "generated": generated.rows},
-        {"crops": crops.queries.verbatim, "generated": generated.verbatim},
+        {"crops": crops.rows, "generated": generated.rows},
+        {"crops": crops.verbatim, "generated": generated.verbatim},
         [judged[q] for q in queries],
         _vectors(name, texts, folder),
     )

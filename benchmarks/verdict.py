@@ -33,9 +33,8 @@ from resampled import load_parent, resample, search
 from study import targets
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.evaluation.label_free.estimates import features, kind
+from beir_cocodr.evaluation.label_free.estimates import features, figures, kind
 from beir_cocodr.evaluation.label_free.evidence import Evidence, rank_distance
-from beir_cocodr.evaluation.label_free.likeness import figures
 from beir_cocodr.evaluation.label_free.verdict import (
     CALIBRATION_FILE,
     CORPUS_ALONE,

@@ -83,12 +83,6 @@ def _parse(name: str) -> ParityMeasure:
     return ParityMeasure(measure, shown, cutoff, bool(capped), depth, f"{beir}@{depth}", _CUSTOM.get(beir), pytrec)
 
 
-def ir_measures_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:
-    """``ir_measures.calc_aggregate``: the mean over all judged queries."""
-    values = ir_measures.calc_aggregate([measure.measure for measure in measures], qrels, run)
-    return {measure.name: float(values[measure.measure]) for measure in measures}
-
-
 def pytrec_eval_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:
     """``pytrec_eval.RelevanceEvaluator``, and the mean over the queries that it returns."""
     names = {measure.pytrec_name for measure in measures}
@@ -222,7 +216,8 @@ class _Account:
 
     def reorder(self, order: Order, who: str) -> None:
         """Where the tool puts equal scores in another order: scores that leave no doubt about its order."""
-        reference = reference_order(self.measure)
+        # ir-measures computes reciprocal rank with a cutoff as for MS MARCO.
+        reference: Order = "trec_eval" if ir_measures.pytrec_eval.supports(self.measure) else "msmarco"
         ranked = {query: ranked_documents(found, order) for query, found in self.run.items()}
         concerned = [query for query in ranked if ranked[query] != ranked_documents(self.run[query], reference)]
         run = {q: {document: float(-rank) for rank, document in enumerate(found)} for q, found in ranked.items()}
@@ -289,11 +284,6 @@ def _apply_pytrec_eval(account: _Account, measure: ParityMeasure) -> None:
     account.leave_out("pytrec_eval")
 
 
-def reference_order(measure: Measure) -> Order:
-    """How ir-measures orders equal scores: reciprocal rank with a cutoff is computed as for MS MARCO."""
-    return "trec_eval" if ir_measures.pytrec_eval.supports(measure) else "msmarco"
-
-
 def ranked_documents(found: dict[str, float], order: Order) -> list[str]:
     """Document ids, best score first."""
     if order == "trec_eval":
@@ -326,12 +316,12 @@ def parity(run: str | Path, dataset: str, split: str = "test", measures: str = P
     qrels, counts = _judgements(dataset, split)
     if not found.keys() & qrels.keys():
         raise InputError(f"none of the queries of {run} is judged in {dataset} ({split}); check the split")
-    reference = ir_measures_values(wanted, qrels, found)
+    reference = ir_measures.calc_aggregate([measure.measure for measure in wanted], qrels, found)
     beir, trec = beir_values(wanted, qrels, found), pytrec_eval_values(wanted, qrels, found)
     rows = []
     for measure in wanted:
         tools = {
-            "ir_measures": ToolValue(str(measure.measure), reference[measure.name]),
+            "ir_measures": ToolValue(str(measure.measure), float(reference[measure.measure])),
             "beir": ToolValue(measure.beir_name, beir[measure.name]),
             "pytrec_eval": ToolValue(measure.pytrec_name, trec[measure.name]),
         }

@@ -210,16 +210,16 @@ class PairVerdict(_Comparison):
     b: str
     family: str
     verdict: str
-    probability: float | None
+    probability: float
     rule: str
     score: float
     reason: str
     trust: str
     features: dict[str, float]
     estimates: list[Estimate]
-    distance: float | None = None
-    estimate: float | None = None
-    interval: Interval | None = None
+    distance: float
+    estimate: float
+    interval: Interval
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class Calibration(Record):
         models: "given queries" for collections with queries, "corpus alone" for those without.
         margin: differences within it are not worth having.
         ranges: figures of a collection to their range over the calibration, see
-            :func:`~beir_cocodr.evaluation.label_free.likeness.compare_figures`.
+            :func:`~beir_cocodr.evaluation.label_free.estimates.compare_figures`.
         collections, corpora: names of the labelled collections, and content hashes of their documents.
         trust: family of pairs to counts of pairs: ``pairs``, ``covered`` by their interval, ``decided``, ``right`` of
             these, ``large`` (labels tell a difference beyond 0.03), ``large_decided``, ``equal`` (at least 300 queries,
@@ -381,11 +381,6 @@ class Findings:
     retrieval: dict[str, Json] = field(default_factory=dict)
     pairs: list[PairedTest] | list[PairVerdict]
     few_labels: FewLabels | None = None
-
-    @property
-    def tests(self) -> list[PairedTest]:
-        """The pairs, if labels judged; else none."""
-        return [pair for pair in self.pairs if isinstance(pair, PairedTest)]
 
     @property
     def estimated(self) -> list[PairVerdict]:

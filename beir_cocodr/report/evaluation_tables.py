@@ -203,7 +203,8 @@ def verdict_tables(record: ComparisonRecord) -> list[Table]:
 def _verdicts(record: ComparisonRecord) -> Table:
     title = f"verdicts on {record.dataset}, b against a"
     if record.labels:
-        rows = ([test.a, test.b, test.verdict, test.measure, *_test_cells(test)] for test in record.tests)
+        tests = [pair for pair in record.pairs if isinstance(pair, PairedTest)]
+        rows = ([test.a, test.b, test.verdict, test.measure, *_test_cells(test)] for test in tests)
         columns = ["measure", *_TEST_COLUMNS]
         return make_table(f"{title} (paired tests)", ["a", "b", "verdict"], columns, rows, [record.best.reason])
     rows = ([pair.a, pair.b, pair.verdict, *_expected(pair), pair.reason] for pair in record.estimated)
@@ -215,8 +216,7 @@ def _verdicts(record: ComparisonRecord) -> Table:
 
 
 def _expected(pair: PairVerdict) -> list[str]:
-    expected = "–" if pair.estimate is None else signed(pair.estimate)
-    return [expected, span(pair.interval), format_number(pair.probability)]
+    return [signed(pair.estimate), span(pair.interval), format_number(pair.probability)]
 
 
 def _estimates(record: ComparisonRecord) -> Table:

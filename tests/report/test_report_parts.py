@@ -159,12 +159,15 @@ def test_the_heat_map_says_what_its_strongest_colour_is():
 @pytest.mark.parametrize(("first", "expected"), [("a", "better"), ("b", "worse")])
 def test_a_calibrated_verdict_is_turned_with_its_pair(first, expected):
     estimate = Estimate("held-out crops", 0.1, 0.3, 0.2, (0.1, 0.4), 0.5, 9, 0, 1, 10, True, "")
-    pair = PairVerdict("a", "b", "f", "better", 0.97, "calibrated", 0.94, "r", "t", {}, [estimate])
+    pair = PairVerdict(
+        "a", "b", "f", "better", 0.97, "calibrated", 0.94, "r", "t", {}, [estimate], 0.5, 0.2, (0.1, 0.3)
+    )
     models = [first, *({"a", "b"} - {first})]
     found = label_free_headline(comparison_of(pair, models), {"a": "A", "b": "B"})
     assert found.verdict == expected
     assert found.pair == tuple(models)
-    assert "0.97" in found.sentence if first == "a" else "0.03" in found.sentence
+    assert ("Chance to be better", "0.97" if first == "a" else "0.03") in found.facts
+    assert ("+0.200" if first == "a" else "−0.200") in found.sentence
     assert f"{models[1].upper()} is {expected} than {first.upper()} on d" in found.sentence
     told = "+0.200 (+0.100 to +0.400)" if first == "a" else "−0.200 (−0.400 to −0.100)"
     assert ("Held-out crops", told) in found.facts

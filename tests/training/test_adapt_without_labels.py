@@ -267,6 +267,7 @@ def comparison_of(verdicts, ranking):
             rule="calibrated",
             score=0.0,
             reason="what it rests on",
+            distance=0.5,
             estimate=0.05,
             interval=(0.01, 0.09),
             trust="told",

@@ -1,6 +1,5 @@
 """What can be seen of models on a collection without looking at its labels: how they find held-out crops and generated
-queries, how far their ranked lists agree, and what they were trained on of the corpus. A corpus of which crops are held
-out is searched with the embeddings of the whole (:class:`HeldOutRetrievers`).
+queries, how far their ranked lists agree, and what they were trained on of the corpus.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQuerie
 from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.io import parse_json
-from beir_cocodr.models.spec import ModelSpec, SearchOptions
+from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions
 from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import training_lineage
 from beir_cocodr.records import Json
@@ -162,7 +161,6 @@ def reciprocal_rank_fusion(lists: Sequence[Ints], depth: int = 10) -> Ints:
 
 
 log = logging.getLogger(__name__)
-BM25 = "bm25"
 
 #: Documents of a list that is fused, and of a run.
 LIST_DEPTH = 100
@@ -238,14 +236,14 @@ class Gatherer:
         self._whole = Retrievers(documents, places["whole"], search, kept)
         self._made = {name: self._whole.get(name) for name in [*models, BM25]}  # unknown names fail early
         self.contamination = find_contamination(models, documents.content_hash)
-        self.crops = hold_out_crops(documents, folder, samples, seed, self.contamination.has)
+        self.crops, rest = hold_out_crops(documents, folder, samples, seed, self.contamination.has)
         self.generated = lexical_queries(documents, places["terms"], samples, seed, self.contamination.has)
-        self._spared = HeldOutRetrievers(self._whole, self.crops.documents, self.crops.queries.rows, places["held-out"])
+        self._spared = HeldOutRetrievers(self._whole, rest, self.crops.rows, places["held-out"])
         self._pseudo: dict[str, tuple[Ranking, Doubles]] = {}
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
         """Search for real queries; where there are none, lists are compared on the generated ones."""
-        real, crops = bool(queries), self.crops.queries
+        real, crops = bool(queries), self.crops
         asked = dict(queries) if real else self.generated.queries
         found = Evidence({}, {}, {}, {}, asked, real, crops, self.generated, {}, self.contamination)
         wanted = {f"asked {id}": text for id, text in asked.items()} if real else {}
@@ -281,9 +279,6 @@ def _kept(ranking: Ranking, documents: Documents, drop: bool) -> Ints:
     """(Q, 100) rows, without the document that has the query's id if it is dropped."""
     if not drop:
         return ranking.rows[:, :LIST_DEPTH]
-    kept = np.full((len(ranking.queries), LIST_DEPTH), -1, np.int64)
-    own = documents.rows(ranking.queries)
-    for line, rows, row in zip(kept, ranking.rows, own, strict=True):
-        left = rows[(rows >= 0) & (rows != row)][:LIST_DEPTH]
-        line[: len(left)] = left
-    return kept
+    rows = np.where(ranking.rows == documents.rows(ranking.queries)[:, None], -1, ranking.rows)
+    order = np.argsort(rows < 0, axis=1, kind="stable")  # what is left moves up
+    return np.take_along_axis(rows, order, axis=1)[:, :LIST_DEPTH]

@@ -80,18 +80,11 @@ _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _UNIT = regex.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
-@dataclass(frozen=True)
-class Crops:
-    """Crops, and the corpus, row by row, with each taken out of its document, in which they have to be found."""
-
-    queries: PseudoQueries
-    documents: Documents
-
-
 def hold_out_crops(
     documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Known = lambda _: False
-) -> Crops:
-    """Cut a span out of each of ``size`` random documents: the span must find the rest of its document.
+) -> tuple[PseudoQueries, Documents]:
+    """Cut a span out of each of ``size`` random documents, which it must find: the spans, and the corpus, row by row,
+    without them.
 
     What the document repeats of the span's words still helps; ``verbatim`` gives its share. A span is a run of whole
     sentences of at most 16 words, or a part of a longer sentence; titles are left alone. Documents of fewer than two
@@ -124,7 +117,7 @@ def hold_out_crops(
     path = folder / "held_out.arrow"
     chunks = enumerate(itertools.chain.from_iterable(documents.chunks(_CROP_CHUNK)))
     write_arrow(path, ((row, d["_id"], d["title"], rests.get(row, d["text"])) for row, d in chunks))
-    return Crops(queries, open_corpus(path))
+    return queries, open_corpus(path)
 
 
 def _counts(without: str, looked: int, known: int, made: int) -> dict[str, int]:

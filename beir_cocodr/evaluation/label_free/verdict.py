@@ -11,14 +11,21 @@ from scipy import special
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.judgements import Judgements
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation import records
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import NORMAL, Expected, FewLabels, describe_gain
 from beir_cocodr.evaluation.few_labels import judge as judge_few
-from beir_cocodr.evaluation.label_free.estimates import FEWEST_QUERIES, estimate_pair, features, is_calibrated, kind
+from beir_cocodr.evaluation.label_free.estimates import (
+    FEWEST_QUERIES,
+    collection_figures,
+    compare_figures,
+    estimate_pair,
+    features,
+    is_calibrated,
+    kind,
+)
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer, rank_distance
-from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
 from beir_cocodr.evaluation.recommendation import (
     BASE,
@@ -43,13 +50,9 @@ GIVEN_QUERIES, CORPUS_ALONE = "given queries", "corpus alone"
 NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
 
 
-def load_calibration(path: Path = CALIBRATION_FILE) -> records.Calibration:
-    """The calibration in a file; ``InputError`` if it is missing or not one of ours."""
-    with explained(f"{path} is no calibration", "make it with benchmarks/verdict.py", InputError):
-        calibration = records.Calibration.read(path)
-        if not {GIVEN_QUERIES, CORPUS_ALONE} <= calibration.models.keys():
-            raise InputError("it has no models of the difference")
-        return calibration
+def load_calibration() -> records.Calibration:
+    """The packaged calibration, which benchmarks/verdict.py makes."""
+    return records.Calibration.read(CALIBRATION_FILE)
 
 
 _ALIKE = records.Likeness({}, [])
@@ -196,7 +199,7 @@ def compare_label_free(
             _with_judgements(pair, found, posterior.difference(at[pair.a], at[pair.b]), calibration.margin)
             for pair in pairs
         ]
-    best, *_ = ranking = choose(models, {(pair.a, pair.b): pair.estimate or 0.0 for pair in pairs})
+    best, *_ = ranking = choose(models, {(pair.a, pair.b): pair.estimate for pair in pairs})
     open_pairs = records.indistinguishable(best, pairs)
     but = f", but cannot be told from {', '.join(open_pairs)}" if open_pairs else ""
     findings = records.Findings(
@@ -300,7 +303,7 @@ def label_pairs(comparison: records.ComparisonRecord, candidates: Mapping[str, s
 
 
 def training_pairs(candidates: Iterable[str]) -> list[tuple[str, str]]:
-    """(base, trained encoder), each in the same use; earlier versions knew fewer uses."""
+    """(base, trained encoder), each in the same use."""
     labels = list(candidates)
     encoders = [label for label in labels if label != "bm25" and ", " not in label]
     return [(a, b) for a, b in ablation_families(encoders)[TRAINING] if a in labels and b in labels]
@@ -329,9 +332,7 @@ def _choice(chosen: str, pairs: LabelPairs) -> str:
     if chosen == BASE:
         return f"Of what may be chosen the rule finds nothing better than {BASE} alone, so keep it."
     found = pairs[BASE, chosen]
-    chance = ""
-    if found.estimate is not None and found.interval is not None:
-        chance = " ({:+.3f} nDCG@10, 90% {:+.3f} to {:+.3f})".format(found.estimate, *found.interval)
+    chance = " ({:+.3f} nDCG@10, 90% {:+.3f} to {:+.3f})".format(found.estimate, *found.interval)
     same = ", and than the base used in the same way" if chosen.startswith(f"{BASE} + ") else ""
     return f"Use {chosen}: the best by estimates of what the rule finds better than {BASE} alone{chance}{same}."
 

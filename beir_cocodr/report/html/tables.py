@@ -198,12 +198,11 @@ def verdict_table(
 ) -> HtmlTable:
     """Pairs of a comparison without labels: the rule's verdict, and each estimate of b − a with its interval."""
     estimators = list(dict.fromkeys(found.estimator for pair in pairs for found in pair.estimates))
-    calibrated = any(pair.probability is not None for pair in pairs)
     columns = [
         *text_columns("Model", "Compared with"),
         Column("Verdict", meaning="on the model, by the rule; sorted from better to worse"),
-        *([Column("Expected", meaning=f"difference in nDCG@10, {meaning('Estimated nDCG@10')}")] if calibrated else []),
-        *([Column("Chance", meaning=f"to be better, {meaning('Chance to be better')}")] if calibrated else []),
+        Column("Expected", meaning=f"difference in nDCG@10, {meaning('Estimated nDCG@10')}"),
+        Column("Chance", meaning=f"to be better, {meaning('Chance to be better')}"),
         *(Column(name, meaning=f"difference, 95% interval: {meaning(name)}") for name in map(capitalized, estimators)),
     ]
     rows = []
@@ -213,7 +212,7 @@ def verdict_table(
             [
                 *(text_cell(names[pair.b]), text_cell(names[pair.a])),
                 Cell(pair.verdict, _VERDICTS.get(pair.verdict), mark=_mark(pair.verdict)),
-                *([_expected(pair), number_cell(pair.probability)] if calibrated else []),
+                *(_expected(pair), number_cell(pair.probability)),
                 *(_estimate(estimates.get(name)) for name in estimators),
             ]
         )
@@ -283,8 +282,6 @@ def query_table(
 
 
 def _expected(pair: PairVerdict) -> Cell:
-    if pair.estimate is None:
-        return Cell("–")
     below = "not counted" if pair.rule == UNLIKE else span(pair.interval, none="")
     return _difference_cell(pair.estimate, below, pair.verdict)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, TRAINING
-from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, PairedTest, PairVerdict, Recommendation
+from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, PairedTest, Recommendation
 from beir_cocodr.report.html.outputs import Found, LabelledEvaluation
 from beir_cocodr.report.text import UNLIKE, capitalized, collection_name, p_value, signed, span
 
@@ -217,17 +217,19 @@ def label_free_headline(
         verdict = f"By {by} it cannot be told whether {b} is better or worse than {a} on {where}"
     elif pair.verdict == NO_DIFFERENCE:
         verdict = f"By {by}, {b} is as good as {a} on {where}, as near as matters"
-    facts = [("Chance to be better", f"{pair.probability:.2f}")] if pair.probability is not None else []
-    if pair.estimate is not None:
-        counts = ", not counted" if pair.rule == UNLIKE else ""
-        facts.insert(0, ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)}){counts}"))
+    counts = ", not counted" if pair.rule == UNLIKE else ""
+    facts = [
+        ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)}){counts}"),
+        ("Chance to be better", f"{pair.probability:.2f}"),
+    ]
     for estimate in pair.estimates:
         if estimate.difference is not None:
             within = "" if estimate.interval is None else f" ({span(estimate.interval)})"
             counts = "" if estimate.applies else ", not counted"
             facts.append((capitalized(estimate.estimator), signed(estimate.difference) + within + counts))
-    sentence = f"{verdict}: {_reason(pair, a, b)}."
-    return Headline(pair.verdict, sentence, facts, [*notes, pair.trust], reasons, (first, other))
+    unlike = ", which is not counted, as the collection is unlike those of the calibration" * (pair.rule == UNLIKE)
+    reason = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}{unlike}"
+    return Headline(pair.verdict, f"{verdict}: {reason}.", facts, [*notes, pair.trust], reasons, (first, other))
 
 
 def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, str] | None) -> str:
@@ -261,18 +263,3 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
     for model in sorted(names, key=len, reverse=True):
         text = text.replace(model, names[model])
     return text
-
-
-def _reason(pair: PairVerdict, a: str, b: str) -> str:
-    """What the rule saw, of b against a."""
-    if pair.estimate is not None:
-        unlike = ", which is not counted, as the collection is unlike those of the calibration"
-        found = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
-        return found + unlike * (pair.rule == UNLIKE)
-    if pair.probability is not None:
-        return f"the chance that {b} is better is put at {pair.probability:.2f}"
-    signs = [estimate.sign for estimate in pair.estimates]
-    return (
-        f"{signs.count(1)} of {len(signs)} estimates speak for {b}, {signs.count(-1)} for {a}; it takes two, "
-        "and none on the other side"
-    )

@@ -37,10 +37,10 @@ def documents(beir_folder):
 
 
 def test_a_crop_and_the_rest_are_the_document_and_nothing_else_changes(documents, tmp_path):
-    crops = hold_out_crops(documents, tmp_path, size=20)
-    held_out = dict(zip(crops.queries.rows.tolist(), crops.queries.texts, strict=True))
-    assert len(held_out) == len(crops.queries.texts) == 20
-    pairs = zip(documents.items(), crops.documents.items(), strict=True)
+    crops, rest = hold_out_crops(documents, tmp_path, size=20)
+    held_out = dict(zip(crops.rows.tolist(), crops.texts, strict=True))
+    assert len(held_out) == len(crops.texts) == 20
+    pairs = zip(documents.items(), rest.items(), strict=True)
     for row, ((id_, before), (same_id, after)) in enumerate(pairs):
         assert (id_, before["title"]) == (same_id, after["title"])
         if row not in held_out:
@@ -56,7 +56,7 @@ def test_crops_depend_on_the_seed_alone(documents, tmp_path):
     made = []
     for number, seed in enumerate((1, 1, 2)):
         (tmp_path / str(number)).mkdir()
-        made.append(hold_out_crops(documents, tmp_path / str(number), size=10, seed=seed).queries.texts)
+        made.append(hold_out_crops(documents, tmp_path / str(number), size=10, seed=seed)[0].texts)
     assert made[0] == made[1] != made[2]
 
 
@@ -64,12 +64,12 @@ def test_documents_without_two_spans_are_counted_and_scripts_without_spaces_are_
     short = ["wing drag"] * 3 + [""]
     chinese = ["机翼的升力和阻力在超音速流动中由激波层决定。边界层的湍流加热平板和圆柱体的喷嘴。"]
     found = corpus(tmp_path / "c", short + chinese)
-    crops = hold_out_crops(found, tmp_path, size=5)
-    assert crops.queries.counts == {"documents_looked_at": 5, "documents_without_two_spans": 4}
-    assert crops.queries.rows.tolist() == [4]
-    assert crops.queries.texts[0] in chinese[0]
-    none = hold_out_crops(corpus(tmp_path / "d", short), tmp_path, size=5)
-    assert (none.queries.texts, none.queries.verbatim) == ([], None)
+    crops, _ = hold_out_crops(found, tmp_path, size=5)
+    assert crops.counts == {"documents_looked_at": 5, "documents_without_two_spans": 4}
+    assert crops.rows.tolist() == [4]
+    assert crops.texts[0] in chinese[0]
+    none, _ = hold_out_crops(corpus(tmp_path / "d", short), tmp_path, size=5)
+    assert (none.texts, none.verbatim) == ([], None)
 
 
 @pytest.mark.parametrize("real", [True, False])
@@ -112,21 +112,21 @@ def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(beir_folder, tiny
 
 
 def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(documents, tiny_cosine, tmp_path):
-    crops = hold_out_crops(documents, tmp_path, size=15)
+    crops, rest = hold_out_crops(documents, tmp_path, size=15)
     for name in ("whole", "held", "fresh"):
         (tmp_path / name).mkdir()
     whole = Retrievers(documents, tmp_path / "whole")
-    held_out = HeldOutRetrievers(whole, crops.documents, crops.queries.rows, tmp_path / "held")
-    fresh = Retrievers(crops.documents, tmp_path / "fresh")
+    held_out = HeldOutRetrievers(whole, rest, crops.rows, tmp_path / "held")
+    fresh = Retrievers(rest, tmp_path / "fresh")
     for name in (str(tiny_cosine), "bm25", f"hybrid:{tiny_cosine}", f"feedback:{tiny_cosine}"):
-        ours = held_out.get(name).search(crops.queries.queries, 5)
-        theirs = fresh.get(name).search(crops.queries.queries, 5)
+        ours = held_out.get(name).search(crops.queries, 5)
+        theirs = fresh.get(name).search(crops.queries, 5)
         assert np.allclose(ours.scores, theirs.scores, atol=1e-5)
         assert (ours.rows == theirs.rows).mean() > 0.98  # ties may fall either way in the last bits
     dense, original = held_out.get(str(tiny_cosine)), whole.get(str(tiny_cosine))
     changed = (dense.embeddings.load() - original.embeddings.load()).abs().numpy().max(axis=1) > 1e-6
     # A crop behind the encoder's 48 tokens changes nothing.
-    assert set() < set(np.flatnonzero(changed)) <= set(crops.queries.rows.tolist())
+    assert set() < set(np.flatnonzero(changed)) <= set(crops.rows.tolist())
 
 
 def test_score_is_ndcg_of_one_relevant_document():
@@ -174,5 +174,5 @@ def test_fusion_is_by_reciprocal_ranks():
 def test_sentences_are_cut_at_their_ends(tmp_path):
     rng = np.random.default_rng(1)
     found = corpus(tmp_path / "c", [sentences(rng, 0, 4) for _ in range(12)])
-    crops = hold_out_crops(found, tmp_path, size=12)
-    assert all(crop.endswith(".") for crop in crops.queries.texts)
+    crops, _ = hold_out_crops(found, tmp_path, size=12)
+    assert all(crop.endswith(".") for crop in crops.texts)

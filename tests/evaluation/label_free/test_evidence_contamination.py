@@ -76,8 +76,8 @@ def test_queries_that_were_trained_on_are_left_out_and_counted(documents, genera
     assert not texts & set(made.texts)
     assert made.counts["queries_trained_on"] == len([text for text in free.texts if text in texts])
     assert sum(made.counts.values()) - made.counts["documents_looked_at"] + len(made.texts) == len(documents)
-    free_crops = hold_out_crops(documents, tmp_path / "c", size=48, seed=8).queries
-    crops = hold_out_crops(documents, tmp_path / "d", size=48, seed=8, trained_on=found.has).queries
+    free_crops, _ = hold_out_crops(documents, tmp_path / "c", size=48, seed=8)
+    crops, _ = hold_out_crops(documents, tmp_path / "d", size=48, seed=8, trained_on=found.has)
     contamination = [text for text in free_crops.texts if found.has(text)]
     assert contamination
     assert crops.texts == [text for text in free_crops.texts if text not in contamination]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from beir_cocodr.evaluation.label_free.likeness import compare_figures, figures
+from beir_cocodr.evaluation.label_free.estimates import compare_figures, figures
 
 RANGES = {"documents": (100.0, 2000.0), "words a document": (40.0, 400.0), "share of plain Latin letters": (0.98, 1.0)}
 
