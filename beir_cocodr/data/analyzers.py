@@ -114,7 +114,7 @@ class Analyzer:
             raise InputError(f"the installed PyStemmer has no stemmer for {name}; pip install --upgrade PyStemmer")
         self.name, plain = name, name in ("english", "none")
         self.stop_words = frozenset(Tokenizer(stopwords=name if name in _STOP_WORDS else []).stopwords)
-        self.stemmer: Any = Stemmer.Stemmer(name) if stemmed else None
+        self.stemmer: Any = Stemmer.Stemmer(name, 0) if stemmed else None  # its cache is slower than none
         self.split: Callable[[str], list[str]] = _TWO_CHARACTERS.findall if plain else words
         self._ranges = _two_characters if plain else word_ranges
 

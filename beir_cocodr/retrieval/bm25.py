@@ -54,13 +54,19 @@ class Block(NamedTuple):
     lengths: Rows
 
     @classmethod
-    def counted(cls, ids: Sequence[Sequence[int]], terms: list[str]) -> Self:
-        """Documents as numbers of ``terms``."""
-        lengths = np.fromiter(map(len, ids), np.int32, len(ids))
-        flat = np.fromiter(itertools.chain.from_iterable(ids), np.int64, int(lengths.sum()))
-        keys, counts = np.unique(flat * len(ids) + np.repeat(np.arange(len(ids)), lengths), return_counts=True)
-        sizes = np.bincount(keys // len(ids), minlength=len(terms))
-        return cls(terms, sizes, (keys % len(ids)).astype(np.int32), counts.astype(np.int32), lengths)
+    def counted(cls, words: Sequence[Sequence[str]], numbers: "_Numbers") -> Self:
+        """Documents as words; one without terms has "" as its own, as in bm25s."""
+        n = len(words)
+        read = np.repeat(np.arange(n), np.fromiter(map(len, words), np.int64, n))
+        flat = np.fromiter(map(numbers.__getitem__, itertools.chain.from_iterable(words)), np.int64, len(read))
+        read, flat = read[flat >= 0], flat[flat >= 0]
+        lengths = np.bincount(read, minlength=n)
+        empty = np.flatnonzero(lengths == 0)
+        keys, counts = np.unique(np.concatenate([empty, flat * n + read]), return_counts=True)
+        terms, rows = np.divmod(keys, n)
+        sizes = np.bincount(terms, minlength=len(numbers.terms))
+        parts = (rows, counts, np.maximum(lengths, 1))
+        return cls(list(numbers.terms), sizes, *(part.astype(np.int32) for part in parts))
 
     def save(self, file: Path) -> None:
         terms = np.frombuffer("\n".join(self.terms).encode(), np.uint8)
@@ -408,10 +414,8 @@ class _Counting:
 
     def block(self, number: int) -> Block:
         rows = np.arange(number * _BLOCK, min(len(self.documents), (number + 1) * _BLOCK))
-        texts, numbers = (self.text_format.document(d) for d in self.documents.take(rows)), _Numbers(self.analyzer)
-        # As bm25s does, a text without terms has one of its own.
-        ids = [[n for n in map(numbers.__getitem__, numbers.split(text.lower())) if n >= 0] or [0] for text in texts]
-        return Block.counted(ids, list(numbers.terms))
+        numbers, texts = _Numbers(self.analyzer), (self.text_format.document(d) for d in self.documents.take(rows))
+        return Block.counted([numbers.split(text.lower()) for text in texts], numbers)
 
     def start(self, device: str) -> Callable[[int], None]:
         return lambda number: self.block(number).save(self.file(number))

@@ -40,7 +40,9 @@ documents_of_terms = st.lists(st.lists(st.integers(0, 5), max_size=6), min_size=
 def test_the_best_are_those_of_all_scores(ids, query, depth, data):
     """Also where a line of the grid holds one document, or all."""
     narrowest = data.draw(st.sampled_from([1, 3, 64]))
-    block = Block.counted(ids, list("abcdef"))
+    numbers = module._Numbers("none")
+    query = [numbers["abcdef"[term]] for term in query]
+    block = Block.counted([["abcdef"[term] for term in terms] for terms in ids], numbers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_NARROWEST", narrowest)
         patch.setattr(module, "_GRID", 2)
