@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -87,30 +87,18 @@ class TrainingPlan(Record):
         return content | {name: [given.to_json() for given in found] for name, found in lists.items()}
 
     def changes(self, before: "TrainingPlan") -> list[str]:
-        """In which parts another plan differs, but for names and paths, which may change, and :meth:`unstated`."""
-        then, now = before._content(), self._content()
-        options: Any = now["options"]
-        now["options"] = {name: value for name, value in options.items() if name in before.options}
-        found = differences(then, now | dict.fromkeys(self.unstated(before)))
-        named = before.teacher_sha256 is None or self.teacher_sha256 is None
+        """In which parts another plan differs, but for names and paths, which may change."""
+        found = differences(before._content(), self._content())
+        named = before.teacher_sha256 is None and self.teacher_sha256 is None
         return found + ["teacher"] * (named and before.teacher != self.teacher)
 
-    def unstated(self, before: "TrainingPlan") -> list[str]:
-        """What this plan states and another, of an earlier version, does not."""
-        later = [name for name in _LATER if getattr(before, name) is None and getattr(self, name) is not None]
-        return later + [f"options: {name}" for name in self.options if name not in before.options]
-
     def _content(self) -> Json:
-        names = ("stage", "episode", "base_sha256", "encoder", "options", *_LATER)
-        parts: Json = {name: getattr(self, name) for name in names}
+        named = ("base", "miner", "teacher")
+        parts: Json = {part.name: getattr(self, part.name) for part in fields(TrainingPlan) if part.name not in named}
         for name, given in (("seen", self.seen), ("targets", self.targets)):
             parts[name] = None if given is None else [found.to_json() | {"dataset": None} for found in given]
         content: Json = json.loads(json.dumps(parts))  # as it looks when read back
         return content
-
-
-# Fields of a plan that earlier versions did not write.
-_LATER = ("teacher_sha256", "base_parts", "precision", "targets", "measures")
 
 
 #: Among the details of a training: (step, mean loss since the one before) of each line of its log.

@@ -234,17 +234,6 @@ def _settings(
     return content
 
 
-def _stated(before: Any, now: Any) -> Json:
-    """Settings without the options of stages and of searching that an earlier version did not have."""
-
-    def both(then: Any, value: Any) -> Any:
-        return {name: value[name] for name in value if name in then} if isinstance(then, dict) else value
-
-    options = {stage: both(before.get("options", {}).get(stage), value) for stage, value in now["options"].items()}
-    found: Json = now | {"options": options, "search": both(before.get("search"), now["search"])}
-    return found
-
-
 @contextmanager
 def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[None]:
     """Hold an output, tidied after a kill; InputError: held, begun with other settings, or files and no ``resume``."""
@@ -259,10 +248,7 @@ def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[No
             except InputError as error:
                 raise InputError(f"{error}, or remove it to go on without it, or choose another --output") from error
             now = AdaptationSettings.from_json(asked.as_read(), file)
-            settings = _stated(before.settings, now.settings)
-            if settings != now.settings:
-                log.warning("%s was begun by an earlier version: whether newer options are the same is unknown", output)
-            if changed := differences(before.settings, settings):
+            if changed := differences(before.settings, now.settings):
                 raise InputError(
                     f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose "
                     "another --output"

@@ -1,8 +1,7 @@
 """The output folder of a training: which plan it belongs to, and what training in rounds leaves there.
 
 An output belongs to one :class:`~beir_cocodr.provenance.TrainingPlan`: it is resumed under the same one, and never
-written over. Training in several rounds (episodes, stages) measures targets after each, and leaves the last round's
-model, the curves, and the record of the whole.
+written over.
 """
 
 import json
@@ -14,11 +13,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 import torch
-from safetensors import SafetensorError, safe_open
+from transformers.trainer_utils import sort_checkpoints
 
+from beir_cocodr import io as files
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.disk import UNFINISHED
 from beir_cocodr.distributed import on_main, rank, world_size
@@ -29,16 +28,6 @@ from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.recommendation import BASE, modes_of
 from beir_cocodr.evaluation.records import AdaptationRecord, EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import (
-    file_sha256,
-    files_below,
-    is_incidental,
-    json_sha256,
-    output_folder,
-    parse_json,
-    sole_writer,
-    write_text,
-)
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
@@ -74,7 +63,7 @@ def training_plan(
     """The plan of a stage that starts from ``base``, which ``model`` is as it was loaded."""
     parts = fingerprint(model)
     weights = parts.pop("weights")
-    parts["text_format"] = json_sha256([model.text_format.as_dict(), model.similarity_fn_name])
+    parts["text_format"] = files.json_sha256([model.text_format.as_dict(), model.similarity_fn_name])
     settings = {name: value for name, value in asdict(options).items() if name != "loader_workers"}
     plan = TrainingPlan(stage, base, weights, encoder.describe(), settings, tuple(seen))
     return replace(plan, base_parts=parts, precision=training_precision(model.device))
@@ -102,7 +91,7 @@ def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> Iterator[Trai
 
 
 def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | None:
-    stack.enter_context(sole_writer(output_folder(output, utf8=True)))
+    stack.enter_context(files.sole_writer(files.output_folder(output, utf8=True)))
     record = read_record(output)
     started = output / CHECKPOINTS / _PLAN_FILE
     if record is not None:
@@ -119,7 +108,7 @@ def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> T
         except InputError as error:
             raise InputError(f"{error}, as nothing in {output} can be resumed; empty it or choose another") from error
         _check_plan(output, before, plan)
-    elif files_below(output):
+    elif files.files_below(output):
         way = "nothing in it can be resumed" if resume else "or --resume if it was interrupted"
         raise InputError(f"{output} is not empty; choose another --output, {way}")
     return None
@@ -137,7 +126,7 @@ def started(output: Path, plan: TrainingPlan) -> Iterator[None]:
         yield
     except InputError:
         if rank() == 0 and not any([*output.rglob("checkpoint-*"), *output.rglob(RECORD_FILE)]):
-            for path in (path for path in output.iterdir() if not is_incidental(path)):
+            for path in (path for path in output.iterdir() if not files.is_incidental(path)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise
 
@@ -148,68 +137,44 @@ def _check_plan(output: Path, before: TrainingPlan, plan: TrainingPlan) -> None:
             f"{output} was started with other {', '.join(changed)}; "
             "resume with the same ones, or choose another --output"
         )
-    if unstated := plan.unstated(before):
-        names = ", ".join(unstated)
-        log.warning("%s was begun by an earlier version: whether %s are the same cannot be checked", output, names)
 
 
 #: In a checkpoint: the checksums of its files, and what a loss knows.
 SEAL_FILE, LOSS_FILE = "complete.json", "loss_state.safetensors"
 
-# Without one of these the host begins it anew, and goes on to other weights.
-_HOST_FILES = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state*.pth")
 
-
-def checkpoint_to_resume(folder: Path, stateful: bool) -> Path | None:
+def checkpoint_to_resume(folder: Path) -> Path | None:
     """The newest complete checkpoint; later ones were being written when the run died, or are damaged, and are deleted.
 
     What is gone on from further back, even from the start, gives the same weights.
     """
-    last = last_checkpoint(folder, stateful)
-    later = [found for found in _checkpoints(folder) if last is None or _step(found) > _step(last)]
+    found, last = _checkpoints(folder), last_checkpoint(folder)
+    later = found if last is None else found[: found.index(last)]
     if later:
         start = "the start" if last is None else last.name
-        log.warning("%s: %s is not complete; training goes on from %s", folder, later[-1].name, start)
+        log.warning("%s: %s is not complete; training goes on from %s", folder, later[0].name, start)
     for checkpoint in later:
         shutil.rmtree(checkpoint)
     return last
 
 
-def last_checkpoint(folder: Path, stateful: bool) -> Path | None:
+def last_checkpoint(folder: Path) -> Path | None:
     """The newest complete checkpoint."""
-    return next((found for found in _checkpoints(folder) if is_complete(found, stateful)), None)
+    return next(filter(is_complete, _checkpoints(folder)), None)
 
 
-def is_complete(checkpoint: Path, stateful: bool) -> bool:
-    """Whether every file is as it was written. Without a seal, which is written last and which earlier versions did not
-    have: whether the files of the host and the state of the loss are there and can be read, PyTorch's by the checksums
-    that are in them.
-    """
+def is_complete(checkpoint: Path) -> bool:
+    """Whether every file is as the seal, which is written last, says."""
     try:
-        if (seal := checkpoint / SEAL_FILE).is_file():
-            return all(file_sha256(checkpoint / name) == hash for name, hash in parse_json(seal.read_text()).items())
-        parse_json((checkpoint / "trainer_state.json").read_text())
-        for file in checkpoint.rglob("*.safetensors"):
-            with safe_open(file, "pt"):
-                pass
-        for file in [*checkpoint.rglob("*.p*t*"), *checkpoint.rglob("*.bin")]:
-            with ZipFile(file) as archive:
-                if archive.testzip() is not None:
-                    return False
-    except (OSError, ValueError, AttributeError, BadZipFile, SafetensorError):
+        sealed = files.parse_json((checkpoint / SEAL_FILE).read_text())
+        return all(files.file_sha256(checkpoint / name) == hash for name, hash in sealed.items())
+    except (OSError, ValueError, AttributeError):
         return False
-    needed = [*_HOST_FILES, *([LOSS_FILE] if stateful else [])]
-    return all(any(checkpoint.glob(name)) for name in needed)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Checkpoints, newest first."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
-    return sorted(found, key=_step, reverse=True)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("checkpoint-"))
+    return [Path(found) for found in reversed(sort_checkpoints(str(folder)))]
 
 
 CURVES_FILE = "curves.json"
@@ -300,7 +265,7 @@ def finish_rounds(
     )
 
     def finish() -> TrainingRecord:
-        write_text(output / CURVES_FILE, json.dumps(points, indent=2) + "\n")
+        files.write_text(output / CURVES_FILE, json.dumps(points, indent=2) + "\n")
         shutil.copytree(last, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD_FILE))
         write_card(output, record)
         written = write_record(output, record)

@@ -1,12 +1,5 @@
-"""The one place that trains: the host's trainer with checks, resumable checkpoints, and a complete end.
-
-A :class:`Stage` says what is trained; :func:`run_stage` trains it, and the model appears in its folder when it is
-complete. Around the host's trainer stand
-
-- :class:`GuardedTrainer`: batches by our keys, every loss looked at, no model card that quotes the corpus;
-- :class:`FiniteGuard`: training stops at the first loss or gradient that is not a number;
-- :class:`LossState` and :class:`Seal`: what a loss knows is kept in checkpoints, and a damaged one is not gone on from;
-- :class:`EpochClock` and :class:`StepBar`: the epoch for the data, the progress for a person.
+"""The one place that trains: the host's trainer with checks, resumable checkpoints, and a complete end. A
+:class:`Stage` says what is trained, and :func:`run_stage` trains it.
 """
 
 import json
@@ -47,16 +40,8 @@ from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import LOGGED, TrainingPlan, TrainingRecord, read_record, write_record
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.pool import available_cores
+from beir_cocodr.training import outputs
 from beir_cocodr.training.options import TrainingOptions
-from beir_cocodr.training.outputs import (
-    CHECKPOINTS,
-    LOSS_FILE,
-    SEAL_FILE,
-    checkpoint_to_resume,
-    last_checkpoint,
-    started,
-    training_precision,
-)
 
 log = logging.getLogger(__name__)
 
@@ -162,10 +147,6 @@ class NonFiniteTraining(InputError):
     """A loss or gradient that is NaN or infinite; nothing after it would mean anything."""
 
 
-class NoBatch(InputError):
-    """No batch can be filled without repeated texts, so that not one step could be made."""
-
-
 class FiniteGuard(TrainerCallback):
     """Checks every loss before its backward, and every gradient before the weights move by it.
 
@@ -226,7 +207,7 @@ class LossState(TrainerCallback):
 
     def on_train_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
         if self.checkpoint is not None:
-            self.loss.load_state_dict(load_file(self.checkpoint / LOSS_FILE), strict=False)
+            self.loss.load_state_dict(load_file(self.checkpoint / outputs.LOSS_FILE), strict=False)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
         if finish_step := getattr(self.loss, "finish_step", None):
@@ -234,7 +215,7 @@ class LossState(TrainerCallback):
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             own = {k: v for k, v in self.loss.state_dict().items() if not k.startswith("model.")}
-            with atomic_path(folder / LOSS_FILE) as temporary:
+            with atomic_path(folder / outputs.LOSS_FILE) as temporary:
                 save_file({name: value.detach().cpu().clone() for name, value in own.items()}, temporary)
 
 
@@ -245,7 +226,7 @@ class Seal(TrainerCallback):
         wait_for_all()
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_text(folder / SEAL_FILE, json.dumps(files_sha256(folder), indent=2) + "\n")
+            write_text(folder / outputs.SEAL_FILE, json.dumps(files_sha256(folder), indent=2) + "\n")
 
 
 @dataclass(frozen=True)
@@ -332,7 +313,7 @@ class GuardedTrainer(BaseTrainer):
         return
 
     def train_guarded(self, guard: FiniteGuard, batch_keys: Any, resume: Path | None = None) -> TrainOutput:
-        """Train, with progress on stderr; NoBatch where none can be made, NonFiniteTraining for NaN or infinity."""
+        """Train, with progress on stderr; NonFiniteTraining for NaN or infinity."""
         self.guard, self.batch_keys = guard, batch_keys
         guard.scaled = self.args.fp16
         self.remove_callback(PrinterCallback)
@@ -341,16 +322,9 @@ class GuardedTrainer(BaseTrainer):
             self.add_callback(callback)
         try:
             with _loading(self.data_collator, self.model, self.args.dataloader_num_workers):
-                result = self.train(resume_from_checkpoint=str(resume) if resume else None)
+                return self.train(resume_from_checkpoint=str(resume) if resume else None)
         finally:
             progress.close()
-        if result.global_step == 0:
-            raise NoBatch(
-                f"{guard.output}: not one step could be made, as no batch of "
-                f"{self.args.per_device_train_batch_size} can be filled without repeated texts; lower the "
-                "batch size"
-            )
-        return result
 
 
 class _Trainer(GuardedTrainer, SentenceTransformerTrainer):
@@ -362,10 +336,10 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     batch can be made of the data, NonFiniteTraining where a loss or gradient is NaN or infinite.
     """
     start = time.perf_counter()
-    checkpoints = output / CHECKPOINTS
+    checkpoints = output / outputs.CHECKPOINTS
     stateful = getattr(stage.loss, "stateful", False)
-    last = on_main(lambda: checkpoint_to_resume(checkpoints, stateful)) if resume else None
-    with started(output, stage.plan):
+    last = on_main(lambda: outputs.checkpoint_to_resume(checkpoints)) if resume else None
+    with outputs.started(output, stage.plan):
         arguments = _arguments(stage, options, checkpoints)
     trainer = (stage.trainer or _Trainer)(
         model=stage.model,
@@ -375,25 +349,25 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         data_collator=stage.collator,
         callbacks=[*stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
     )
-    guard = FiniteGuard(output, lambda: last_checkpoint(checkpoints, stateful), stage.names)
+    guard = FiniteGuard(output, lambda: outputs.last_checkpoint(checkpoints), stage.names)
 
     def safe() -> str:
-        last = last_checkpoint(checkpoints, stateful)
+        last = outputs.last_checkpoint(checkpoints)
         return f"{last.name if last else 'no checkpoint'} is complete, --resume goes on from there"
 
-    try:
-        with naming_full_disk(output, safe):
-            result = trainer.train_guarded(guard, stage.batch_keys, last)
-    except NoBatch:
+    with naming_full_disk(output, safe):
+        result = trainer.train_guarded(guard, stage.batch_keys, last)
+    if result.global_step == 0:
         on_main(lambda: shutil.rmtree(checkpoints))
-        raise
+        raise InputError(
+            f"{output}: not one step could be made, as no batch of {options.batch_size} can be filled without repeated "
+            "texts; lower the batch size"
+        )
     if stage.batch_keys is not None and result.global_step < options.max_steps:
         log.warning(
             "%s: %d of %d steps were made, there were no more batches without repeated texts; "
             "lower the batch size for more",
-            stage.plan.stage,
-            result.global_step,
-            options.max_steps,
+            *(stage.plan.stage, result.global_step, options.max_steps),
         )
     record = TrainingRecord(
         **vars(stage.plan),
@@ -421,7 +395,7 @@ def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
     stage.model.save_pretrained(str(output), create_model_card=False)
     write_card(output, record)
     written = write_record(output, record)
-    shutil.rmtree(output / CHECKPOINTS)
+    shutil.rmtree(output / outputs.CHECKPOINTS)
     return written
 
 
@@ -432,26 +406,6 @@ def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int)
 
 #: Before torch 2.13 DDP writes constants such as BERT's positions anew in each pass, which breaks the gradient of two.
 BROADCAST_BUFFERS = None if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else False
-
-
-def shared_arguments(device: torch.device, steps: int, examples: int, batch_size: int) -> dict[str, Any]:
-    """The host's training arguments that are the same whatever is trained, in :func:`training_precision` of the model's
-    device; of ``examples``, a last batch that is not full is left out after full ones; ``batch_size`` is global.
-    """
-    precision = training_precision(device)
-    return {
-        "per_device_train_batch_size": batch_size,
-        "use_cpu": device.type == "cpu",
-        "bf16": precision == "bfloat16",
-        "fp16": precision == "float16",
-        "logging_steps": max(1, min(50, steps // 20)),
-        "logging_nan_inf_filter": False,
-        "dataloader_drop_last": examples >= batch_size,
-        "dataloader_pin_memory": device.type == "cuda",
-        "report_to": "none",
-        "ddp_broadcast_buffers": BROADCAST_BUFFERS,
-        "disable_tqdm": True,  # our own bar is shown
-    }
 
 
 def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any:
@@ -472,9 +426,10 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
             "train longer, or set warmup to a share of the steps such as 0.1",
             *(options.warmup, steps),
         )
+    precision = outputs.training_precision(device)
     return stage.arguments(
-        **shared_arguments(device, steps, examples, options.batch_size),
         output_dir=str(checkpoints),
+        per_device_train_batch_size=options.batch_size,
         max_steps=options.max_steps,
         num_train_epochs=options.epochs,
         # Each process takes its slice of the global batch, so that their number changes nothing.
@@ -490,4 +445,14 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         save_strategy="steps",
         save_steps=options.save_steps or min(500, max(1, -(-steps // 10))),
         save_total_limit=2,
+        use_cpu=device.type == "cpu",
+        bf16=precision == "bfloat16",
+        fp16=precision == "float16",
+        logging_steps=max(1, min(50, steps // 20)),
+        logging_nan_inf_filter=False,
+        dataloader_drop_last=examples >= options.batch_size,  # a last batch that is not full, after full ones
+        dataloader_pin_memory=device.type == "cuda",
+        report_to="none",
+        ddp_broadcast_buffers=BROADCAST_BUFFERS,
+        disable_tqdm=True,  # our own bar is shown
     )

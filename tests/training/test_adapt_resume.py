@@ -60,10 +60,12 @@ def test_a_resumed_one_ends_as_one_that_was_not_killed(killed, beir_folder, tiny
         plan.write_bytes(broken)
         with pytest.raises(InputError, match=r"plan.json.*remove it"):
             adapt(str(beir_folder), None, str(tiny_mlm), killed, ["coco"], options={"coco": OPTIONS}, resume=True)
-    earlier = json.loads(content)  # that knew no weight of BM25
-    for options in (earlier["settings"]["search"], earlier["settings"]["options"]["coco"]):
-        del options["bm25_weight" if "bm25_weight" in options else "skip_from"]
-    plan.write_text(json.dumps(earlier))
+    other = json.loads(content)
+    del other["settings"]["search"]["bm25_weight"]
+    plan.write_text(json.dumps(other))
+    with pytest.raises(InputError, match="other search: bm25_weight"):
+        adapt(str(beir_folder), None, str(tiny_mlm), killed, ["coco"], options={"coco": OPTIONS}, resume=True)
+    plan.unlink()  # to go on without it
     stamp = (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns
     for output, resume in ((killed, True), (tmp_path / "whole", False), (killed, True)):
         adapt(str(beir_folder), None, str(tiny_mlm), output, ["coco"], options={"coco": OPTIONS}, resume=resume)

@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
+from beir_cocodr.training import outputs
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -75,7 +76,7 @@ def test_a_loss_that_is_not_a_number_stops_with_its_place(kind, beir_folder, two
         finetune(str(beir_folder), str(two_layer_mlm), output, KINDS[kind])
     assert isinstance(stopped.value, InputError)
     message = str(stopped.value)
-    last = output / run.CHECKPOINTS / "checkpoint-2"
+    last = output / outputs.CHECKPOINTS / "checkpoint-2"
     assert message.startswith("step 3: the loss is nan")
     assert "and 3 more" in message
     assert f"the last good checkpoint is {last}" in message
@@ -95,7 +96,7 @@ def test_a_gradient_that_is_not_a_number_never_moves_the_weights(kind, beir_fold
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining, match=r"step 3: .*loss is finite.*gradient"):
         finetune(str(beir_folder), str(two_layer_mlm), output, KINDS[kind])
-    kept = load_file(output / run.CHECKPOINTS / "checkpoint-2" / "model.safetensors")
+    kept = load_file(output / outputs.CHECKPOINTS / "checkpoint-2" / "model.safetensors")
     now = poisoned.model.transformers_model.state_dict()
     names = {name: name.removeprefix("0.model.").removeprefix("model.") for name in kept}
     compared = [name for name, short in names.items() if short in now]
