@@ -376,7 +376,7 @@ class Findings:
     samples: int | None = None
     seed: int | None = None
     pseudo_queries: dict[str, PseudoQueryFigures] = field(default_factory=dict)
-    calibration: Calibration | str | None = None
+    calibration: Calibration | None = None
     likeness: Likeness | None = None
     retrieval: dict[str, Json] = field(default_factory=dict)
     pairs: list[PairedTest] | list[PairVerdict]

@@ -8,20 +8,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.data.defects import Defect
+from beir_cocodr.evaluation import records
 from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import label_pairs, training_pairs
 from beir_cocodr.evaluation.parity import ParityRecord
 from beir_cocodr.evaluation.recommendation import BASE
-from beir_cocodr.evaluation.records import (
-    AdaptationRecord,
-    AnnotationCandidates,
-    ComparisonRecord,
-    Estimate,
-    EvaluationRecord,
-    PairedTest,
-    PairVerdict,
-)
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
 from beir_cocodr.report.text import (
@@ -35,7 +27,7 @@ from beir_cocodr.report.text import (
 )
 
 
-def evaluation_table(record: EvaluationRecord) -> Table:
+def evaluation_table(record: records.EvaluationRecord) -> Table:
     """Models by measures, with bootstrap 95% intervals."""
     sizes = f"{record.documents:,} documents, {record.queries:,} queries"
     rows = []
@@ -50,7 +42,7 @@ def evaluation_table(record: EvaluationRecord) -> Table:
     return make_table(title, ["model"], [*columns, "seconds"], rows, _remarks(record))
 
 
-def evaluation_tables(record: EvaluationRecord) -> list[Table]:
+def evaluation_tables(record: records.EvaluationRecord) -> list[Table]:
     """Figures, paired tests, and what judgements of a file tell by themselves."""
     tables = [evaluation_table(record)]
     if record.comparisons:
@@ -78,7 +70,7 @@ def few_labels_table(found: FewLabels) -> Table:
     return make_table(f"{found.queries} judged queries alone", ["model"], columns, rows, notes)
 
 
-def _remarks(record: EvaluationRecord) -> Iterator[str]:
+def _remarks(record: records.EvaluationRecord) -> Iterator[str]:
     """What a reader of the figures has to know: truncated documents, queries without results."""
     for label, result in record.models.items():
         if result.truncation:
@@ -109,12 +101,12 @@ def fusion_table(record: TrainingRecord) -> Table:
 _TEST_COLUMNS = ("b − a", "95%", "t-test p", "randomisation p", "win/tie/loss")
 
 
-def _test_cells(test: PairedTest) -> list[str]:
+def _test_cells(test: records.PairedTest) -> list[str]:
     ps = (p_value(p, 4) for p in (test.t_p_holm, test.randomization_p_holm))
     return [signed(test.difference, 4), span(test.interval), *ps, _counts(test)]
 
 
-def _counts(found: PairedTest | Estimate) -> str:
+def _counts(found: records.PairedTest | records.Estimate) -> str:
     return f"{found.wins}/{found.ties}/{found.losses}"
 
 
@@ -131,7 +123,7 @@ def defect_lines(defects: Sequence[Defect], most: int) -> Iterator[str]:
             yield f"... and {count - most} more: {kind}"
 
 
-def adaptation_table(comparison: ComparisonRecord, candidates: Mapping[str, str]) -> Table:
+def adaptation_table(comparison: records.ComparisonRecord, candidates: Mapping[str, str]) -> Table:
     """Trained encoders against the base in the same use, and the untrained methods against the base alone."""
     pairs = label_pairs(comparison, candidates)
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
@@ -153,7 +145,7 @@ def adaptation_table(comparison: ComparisonRecord, candidates: Mapping[str, str]
     )
 
 
-def _estimate(estimate: Estimate) -> str:
+def _estimate(estimate: records.Estimate) -> str:
     if estimate.difference is None:
         return "–"
     text = signed(estimate.difference)
@@ -161,7 +153,7 @@ def _estimate(estimate: Estimate) -> str:
     return text if estimate.applies else f"({text})"
 
 
-def print_adaptation(record: AdaptationRecord, as_json: bool) -> None:
+def print_adaptation(record: records.AdaptationRecord, as_json: bool) -> None:
     """Print an adaptation: the ablation's table, the verdict, and the recommendation.
 
     Without labels: the table of estimates, and how far to trust the verdict.
@@ -186,7 +178,7 @@ def print_adaptation(record: AdaptationRecord, as_json: bool) -> None:
 _LISTED = 10
 
 
-def verdict_tables(record: ComparisonRecord) -> list[Table]:
+def verdict_tables(record: records.ComparisonRecord) -> list[Table]:
     """Verdicts, what they rest on, pairs to label, and what was seen in training."""
     tables = [_estimates(record) if record.evaluation is None else evaluation_table(record.evaluation)]
     tables.append(_verdicts(record))
@@ -200,10 +192,10 @@ def verdict_tables(record: ComparisonRecord) -> list[Table]:
     return tables
 
 
-def _verdicts(record: ComparisonRecord) -> Table:
+def _verdicts(record: records.ComparisonRecord) -> Table:
     title = f"verdicts on {record.dataset}, b against a"
     if record.labels:
-        tests = [pair for pair in record.pairs if isinstance(pair, PairedTest)]
+        tests = [pair for pair in record.pairs if isinstance(pair, records.PairedTest)]
         rows = ([test.a, test.b, test.verdict, test.measure, *_test_cells(test)] for test in tests)
         columns = ["measure", *_TEST_COLUMNS]
         return make_table(f"{title} (paired tests)", ["a", "b", "verdict"], columns, rows, [record.best.reason])
@@ -215,11 +207,11 @@ def _verdicts(record: ComparisonRecord) -> Table:
     return make_table(title, ["a", "b", "verdict"], columns, rows, remarks, ["reason"])
 
 
-def _expected(pair: PairVerdict) -> list[str]:
+def _expected(pair: records.PairVerdict) -> list[str]:
     return [signed(pair.estimate), span(pair.interval), format_number(pair.probability)]
 
 
-def _estimates(record: ComparisonRecord) -> Table:
+def _estimates(record: records.ComparisonRecord) -> Table:
     asked = record.pseudo_queries["agreement"]
     whose = "the collection's own" if asked.of_the_collection else "generated"
     return make_table(
@@ -243,7 +235,7 @@ def _estimates(record: ComparisonRecord) -> Table:
     )
 
 
-def _candidates(wanted: AnnotationCandidates) -> Table:
+def _candidates(wanted: records.AnnotationCandidates) -> Table:
     more = len(wanted.pairs) - _LISTED
     return make_table(
         f"labels that would tell most between a = {wanted.a} and b = {wanted.b}",

@@ -1,8 +1,4 @@
-"""Pictures of records as PNG files, drawn where matplotlib is installed.
-
-Predictors against quality, named points against each other, a histogram; and what of each record is drawn. Whether
-there is going to be a picture is decided before the work starts, by :func:`will_draw`.
-"""
+"""Pictures of records as PNG files, drawn where matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -44,15 +40,12 @@ def has_matplotlib() -> bool:
 
 
 def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
-    """Decide before the work starts.
+    """Decide before the work starts; an InputError where a picture is asked for and cannot be drawn.
 
     Args:
         picture: whether one is asked for; None draws where there is something to draw and matplotlib.
         possible: whether there is something to draw, and a folder for it.
         needs: what is lacking where it is not possible, as the way out.
-
-    Raises:
-        InputError: a picture is asked for and cannot be drawn.
     """
     if picture and not has_matplotlib():
         raise InputError("a picture needs matplotlib; pip install 'beir-cocodr[report]'")

@@ -97,6 +97,13 @@ def test_broken_files(name, content, message, tmp_path):
     assert not (tmp_path / "report.html").exists()
 
 
+def test_an_adaptation_without_what_it_found(adapted, tmp_path):
+    content = json.loads((adapted / "adapt.json").read_text())
+    (tmp_path / "adapt.json").write_text(json.dumps(content | {"results": None}))
+    with pytest.raises(InputError, match=r"adapt.json: .*neither results nor a comparison"):
+        write_report(tmp_path)
+
+
 def test_broken_cluster_weights_and_curves(adapted, tmp_path):
     folder = Path(shutil.copytree(adapted / "models" / "source", tmp_path / "m"))
     log = folder / "episodes" / "0" / "cluster_weights.jsonl"

@@ -12,7 +12,7 @@ from typing import Any
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.sources import Labels
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import InputError, explained, listed
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
@@ -69,10 +69,8 @@ class Trained:
 
 
 def trained_models(folder: Path) -> list[Trained]:
-    """The model in ``folder`` itself and those in ``folder/models``, by name.
-
-    Raises:
-        InputError: a training.json, cluster_weights.jsonl or curves.json that cannot be read.
+    """The model in ``folder`` itself and those in ``folder/models``, by name; an InputError where a training.json,
+    cluster_weights.jsonl or curves.json cannot be read.
     """
     places = [folder, *sorted(path for path in (folder / "models").glob("*") if path.is_dir())]
     return [_trained(place) for place in places if (place / RECORD_FILE).is_file()]
@@ -136,14 +134,9 @@ class LabelledEvaluation:
     reference: str
 
     @property
-    def measures(self) -> list[str]:
-        """Names of the measures."""
-        return self.results.measures
-
-    @property
     def measure(self) -> str:
         """The measure that decides."""
-        return self.measures[0]
+        return self.results.measures[0]
 
     def test(self, a: str, b: str, measure: str | None = None, family: str | None = None) -> PairedTest | None:
         """The paired test of b against a, turned round where it was made of a against b.
@@ -206,11 +199,7 @@ class Found:
 
 
 def find_files(folder: Path) -> Found:
-    """Read what is there.
-
-    Raises:
-        InputError: no such folder, nothing of ours in it, or a file that cannot be read.
-    """
+    """Read what is there. An InputError: no such folder, nothing of ours in it, or a file that cannot be read."""
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; name the --output folder of a command")
     adaptation = AdaptationRecord.read(file) if (file := folder / ADAPTATION).is_file() else None
@@ -219,6 +208,8 @@ def find_files(folder: Path) -> Found:
     evaluated = [adaptation and adaptation.results, comparison and comparison.evaluation, results]
     if any(record is not None and not record.models for record in evaluated):
         raise InputError(f"{folder}: an evaluation has no model; run the command again")
+    if adaptation is not None and adaptation.results is None and adaptation.comparison is None:
+        raise InputError(f"{folder / ADAPTATION}: has neither results nor a comparison; run adapt again")
     trained = trained_models(folder)
     records = {ADAPTATION: adaptation, COMPARISON_FILE: comparison, RESULTS: results}
     files = [Path(name) for name, record in records.items() if record is not None]
@@ -244,17 +235,15 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
-    """Read the scores of all models that have some left.
+    """Read the scores of all models that have some left. An InputError: a file that is none of evaluate's, or two of
+    different query sets.
 
     Those of run files are in the order of the collection, whose judged ``queries`` are given where it is at hand.
-
-    Raises:
-        InputError: a file that is none of evaluate's, or two of different query sets.
     """
     if found.evaluation is None:
         return {}
     scores: Scores = {}
-    measures = found.evaluation.measures
+    measures = found.evaluation.results.measures
     for label, result in found.evaluation.results.models.items():
         if result.per_query is not None:
             if (file := found.folder / result.per_query).is_file():
@@ -267,36 +256,29 @@ def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
                 scores[label] = dict(zip(queries, map(list, zip(*values, strict=True)), strict=True))
     for (label, first), (other, second) in pairwise(scores.items()):
         if differ := sorted(first.keys() ^ second.keys()):
-            shown = ", ".join(differ[:5]) + (f" and {len(differ) - 5} more" if len(differ) > 5 else "")
             raise InputError(
-                f"{found.folder}: {label} and {other} have scores of different queries ({shown}); "
+                f"{found.folder}: {label} and {other} have scores of different queries ({listed(differ)}); "
                 "evaluate them together"
             )
     return scores
 
 
 def collection_texts(found: Found, named: str | None, named_split: str | None) -> tuple[Collection | None, str]:
-    """Load the collection that a report is about, if it is here as it was then; else why it is not at hand.
+    """Load the collection that a report is about, if it is here as it was then; else why it is not at hand. An
+    InputError: a named collection or split cannot be loaded, or is another one than was judged.
 
     A collection on record is loaded if it is a local folder or file, or made from installed packages; what would have
     to come from elsewhere only if it is named, with its split, instead.
-
-    Raises:
-        InputError: a named collection or split cannot be loaded, or is another one than was judged.
     """
     record = found.comparison or found.judged
-    if record is not None:
-        recorded, split, sha256 = record.dataset, record.split, record.corpus_sha256
-    elif found.adaptation is not None:
-        recorded, split, sha256 = found.adaptation.corpus, None, None
-    else:
+    if record is None:
         return None, ""
-    dataset = named or recorded
+    dataset, sha256 = named or record.dataset, record.corpus_sha256
     try:
         if named is None and not (dataset.startswith("apidocs/") or Path(dataset).exists()):
             raise InputError(f"name the collection with --dataset {dataset}")
         labels: Labels = "required" if named_split else "optional"
-        collection = load_collection(dataset, named_split or split or "test", labels=labels)
+        collection = load_collection(dataset, named_split or record.split or "test", labels=labels)
         if sha256 is not None and (own := collection.documents.content_hash) != sha256:
             raise InputError(
                 f"{dataset} is not the collection on record, or has changed since it was judged: its documents have "

@@ -53,10 +53,7 @@ _HEAD = 2_000
 
 def output_file(path: Path, source: str = "", overwrite: bool = True) -> Path:
     """Check that the page may be written there: nothing stands there yet, or a report of ours, of ``source`` unless
-    that of another run may be replaced.
-
-    Raises:
-        InputError: something else stands there, or the folder cannot be written to.
+    that of another run may be replaced. An InputError: something else does, or the folder cannot be written to.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file with --output")
@@ -97,7 +94,9 @@ def write_report(
     published: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> WrittenPage:
-    """Write a page about what ``evaluate``, ``compare``, ``adapt``, ``quickstart`` or a training has left.
+    """Write a page about what ``evaluate``, ``compare``, ``adapt``, ``quickstart`` or a training has left. An
+    InputError: nothing of ours in the folder, a file that cannot be read, scores of different queries, another
+    collection than was judged, or something else where the page shall go.
 
     The page needs nothing but itself: no network, no other file. It has the verdict, what it rests on, every model and
     test, single queries with their rankings, what training has seen, pictures, and published figures where a paper
@@ -112,10 +111,6 @@ def write_report(
         queries: the most that are shown one by one: half those of the largest difference, half evenly spaced.
         published: files like benchmarks/published/cocodr.json, instead of the packaged ones.
         overwrite: write over the report of another run, too.
-
-    Raises:
-        InputError: nothing of ours in the folder, a file that cannot be read, scores of different queries, another
-            collection than was judged, or something else where the page shall go.
     """
     if queries < 0:
         raise InputError(f"queries is {queries}: show none or more")
@@ -130,14 +125,13 @@ def write_report(
     scores = per_query_scores(found, list(collection.qrels) if collection is not None and collection.qrels else None)
     shown = every = None
     if headline.pair is not None and queries:
-        measures = found.evaluation.measures if found.evaluation is not None else []
+        measures = found.evaluation.results.measures if found.evaluation is not None else []
         asked = collection.queries if collection is not None else {}
         every = query_table(scores, headline.pair, names, measures[0], asked) if measures else None
         shown = drill_down(_runs(found, models), scores, measures, headline.pair, names, collection, queries)
-    title = found.judged.dataset if found.judged else found.adaptation.corpus if found.adaptation else None
     parts = {
         "source": source,
-        "title": collection_name(title) if title is not None else folder.resolve().name,
+        "title": collection_name(found.judged.dataset) if found.judged else folder.resolve().name,
         "headline": headline,
         "use": recommended_use(found, names),
         "labelling": way_to_labels(found, headline),

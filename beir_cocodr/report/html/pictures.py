@@ -62,13 +62,8 @@ class Picture:
 def picture(
     name: str, title: str, caption: str, height: float, draw: Callable[..., None], columns: int = 1
 ) -> Picture | None:
-    """Draw with matplotlib; None where it is not installed.
-
-    Args:
-        name: unique on the page; ids within the picture begin with it.
-        title, caption: above and below.
-        height: in inches, of 5.6 in width.
-        draw: gets the axes, one argument for each of ``columns`` side by side.
+    """Draw with matplotlib, 5.6 by ``height`` inches; None where it is not installed. Ids within the picture begin with
+    its ``name``, unique on the page; ``draw`` gets the axes, one argument for each of ``columns`` side by side.
     """
     if not has_matplotlib():
         return None
@@ -124,12 +119,8 @@ _ABOVE, _BELOW = (0.87, 0.45, 0.13), (0.20, 0.52, 0.85)
 
 
 def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> list[Picture]:
-    """Weights of all clusters with the largest named, and, of several log lines, all of them as a heat map.
-
-    Args:
-        name: unique on the page.
-        title: whose clusters.
-        lines: of cluster_weights.jsonl.
+    """Weights of all clusters with the largest named, and, of several log lines, all of them as a heat map; ``name`` is
+    unique on the page, ``title`` says whose clusters.
     """
     steps = np.array([line.step for line in lines])
     weights = np.array([line.weights for line in lines])  # (T, K)

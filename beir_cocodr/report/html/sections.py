@@ -13,9 +13,9 @@ import numpy as np
 from beir_cocodr.data.analyzers import Analyzer, snippet
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.records import Calibration, EvaluationRecord
+from beir_cocodr.evaluation.records import EvaluationRecord
 from beir_cocodr.evaluation.runs import run_tops
-from beir_cocodr.models.spec import ModelSpec
+from beir_cocodr.models.spec import BM25, ModelSpec
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import ContaminationStatement, Json
 from beir_cocodr.report.html import pictures, tables
@@ -52,7 +52,7 @@ def comparison_parts(
         parts["models"] = tables.verdict_table(comparison, names, shown, "Verdicts and estimates without labels")
         if len(shown) < len(comparison.estimated):
             parts["tests"] = tables.verdict_table(comparison, names, comparison.estimated, "All pairs of models")
-        if isinstance(comparison.calibration, Calibration):
+        if comparison.calibration is not None:
             parts["pictures"] = list(filter(None, [pictures.reliability_picture(comparison.calibration)]))
     return parts
 
@@ -64,15 +64,12 @@ def training_parts(found: Found) -> dict[str, object]:
     drawn = [pictures.curve_picture(f"curves-{number}", *named) for number, named in enumerate(curves)]
     losses = [(model.name, model.losses) for model in found.trained if model.losses]
     lost = [pictures.loss_picture(f"losses-{number}", *named) for number, named in enumerate(losses)]
+    clusters = [picture for n, log in enumerate(logs) for picture in pictures.cluster_pictures(f"clusters-{n}", *log)]
     return {
         "loss_pictures": [picture for picture in lost if picture is not None],
         "trainings": tables.training_table(found.trained) if found.trained else None,
         "settings": [tables.settings_table(model) for model in found.trained],
-        "cluster_pictures": [
-            picture
-            for number, log in enumerate(logs)
-            for picture in pictures.cluster_pictures(f"clusters-{number}", *log)
-        ],
+        "cluster_pictures": clusters,
         "curve_pictures": [picture for picture in drawn if picture is not None],
         "curve_tables": [tables.curve_table(*named) for named in curves],
         "can_draw": has_matplotlib(),
@@ -88,8 +85,6 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
     record = found.judged
     if record is not None:
         yield "Collection", f"{record.dataset} (split {record.split})" if record.split else record.dataset
-    elif adaptation is not None:
-        yield "Collection", adaptation.corpus
     if adaptation is not None:
         if adaptation.source:
             yield "Source", adaptation.source
@@ -130,9 +125,6 @@ def _versions(found: Found, results: EvaluationRecord | None) -> dict[str, str]:
     return next(filter(None, recorded), {})
 
 
-_UNTRAINED = "bm25"
-
-
 @dataclass(frozen=True)
 class ContaminationSection:
     """Name of a model to its sentences, a table of what training was given, and a remark."""
@@ -157,7 +149,7 @@ def contamination_section(
     models = {label: _here(name, found.folder) for label, name in judged.items()}
     models |= {model.name: str(model.folder) for model in found.trained if not judged}
     encoders = [ModelSpec.parse(name).encoder for name in models.values()]
-    encoders = [name for name in dict.fromkeys(encoders) if name != _UNTRAINED and not Path(name).is_file()]
+    encoders = [name for name in dict.fromkeys(encoders) if name != BM25 and not Path(name).is_file()]
     if not encoders:
         return None
     if collection is None:
@@ -190,7 +182,7 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
         tables.Column("Shared", meaning="evaluated queries that training was given"),
     ]
     by_encoder = {ModelSpec.parse(model).encoder: found for model, found in statements.items()}
-    by_encoder.pop(_UNTRAINED, None)
+    by_encoder.pop(BM25, None)
     names = short_names(by_encoder)
     rows = []
     for encoder, statement in by_encoder.items():
@@ -198,17 +190,10 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
             given = f"corpus {_short(shown.corpus_sha256)}"
             if shown.queries_sha256:
                 given += f", queries {_short(shown.queries_sha256)}"
+            texts = tables.text_cell(names[encoder]), tables.text_cell(shown.dataset, given)
             counts = shown.documents, shown.documents_shared, shown.queries, shown.queries_shared
-            rows.append(
-                [
-                    *(
-                        tables.text_cell(names[encoder]),
-                        tables.text_cell(shown.dataset, given),
-                        tables.text_cell(", ".join(shown.stages)),
-                    ),
-                    *(tables.number_cell(count, ",") for count in counts),
-                ]
-            )
+            numbers = (tables.number_cell(count, ",") for count in counts)
+            rows.append([*texts, tables.text_cell(", ".join(shown.stages)), *numbers])
     table = tables.HtmlTable("Collections that training was given, by hash", columns, rows) if rows else None
     sentences = {names[encoder]: list(found.sentences) for encoder, found in by_encoder.items()}
     return ContaminationSection(sentences, table)
@@ -227,7 +212,7 @@ def _unjoined(found: Found) -> ContaminationSection | None:
     if not statements:
         return None
     remark = "The judged collection is not at hand, so what is shared with it was not looked at."
-    return ContaminationSection(statements, None, remark if found.judged or found.adaptation else "")
+    return ContaminationSection(statements, None, remark if found.judged else "")
 
 
 def _short(sha256: str | None) -> str:

@@ -11,17 +11,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from beir_cocodr.errors import explained
+from beir_cocodr.evaluation import records
 from beir_cocodr.evaluation.label_free.verdict import training_pairs
 from beir_cocodr.evaluation.recommendation import BASE, USE
-from beir_cocodr.evaluation.records import (
-    LEVEL,
-    AnnotationCandidates,
-    ComparisonRecord,
-    Estimate,
-    EvaluationRecord,
-    PairedTest,
-    PairVerdict,
-)
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.records import CollectionProvenance
@@ -102,7 +94,7 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
     models, reference = evaluation.results.models, evaluation.reference
     alone = len(models) == 1
     columns, groups = text_columns("Model"), [("", 1)]
-    for measure in evaluation.measures:
+    for measure in evaluation.results.measures:
         columns.append(Column("Mean", meaning="mean over queries, with its bootstrap 95% interval"))
         if not alone:
             columns += [
@@ -133,16 +125,10 @@ def test_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Html
         Column("p, randomisation", meaning="the same by 10,000 random changes of sign, after Holm's correction"),
         Column("Won / tied / lost", meaning="queries won, tied and lost; sorted by won less lost"),
     ]
-    rows = [
-        [
-            *map(text_cell, (names[test.b], names[test.a], test.family, test.measure)),
-            _difference(test),
-            _p(test.t_p_holm),
-            _p(test.randomization_p_holm),
-            _queries(test),
-        ]
-        for test in evaluation.results.comparisons
-    ]
+    rows = []
+    for test in evaluation.results.comparisons:
+        texts = map(text_cell, (names[test.b], names[test.a], test.family, test.measure))
+        rows.append([*texts, _difference(test), _p(test.t_p_holm), _p(test.randomization_p_holm), _queries(test)])
     return HtmlTable("All paired tests", columns, rows)
 
 
@@ -150,7 +136,7 @@ def _p(p: float | None) -> Cell:
     return Cell(p_value(p), p)
 
 
-def _difference(test: PairedTest) -> Cell:
+def _difference(test: records.PairedTest) -> Cell:
     return _difference_cell(test.difference, span(test.interval, none=""), test.verdict)
 
 
@@ -162,7 +148,7 @@ def _mark(verdict: str) -> str:
     return verdict if verdict in ("better", "worse") else ""
 
 
-def _queries(test: PairedTest) -> Cell:
+def _queries(test: records.PairedTest) -> Cell:
     return Cell(f"{test.wins:,} / {test.ties:,} / {test.losses:,}", test.wins - test.losses)
 
 
@@ -175,12 +161,12 @@ def _model(model: str, name: str) -> str:
     return next((spec.prefix + end for end in ends if spec.prefix + end != name), "")
 
 
-def _notes(results: EvaluationRecord, names: Mapping[str, str]) -> Iterator[str]:
+def _notes(results: records.EvaluationRecord, names: Mapping[str, str]) -> Iterator[str]:
     if len(results.models) > 1:
         over = f"“{USE}”" if any(test.family == USE for test in results.comparisons) else "all pairs of models"
         yield (
             f"p: two-tailed paired t-test over queries, after Holm's correction over {over} in a measure. "
-            f"Coloured: p < {LEVEL}."
+            f"Coloured: p < {records.LEVEL}."
         )
     for truncation in dict.fromkeys(result.truncation for result in results.models.values() if result.truncation):
         cut = (names[label] for label, result in results.models.items() if result.truncation == truncation)
@@ -194,7 +180,7 @@ _VERDICTS = {"better": 1, "no difference": 0.25, "cannot tell": 0, "worse": -1}
 
 
 def verdict_table(
-    comparison: ComparisonRecord, names: Mapping[str, str], pairs: Sequence[PairVerdict], caption: str
+    comparison: records.ComparisonRecord, names: Mapping[str, str], pairs: Sequence[records.PairVerdict], caption: str
 ) -> HtmlTable:
     """Pairs of a comparison without labels: the rule's verdict, and each estimate of b − a with its interval."""
     estimators = list(dict.fromkeys(found.estimator for pair in pairs for found in pair.estimates))
@@ -229,7 +215,9 @@ def verdict_table(
     return HtmlTable(caption, columns, rows, notes=notes)
 
 
-def shown_pairs(comparison: ComparisonRecord, reference: str, names: Mapping[str, str]) -> list[PairVerdict]:
+def shown_pairs(
+    comparison: records.ComparisonRecord, reference: str, names: Mapping[str, str]
+) -> list[records.PairVerdict]:
     """The pairs with the reference, and those of an encoder with the base used in the same way."""
     labels = {label: name for name, label in names.items()}
     same_use = training_pairs(labels) if BASE in labels else []
@@ -237,7 +225,7 @@ def shown_pairs(comparison: ComparisonRecord, reference: str, names: Mapping[str
     return [pair for pair in comparison.estimated if reference in (pair.a, pair.b) or (pair.a, pair.b) in alike]
 
 
-def annotation_table(wanted: AnnotationCandidates, names: Mapping[str, str]) -> HtmlTable:
+def annotation_table(wanted: records.AnnotationCandidates, names: Mapping[str, str]) -> HtmlTable:
     """The query-document pairs whose labels would move the comparison most."""
     a, b = names[wanted.a], names[wanted.b]
     columns = [
@@ -281,12 +269,12 @@ def query_table(
     return HtmlTable(f"All queries, {measure}", columns, rows)
 
 
-def _expected(pair: PairVerdict) -> Cell:
+def _expected(pair: records.PairVerdict) -> Cell:
     below = "not counted" if pair.rule == UNLIKE else span(pair.interval, none="")
     return _difference_cell(pair.estimate, below, pair.verdict)
 
 
-def _estimate(estimate: Estimate | None) -> Cell:
+def _estimate(estimate: records.Estimate | None) -> Cell:
     if estimate is None or estimate.difference is None:
         return Cell("–")
     below = span(estimate.interval, none="") if estimate.applies else "not counted"
@@ -353,7 +341,7 @@ _MEASURE = "nDCG@10"
 
 
 def published_table(
-    results: EvaluationRecord, names: Mapping[str, str], files: Sequence[Path] = ()
+    results: records.EvaluationRecord, names: Mapping[str, str], files: Sequence[Path] = ()
 ) -> HtmlTable | None:
     """Our models among the published ones; None where the collection, or nDCG@10, is in no paper.
 

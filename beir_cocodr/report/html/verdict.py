@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, TRAINING
-from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, PairedTest, Recommendation
+from beir_cocodr.evaluation.records import ComparisonRecord, PairedTest, Recommendation
 from beir_cocodr.report.html.outputs import Found, LabelledEvaluation
 from beir_cocodr.report.text import UNLIKE, capitalized, collection_name, p_value, signed, span
 
@@ -78,10 +78,9 @@ def recommended_use(found: Found, names: Mapping[str, str]) -> Advice | None:
         why = f"{'It' if better else 'Nothing'} is significantly better than {names[first]}." if len(names) > 1 else ""
     else:
         return None
-    if _is_run(found, label):
+    if _is_run(found, label) or found.judged is None:
         return None
-    record = found.judged or adaptation
-    dataset = record.corpus if isinstance(record, AdaptationRecord) else record.dataset if record else ""
+    dataset = found.judged.dataset
     command = shlex.join(["beir-cocodr", "search", "--dataset", dataset, "--model", model, "a question"])
     code = _CODE.format(*(json.dumps(name, ensure_ascii=False) for name in (dataset, model)))
     return Advice(f"Use {names.get(label, label)}", why, [command], code)
@@ -238,15 +237,7 @@ def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, 
 
 
 def _unjudged_headline(found: Found) -> Headline:
-    """Where nothing was judged: an adaptation to a corpus without labels, or a training alone."""
-    if found.adaptation is not None:
-        recommendation = found.adaptation.recommendation
-        where = collection_name(found.adaptation.corpus)
-        return Headline(
-            CANNOT_TELL,
-            f"It cannot be told whether adaptation to {where} helped: there are no labels.",
-            reasons=recommendation.reasons,
-        )
+    """Where nothing was judged: a training alone."""
     last = found.trained[0]
     sentence = f"A model was trained ({last.record.stage}, {last.record.steps or '?'} steps)"
     if any(model.curves for model in found.trained):
