@@ -88,10 +88,9 @@ def _listed(kind: str, names: Sequence[int | str]) -> str:
 Similarity = Literal["dot", "cosine"]
 Array = Tensor | NDArray[Any]
 
-# A score tile has at most QUERY_TILE x DOCUMENT_TILE elements (128 MiB). Fewer queries a tile slow the product down,
+# Queries and documents of a tile, whose scores take at most 128 MiB. Fewer queries a tile slow the product down,
 # with fewer documents a tile more of them reach the bounds, which are lower at first.
-QUERY_TILE = 1_024
-DOCUMENT_TILE = 32_768
+_QUERY_TILE, _DOCUMENT_TILE = 1_024, 32_768
 
 # Scores that a thread selects from at a time (their masks and keys are held): with fewer, threads wait for each other.
 _SELECTION = 1 << 20
@@ -113,16 +112,14 @@ def search_chunks(
     *,
     similarity: Similarity = "dot",
     excluded_rows: Array | None = None,
-    query_tile: int = QUERY_TILE,
-    document_tile: int = DOCUMENT_TILE,
 ) -> tuple[Tensor, Tensor]:
     """The ``top_k`` best documents of every query, exactly.
 
-    Chunks are read once, one after the other, and worked on in tiles of ``query_tile`` queries by ``document_tile``
-    documents, so memory depends on neither the corpus nor the size of its chunks (beside a chunk itself and the (N,)
-    tie ranks). Order is by score descending, then by tie rank ascending, also where ties run across the last place. A
-    score's last bits may depend on the shapes of the product, hence on the sizes of chunks and tiles: results agree to
-    1e-5, and in order outside ties and such near-ties. PyTorch's settings for less precise float32 products apply.
+    Chunks are read once, one after the other, and worked on in tiles of queries by documents, so memory depends on
+    neither the corpus nor the size of its chunks (beside a chunk itself and the (N,) tie ranks). Order is
+    by score descending, then by tie rank ascending, also where ties run across the last place. A score's last bits may
+    depend on the shapes of the product, hence on the sizes of chunks and tiles: results agree to 1e-5, and in order
+    outside ties and such near-ties. PyTorch's settings for less precise float32 products apply.
 
     Args:
         query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on its device.
@@ -132,7 +129,6 @@ def search_chunks(
             order it is the position in descending order of document ids. Default: the row.
         similarity: "dot", or "cosine", which normalises rows; a zero vector has cosine 0 with everything.
         excluded_rows: (Q,) integers, one corpus row for each query that it must not retrieve; -1 for none.
-        query_tile, document_tile: queries and documents scored at a time.
 
     Returns:
         scores (Q, k) float32 sorted descending and rows (Q, k) int64, on the queries' device. Where exclusion leaves a
@@ -144,15 +140,8 @@ def search_chunks(
     """
     ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
     row_of_rank = None if ranks is None else _inverse(ranks)
-    keys = search_keys(
-        query_embeddings,
-        _ranked(chunks, ranks),
-        top_k,
-        similarity=similarity,
-        excluded_rows=excluded_rows,
-        query_tile=query_tile,
-        document_tile=document_tile,
-    )
+    ranked = _ranked(chunks, ranks)
+    keys = search_keys(query_embeddings, ranked, top_k, similarity=similarity, excluded_rows=excluded_rows)
     scores, found = scores_of(keys), ranks_of(keys)
     rows = found if row_of_rank is None else row_of_rank.to(found.device)[found]
     return scores, rows.masked_fill_(scores == -torch.inf, -1)
@@ -167,8 +156,6 @@ def search_keys(
     first_row: int = 0,
     similarity: Similarity = "dot",
     excluded_rows: Array | None = None,
-    query_tile: int = QUERY_TILE,
-    document_tile: int = DOCUMENT_TILE,
 ) -> Tensor:
     """`search_chunks` over a part of a corpus, whose results :func:`merge_keys` puts together with others'.
 
@@ -176,7 +163,7 @@ def search_keys(
         chunks: (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are not looked at here
             beyond that, so that the caller need not hold all of them.
         first_row: the corpus row of the first document, for ``excluded_rows`` and errors.
-        query_embeddings, top_k, similarity, excluded_rows, query_tile, document_tile: as there.
+        query_embeddings, top_k, similarity, excluded_rows: as there.
 
     Returns:
         (Q, k) int64 keys of score and tie rank, descending.
@@ -191,12 +178,12 @@ def search_keys(
         raise InputError("there are no queries to search for")
     if culprits := _rows_with_non_finite(queries):
         raise NonFiniteScores([], culprits)
-    search = _Search(queries, top_k, query_tile, first_row)
+    search = _Search(queries, top_k, first_row)
     excluded = None if excluded_rows is None else _tensor(excluded_rows).to(queries.device)
     for chunk, chunk_ranks in chunks:
         matrix = as_matrix(chunk, "a chunk")
         # In equal parts: a small last one costs nearly as much as a large one.
-        parts = max(1, -(-len(matrix) // document_tile))
+        parts = max(1, -(-len(matrix) // _DOCUMENT_TILE))
         ranks = torch.tensor_split(_tensor(chunk_ranks).to(torch.int64), parts)
         for tile, here in zip(torch.tensor_split(matrix, parts), ranks, strict=True):
             if tile.shape[1] != queries.shape[1]:
@@ -222,7 +209,7 @@ def _ranked(chunks: Iterable[Array], ranks: Tensor | None) -> Iterator[tuple[Ten
 class _Search:
     """A search of one part of a corpus, tile by tile."""
 
-    def __init__(self, queries: Tensor, top_k: int, query_tile: int, first_row: int) -> None:
+    def __init__(self, queries: Tensor, top_k: int, first_row: int) -> None:
         self.seen = first_row
         on_host, size = queries.device.type == "cpu", len(queries)
         self._best: HostBest | _DeviceBest = (
@@ -230,7 +217,7 @@ class _Search:
         )
         self._norm = float(torch.linalg.vector_norm(queries, dim=1).max())
         self._scores = queries.new_empty(0)
-        self._queries = list(torch.split(queries, query_tile))
+        self._queries = list(torch.split(queries, _QUERY_TILE))
         self._one_dnn = queries.device.type == "cpu" and _one_dnn_is_faster()
 
     def add(self, documents: Tensor, ranks: Tensor, excluded: Tensor | None) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 import weakref
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -53,14 +54,9 @@ def test_equals_a_full_sort_under_heavy_ties(data: st.DataObject) -> None:
     ranks = random.permutation(n)
     top_k = data.draw(integers)
 
-    scores, rows = search_chunks(
-        torch.from_numpy(queries),
-        cut(documents, data.draw(st.lists(integers, min_size=1, max_size=5))),
-        top_k,
-        ranks,
-        query_tile=data.draw(st.integers(1, 14)),
-        document_tile=data.draw(integers),
-    )
+    chunks = cut(documents, data.draw(st.lists(integers, min_size=1, max_size=5)))
+    with patch.multiple(topk, _QUERY_TILE=data.draw(st.integers(1, 14)), _DOCUMENT_TILE=data.draw(integers)):
+        scores, rows = search_chunks(torch.from_numpy(queries), chunks, top_k, ranks)
 
     expected_scores, expected_rows = full_sort(queries @ documents.T, ranks, top_k)
     np.testing.assert_array_equal(rows.numpy(), expected_rows)
@@ -85,14 +81,15 @@ def test_random_embeddings_for_any_chunk_size(seed: int, top_k: int, sizes: list
 
 
 @pytest.mark.usefixtures("product")
-def test_selection_in_many_blocks_of_one_tile() -> None:
+def test_selection_in_many_blocks_of_one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Enough scores for several tiles of each kind, and several blocks of selection in a tile."""
     random = np.random.default_rng(3)
     queries = random.integers(-4, 5, (300, 6)).astype(np.float32)
     documents = random.integers(-4, 5, (40_000, 6)).astype(np.float32)
     ranks = random.permutation(len(documents))
 
-    scores, rows = search_chunks(queries, [documents], 50, ranks, query_tile=256)
+    monkeypatch.setattr(topk, "_QUERY_TILE", 256)
+    scores, rows = search_chunks(queries, [documents], 50, ranks)
 
     expected_scores, expected_rows = full_sort(queries @ documents.T, ranks, 50)
     np.testing.assert_array_equal(rows.numpy(), expected_rows)
@@ -105,10 +102,12 @@ def test_selection_as_on_an_accelerator(k: int, monkeypatch: pytest.MonkeyPatch)
     random = np.random.default_rng(5)
     queries = random.integers(-2, 3, (40, 3)).astype(np.float32)
     documents = random.integers(-2, 3, (3_000, 3)).astype(np.float32)
-    here = search_chunks(queries, [documents], k, query_tile=30, document_tile=700)
+    monkeypatch.setattr(topk, "_QUERY_TILE", 30)
+    monkeypatch.setattr(topk, "_DOCUMENT_TILE", 700)
+    here = search_chunks(queries, [documents], k)
     device = torch.device("cpu")
     monkeypatch.setattr(topk, "HostBest", lambda count, k: topk._DeviceBest(count, k, device))
-    there = search_chunks(queries, [documents], k, query_tile=30, document_tile=700)
+    there = search_chunks(queries, [documents], k)
     assert all(torch.equal(*pair) for pair in zip(here, there, strict=True))
 
 
@@ -211,10 +210,11 @@ def test_queries_with_nan_are_named() -> None:
     assert (caught.value.documents, caught.value.queries) == ([], [1])
 
 
-def test_a_product_that_overflows_names_the_pair() -> None:
+def test_a_product_that_overflows_names_the_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topk, "_QUERY_TILE", 1)
     queries, documents = torch.tensor([[1.0], [1e30]]), torch.tensor([[1.0], [2.0], [1e20]])
     with pytest.raises(NonFiniteScores, match=r"document row 2 .*query row 1") as caught:
-        search_chunks(queries, [documents[:2], documents[2:]], 1, query_tile=1)
+        search_chunks(queries, [documents[:2], documents[2:]], 1)
     assert (caught.value.documents, caught.value.queries) == ([2], [1])
 
 
