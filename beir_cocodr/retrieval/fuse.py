@@ -35,6 +35,7 @@ from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.dense import StoreChoice, shared_embeddings
 from beir_cocodr.retrieval.fusion import z_normalize
+from beir_cocodr.retrieval.ranking import overlap
 from beir_cocodr.retrieval.store.encode import collection_queries
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -346,8 +347,8 @@ class Fit:
         for one in found:
             head = self._projected(one)
             lexical = _lexical(head, asked, "query") @ _lexical(head, self.features, "document").T
-            shared = [len(np.intersect1d(*pair)) for pair in zip(exact, self._best(dense, lexical), strict=True)]
-            results.append(replace(one, agreement=round(float(np.mean(shared)) / exact.shape[1], 4)))
+            shares = overlap(self._best(dense, lexical), exact, _DEPTH)
+            results.append(replace(one, agreement=round(float(shares.mean()), 4)))
             sizes = f"{one.components}+{one.hashed}"
             log.info("%s, %s numbers: agreement %.3f", one.kind, sizes, results[-1].agreement)
         return results

@@ -12,7 +12,7 @@ from beir_cocodr.models.spec import BM25_WEIGHT, SmoothOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.ranking import Lexical, Parts, Ranking, blocks
+from beir_cocodr.retrieval.ranking import RRF_CONSTANT, Lexical, Parts, Ranking, blocks, reciprocal_ranks
 from beir_cocodr.retrieval.store.store import MappedEmbeddings
 from beir_cocodr.retrieval.topk import HostBest, ranks_of, scores_of, search_chunks
 
@@ -22,7 +22,7 @@ _BLOCK_ELEMENTS = 2**23
 _QUERIES = 256
 # No sum of numbers up to this leaves float32.
 _SAFE = 1e38
-_RRF_DEPTH, _RRF_CONSTANT = 1000, 60
+_RRF_DEPTH = 1000
 
 # Components of truncated BM25.
 _NUMBERS = 1_024
@@ -243,30 +243,22 @@ class ReciprocalRank(_Fusion):
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         lists = self._lists(queries)
-        fused = (_reciprocal_ranks([row[row >= 0] for row in rows]) for rows in zip(*lists, strict=True))
+        found = (reciprocal_ranks([row[row >= 0] for row in rows]) for rows in zip(*lists, strict=True))
+        fused = ((rows, scores.astype(np.float32)) for rows, scores in found)
         return Ranking.of_best(queries, fused, self.dense.documents.tie_ranks(), top_k)
 
     def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
         """What the place in each list adds; 0 where a document is not in it."""
-        found = [_reciprocal_ranks([part[0][part[0] >= 0]]) for part in self._lists({"": query})]
-        added = [dict(zip(part.tolist(), values.tolist(), strict=True)) for part, values in found]
+        found = [reciprocal_ranks([part[0][part[0] >= 0]]) for part in self._lists({"": query})]
+        added = [dict(zip(part.tolist(), values.astype(np.float32).tolist(), strict=True)) for part, values in found]
         return Parts(*(np.array([values.get(row, 0.0) for row in rows.tolist()]) for values in added))
 
     def _lists(self, queries: dict[str, str]) -> list[np.ndarray]:
         return [part.search(queries, _RRF_DEPTH).rows for part in (self.dense, self.bm25)]
 
     def describe(self) -> Json:
-        sizes = {"constant": _RRF_CONSTANT, "depth": _RRF_DEPTH}
+        sizes = {"constant": RRF_CONSTANT, "depth": _RRF_DEPTH}
         return {"model": "reciprocal rank fusion", **sizes, **super().describe()}
-
-
-def _reciprocal_ranks(lists: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of rows, best first, to the (n,) rows that are in any of them and their fused scores."""
-    found = np.unique(np.concatenate(lists))
-    fused = np.zeros(len(found))
-    for rows in lists:
-        fused[np.searchsorted(found, rows)] += 1 / (_RRF_CONSTANT + 1 + np.arange(len(rows)))
-    return found, fused.astype(np.float32)
 
 
 class Feedback(Hybrid):

@@ -31,7 +31,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
-from beir_cocodr.retrieval.ranking import Ranking, Retriever, best_rows
+from beir_cocodr.retrieval.ranking import Ranking, Retriever, best_rows, overlap
 from beir_cocodr.retrieval.topk import NonFiniteScores, merge_keys, ranks_of, scores_of, to_keys
 
 #: What a folder of sentence-transformers says of the class that it is for.
@@ -391,9 +391,7 @@ class LateInteraction(HostRetriever):
         some, vectors = {queries[i]: "" for i in drawn}, [encoded[i] for i in drawn]
         found = self._found(list(some), vectors, max(_DEPTHS)).rows
         exact = self._streamed(some, vectors, max(_DEPTHS)).rows
-        pairs = [(a, b[b >= 0]) for a, b in zip(found, exact, strict=True)]
-        shares = {k: np.mean([len(np.intersect1d(a[:k], b[:k])) / len(b[:k]) for a, b in pairs]) for k in _DEPTHS}
-        recall = {f"recall@{k}": float(share) for k, share in shares.items()} | {"queries": len(some)}
+        recall = {f"recall@{k}": float(overlap(found, exact, k).mean()) for k in _DEPTHS} | {"queries": len(some)}
         write_text(self.tokens.folder / _RECALL, json.dumps(recall) + "\n")
         log.info("the index of tokens finds of exact MaxSim's best: %s", recall)
 

@@ -1,12 +1,13 @@
 """The result of a search, before ids are put to rows."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
+from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.records import Json
 
@@ -111,6 +112,30 @@ def best_rows(scores: np.ndarray, ties: np.ndarray, top_k: int) -> np.ndarray:
     else:
         candidates = np.arange(len(scores))
     return candidates[np.lexsort((ties[candidates], -scores[candidates]))][:top_k]
+
+
+#: What is added to ranks before their reciprocals are.
+RRF_CONSTANT = 60
+
+
+def reciprocal_ranks(lists: Sequence[Ints]) -> tuple[Ints, Doubles]:
+    """Lists of rows, best first, to the (n,) rows that are in any, ascending, and their sums of 1 / (60 + rank).
+
+    Source: Cormack et al., 2009.
+    """
+    found = np.unique(np.concatenate(lists))
+    fused = np.zeros(len(found))
+    for rows in lists:
+        fused[np.searchsorted(found, rows)] += 1 / (RRF_CONSTANT + 1 + np.arange(len(rows)))
+    return found, fused
+
+
+def overlap(found: Ints, reference: Ints, depth: int = 10) -> Doubles:
+    """(Q,) share of the best ``depth`` documents of the (Q, k) reference rows that are among those found; 0 of none."""
+    mine, theirs = found[:, :depth], reference[:, :depth]
+    wanted = theirs >= 0
+    shared = ((theirs[:, :, None] == mine[:, None, :]).any(axis=2) & wanted).sum(axis=1)
+    return shared / np.maximum(wanted.sum(axis=1), 1)  # type: ignore[no-any-return]
 
 
 def blocks(queries: dict[str, str], size: int) -> Iterator[tuple[list[str], list[str]]]:

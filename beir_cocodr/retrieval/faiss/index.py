@@ -14,6 +14,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.faiss import build as building
 from beir_cocodr.retrieval.faiss.build import Vectors
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions
+from beir_cocodr.retrieval.ranking import overlap
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import as_matrix, search_chunks
 
@@ -40,9 +41,7 @@ def recall_against_exact(
     drawn = np.asarray(queries)[building.sample_rows(len(queries), sample, seed)]
     exact = search_chunks(drawn, building.blocks(building.as_embeddings(vectors)), max(depths))[1].numpy()
     found = index.search(drawn, exact.shape[1])[1]
-    pairs = list(zip(found, exact, strict=True))
-    shares = {k: [len(np.intersect1d(a[:k], b[:k])) / min(k, len(b)) for a, b in pairs] for k in depths}
-    return {f"recall@{k}": float(np.mean(share)) for k, share in shares.items()} | {"queries": len(drawn)}
+    return {f"recall@{k}": float(overlap(found, exact, k).mean()) for k in depths} | {"queries": len(drawn)}
 
 
 # Documents beyond top_k that are looked at to see whether a tie runs across the last place.
