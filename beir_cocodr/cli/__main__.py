@@ -1,7 +1,5 @@
 """The command line: one thin command per function, results on stdout, progress on stderr."""
 
-from __future__ import annotations
-
 import errno
 import io
 import logging
@@ -152,12 +150,8 @@ def evaluate(
     from beir_cocodr.evaluation.evaluate import evaluate as run
     from beir_cocodr.report.evaluation_tables import evaluation_tables
 
-    record = run(
-        *(dataset, model, output, measures, split, identical_ids, top_k),
-        search=search,
-        overwrite=overwrite,
-        judgements=judgements,
-    )
+    asked = (dataset, model, output, measures, split, identical_ids, top_k)
+    record = run(*asked, search=search, overwrite=overwrite, judgements=judgements)
     print_record(record, as_json, evaluation_tables)
 
 
@@ -209,14 +203,9 @@ def compare(
     from beir_cocodr.report.evaluation_tables import verdict_tables
 
     measured = DEFAULT_MEASURES if measures is None else measures
+    asked = (models or [], dataset, output, split, measured, labels, identical_ids)
     record = compare_models(
-        *(models or [], dataset, output, split, measured, labels, identical_ids),
-        samples=samples,
-        seed=seed,
-        wanted=wanted,
-        search=search,
-        overwrite=overwrite,
-        judgements=judgements,
+        *asked, samples=samples, seed=seed, wanted=wanted, search=search, overwrite=overwrite, judgements=judgements
     )
     print_record(record, as_json, verdict_tables)
 

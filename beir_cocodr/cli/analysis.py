@@ -1,7 +1,5 @@
 """The commands that look at results, and those about interpolation and extrapolation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +15,7 @@ from beir_cocodr.cli.options import plain
 from beir_cocodr.io import results_folder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Report
-from beir_cocodr.report.pictures import (
-    alignment_picture,
-    overlap_picture,
-    qpp_picture,
-    representation_picture,
-    resampling_picture,
-    shift_picture,
-    source_clusters_picture,
-    will_draw,
-)
+from beir_cocodr.report import pictures
 from beir_cocodr.report.terminal import print_record
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest
@@ -51,15 +40,8 @@ def deliver(
     tables: Callable[[R], Iterable[Table]],
     as_json: bool,
 ) -> None:
-    """Draw and write what a command found, and print it.
-
-    Args:
-        report: what was found.
-        file: its name in ``output``.
-        output: the folder, None to print only.
-        picture: the picture's name in ``output``, and what draws it; None for none.
-        tables: of the report, for a terminal.
-        as_json: print the report as JSON instead.
+    """Draw and write what a command found, as ``file`` of ``output`` if there is one, and print it, as ``tables`` or as
+    JSON. ``picture``: its name in ``output``, and what draws it; None for none.
     """
     if output is not None:
         if picture is not None:
@@ -92,14 +74,14 @@ def qpp(
     from beir_cocodr.analysis.qpp import qpp as run
     from beir_cocodr.report.analysis_tables import qpp_table
 
-    drawn = will_draw(picture, True, "")
+    drawn = pictures.will_draw(picture, True, "")
     with results_folder(output, options.this_run(context), overwrite) as folder:
         extra = variance_predictors(model, dataset, split, search.encoder)
         if word_vectors:
             extra |= word_vector_predictors(dataset, split, search.encoder.text_format, search.analyzer)
         found = run(dataset, model, folder, per_query, measure, split, extra, identical_ids, search)
         found.write_values(folder / found.record.values)
-        drawing = ("qpp.png", lambda path, _: qpp_picture(path, found)) if drawn else None
+        drawing = ("qpp.png", lambda path, _: pictures.qpp_picture(path, found)) if drawn else None
         deliver(found.record, "qpp.json", folder, drawing, lambda report: [qpp_table(report)], as_json)
 
 
@@ -123,10 +105,11 @@ def shift(
     from beir_cocodr.analysis.shift import shift as run
     from beir_cocodr.report.analysis_tables import shift_tables
 
-    drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")
+    drawn = pictures.will_draw(picture, output is not None and bool(results), "give --results and --output")
     with options.results(context, output, overwrite) as folder:
         report = run(source, target, split, source_split, results or (), measure, baseline)
-        deliver(report, "shift.json", folder, ("shift.png", shift_picture) if drawn else None, shift_tables, as_json)
+        drawing = ("shift.png", pictures.shift_picture) if drawn else None
+        deliver(report, "shift.json", folder, drawing, shift_tables, as_json)
 
 
 @options.takes("settings", "sample", "batch_size", "temperature", "span_tokens", "seed")
@@ -149,10 +132,10 @@ def representation(
     from beir_cocodr.analysis.representation import representation as run
     from beir_cocodr.report.analysis_tables import representation_tables
 
-    drawn = will_draw(picture, output is not None, "give --output")
+    drawn = pictures.will_draw(picture, output is not None, "give --output")
     with options.results(context, output, overwrite) as folder:
         report = run(dataset, model, settings, results or (), measure, search)
-        drawing = ("representation.png", representation_picture) if drawn else None
+        drawing = ("representation.png", pictures.representation_picture) if drawn else None
         deliver(report, "representation.json", folder, drawing, representation_tables, as_json)
 
 
@@ -181,12 +164,12 @@ def source_clusters(
     from beir_cocodr.analysis.source_clusters import source_clusters as run
     from beir_cocodr.report.analysis_tables import source_clusters_tables
 
-    drawn = will_draw(picture, output is not None and bool(results), "give --results and --output")
+    drawn = pictures.will_draw(picture, output is not None and bool(results), "give --results and --output")
     with options.results(context, output, overwrite) as folder:
         report = run(
             source, target, before, after, settings, results or (), measure, query or (), source_split, split, search
         )
-        drawing = ("source_clusters.png", source_clusters_picture) if drawn else None
+        drawing = ("source_clusters.png", pictures.source_clusters_picture) if drawn else None
         deliver(report, "source_clusters.json", folder, drawing, source_clusters_tables, as_json)
 
 
@@ -249,7 +232,7 @@ def evaluate(
     from beir_cocodr.report.analysis_tables import regime_tables
     from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
 
-    drawn = will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
+    drawn = pictures.will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
     chosen = [name.strip() for names in architecture or () for name in names.split(",") if name.strip()]
     report = evaluate_regimes(
         *(folder, output, chosen, model or (), settings, seed or (42,), ood or (), measures, keep_models),
@@ -257,7 +240,7 @@ def evaluate(
         starts=other_start or (),
     )
     if rank() == 0:
-        drawing = (PICTURE_FILE, alignment_picture) if drawn else None
+        drawing = (PICTURE_FILE, pictures.alignment_picture) if drawn else None
         deliver(report, RESULTS_FILE, output, drawing, regime_tables, as_json)
 
 
@@ -282,7 +265,7 @@ def restrain(
     """Training queries near to test queries (interpolation), and as many far from all (extrapolation)."""
     from beir_cocodr.resampling.restrain import resample_restrain
 
-    drawn = will_draw(picture, True, "")
+    drawn = pictures.will_draw(picture, True, "")
     _finish(resample_restrain(train, test, encoder, output, settings, encoding), output, drawn, as_json)
 
 
@@ -303,7 +286,7 @@ def resttest(
     """Buckets of training and test queries: train on all but one, whose test queries are extrapolation."""
     from beir_cocodr.resampling.resttest import resample_resttest
 
-    drawn = will_draw(picture, True, "")
+    drawn = pictures.will_draw(picture, True, "")
     _finish(resample_resttest(train, test, encoder, output, settings, encoding), output, drawn, as_json)
 
 
@@ -311,7 +294,7 @@ def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> Non
     from beir_cocodr.report.analysis_tables import resample_tables
 
     if drawn and manifest.points:
-        resampling_picture(output / "queries.png", manifest)
+        pictures.resampling_picture(output / "queries.png", manifest)
     print_record(manifest, as_json, resample_tables)
 
 
@@ -336,10 +319,10 @@ def overlap(
     from beir_cocodr.report.analysis_tables import overlap_tables
     from beir_cocodr.resampling.overlap import overlap as run
 
-    drawn = will_draw(picture, output is not None, "give --output")
+    drawn = pictures.will_draw(picture, output is not None, "give --output")
     with options.results(context, output, overwrite) as folder:
         report = run(train, test, train_split=train_split, test_split=test_split, encoder=encoder, search=search)
         if folder is not None:
             report.write_nearest(folder / "nearest.tsv")
-        drawing = ("similarity.png", overlap_picture) if drawn else None
+        drawing = ("similarity.png", pictures.overlap_picture) if drawn else None
         deliver(report, "overlap.json", folder, drawing, overlap_tables, as_json)

@@ -1,11 +1,8 @@
 """What stands around a command's results: the groups of the help, and at the end its files and the next command."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shlex
-import string
 import sys
 import warnings
 from collections.abc import Mapping
@@ -66,22 +63,14 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 COMMANDS = {name: row for rows in GROUPS.values() for name, row in rows.items()}
 
 
-class _Values(string.Formatter):
-    """Fills templates with settings as a shell reads them; KeyError for one that was not given."""
-
-    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> str:
-        value = kwargs.get(str(key))
-        if value in (None, [], ()):
-            raise KeyError(key)
-        return shlex.join(map(str, value if isinstance(value, list | tuple) else [value]))
-
-
 def ending(command: str, settings: Mapping[str, object]) -> list[str]:
     """The last lines of a command: one sentence with its files, and what to run next."""
+    given = {name: value if isinstance(value, list | tuple) else [value] for name, value in settings.items()}
+    words = {name: shlex.join(map(str, value)) for name, value in given.items() if value not in ([], (), [None])}
 
     def fill(text: str) -> str | None:
         try:
-            return _Values().vformat(text, (), settings)
+            return text.format_map(words)
         except KeyError:
             return None
 

@@ -5,11 +5,9 @@ command names the fields it has flags for, and gets the options as one object: b
 :func:`trains`, with presets and ``--set``.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -114,16 +112,11 @@ def this_run(context: Context) -> dict[str, object]:
     return {"command": context.command.name, **settings}
 
 
-@contextmanager
-def results(context: Context, output: Path | None, overwrite: bool) -> Iterator[Path | None]:
+def results(context: Context, output: Path | None, overwrite: bool) -> AbstractContextManager[Path | None]:
     """The folder to write the running command's results to, see :func:`~beir_cocodr.io.results_folder`; None where
     there is no ``output``.
     """
-    if output is None:
-        yield None
-        return
-    with results_folder(output, this_run(context), overwrite) as folder:
-        yield folder
+    return nullcontext() if output is None else results_folder(output, this_run(context), overwrite)
 
 
 def reads(command: Command) -> Command:

@@ -1,7 +1,5 @@
 """The commands that encode a corpus once and search it as often as wanted, on the command line or on a page."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

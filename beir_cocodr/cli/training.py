@@ -1,7 +1,5 @@
 """The commands that train, and the one that generates queries to train on."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +13,9 @@ from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_record, print_training
+from beir_cocodr.training import presets
 from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
-from beir_cocodr.training.presets import (
-    ADAPT_STAGES,
-    DEFAULT_STAGES,
-    GPL_TEACHER,
-    adapt_options,
-    check_preset,
-    chosen_stages,
-)
 
 _Start = Annotated[str, plain("Encoder to start from.")]
 
@@ -36,18 +27,8 @@ _TEACHERS = [kind.help for kind in TEACHERS.values()]
 @options.takes("encoder", "device")
 @options.trains(
     "pretrain",
-    *(
-        "objective",
-        "decoder",
-        "mix",
-        "per_passage",
-        "span_tokens",
-        "single_spans",
-        "max_length",
-        "mlm_weight",
-        "skip_from",
-    ),
-    "encoder_dropout",
+    *("objective", "decoder", "mix", "per_passage", "span_tokens", "single_spans", "max_length", "mlm_weight"),
+    *("skip_from", "encoder_dropout"),
 )
 def pretrain(
     *,
@@ -149,8 +130,11 @@ def adapt(
     source: Annotated[str | None, Option(help="Labelled collection to fine-tune on.")] = None,
     stages: Annotated[
         str,
-        Option(help=f"Any of {','.join(ADAPT_STAGES)}; run in the order that is right, each alone and all together."),
-    ] = ",".join(DEFAULT_STAGES),
+        Option(
+            help=f"Any of {','.join(presets.ADAPT_STAGES)}; run in the order that is right, each alone and all "
+            "together."
+        ),
+    ] = ",".join(presets.DEFAULT_STAGES),
     queries: Annotated[
         Path | None, Option(help="Folder of generate-queries for the corpus; without it one is made where needed.")
     ] = None,
@@ -176,10 +160,10 @@ def adapt(
     Labels of the dataset only judge, if it has some. Without them estimates do, and how often such estimates were
     right is printed; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
     """
-    chosen = chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
-    check_preset(preset, chosen)
+    chosen = presets.chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
+    presets.check_preset(preset, chosen)
     own: dict[str, Json] = {"finetune": {"weighting": weighting}, "fuse": {"bm25_weight": search.bm25_weight}}
-    settings = {stage: adapt_options(stage, preset, **shared, **own.get(stage, {})) for stage in chosen}
+    settings = {stage: presets.adapt_options(stage, preset, **shared, **own.get(stage, {})) for stage in chosen}
     if show_config:
         print_json({stage: asdict(found) for stage, found in settings.items()})
         return
@@ -188,7 +172,7 @@ def adapt(
 
     record = run(
         *(dataset, source, base, output, chosen, split, source_split, measures, settings, queries, generator),
-        teacher=teacher or GPL_TEACHER,
+        teacher=teacher or presets.GPL_TEACHER,
         resume=resume,
         samples=samples,
         search=search,

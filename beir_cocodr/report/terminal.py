@@ -1,7 +1,5 @@
 """Results on stdout: JSON, tables, and what ``doctor`` finds."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -77,7 +75,7 @@ def print_training(record: TrainingRecord) -> None:
         print_json(record.to_json())
 
 
-def print_hits(hits: Iterable[Hit]) -> None:
+def print_hits(hits: "Iterable[Hit]") -> None:
     """Print what was found, best first: rank, score, file or id and heading, and below it what matches.
 
     Words that match are bold on a terminal, and stand between asterisks elsewhere.
@@ -94,7 +92,7 @@ def print_hits(hits: Iterable[Hit]) -> None:
 _MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}
 
 
-def doctor_table(found: Surroundings) -> Table:
+def doctor_table(found: "Surroundings") -> Table:
     """One row a finding of ``doctor``."""
     own = found.versions.get("beir-cocodr", "not installed")
     shown = ("torch", "transformers", "sentence-transformers", "beir", "ir-measures", "ir-datasets", "bm25s")

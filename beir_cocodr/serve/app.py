@@ -198,11 +198,7 @@ def make_app(session: Session) -> Starlette:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that waits for requests; port 0 takes one that is free.
-
-    Raises:
-        InputError: no such host, or the port is taken.
-    """
+    """A socket that waits for requests, port 0 one that is free; an InputError: no such host, or the port is taken."""
     try:
         [(family, *_, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         listening = socket.socket(family, socket.SOCK_STREAM)

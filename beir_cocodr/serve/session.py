@@ -1,9 +1,4 @@
-"""What a person does with a corpus and several models: searches side by side, judges, and sees the verdict move.
-
-Models are made ready one after the other, and verdicts found, in a thread beside those that answer.
-"""
-
-from __future__ import annotations
+"""What a person does with a corpus and several models: searches side by side, judges, and sees the verdict move."""
 
 import logging
 import tempfile
@@ -81,7 +76,8 @@ class _Stopped(Exception):
 
 
 class Session:
-    """A corpus, models side by side, what is judged, and the verdict on them.
+    """A corpus, models side by side, what is judged, and the verdict on them. An InputError: no such dataset, models
+    that cannot be, or a folder of another dataset.
 
     Args:
         dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; needs neither queries nor labels.
@@ -89,9 +85,6 @@ class Session:
         folder: for the log, qrels and the verdict; goes on with what it holds, if that is of the same dataset.
         options: how models search.
         samples: crops and generated queries of the verdict.
-
-    Raises:
-        InputError: no such dataset, models that cannot be, or a folder of another dataset.
     """
 
     def __init__(
@@ -181,16 +174,10 @@ class Session:
             self._found[query] = self._found.pop(query, {}) | {model: results}
             while len(self._found) > _REMEMBERED:
                 del self._found[next(iter(self._found))]
-        shown = [
-            {
-                **{
-                    name: getattr(hit, name) for name in ("rank", "id", "title", "section", "score", "dense", "lexical")
-                },
-                "place": hit.place,
-                "snippet": list(Snippet(hit.snippet, hit.matches).parts()),
-            }
-            for hit in hits
-        ]
+        names, shown = ("rank", "id", "title", "section", "score", "dense", "lexical", "place"), []
+        for hit in hits:
+            parts = list(Snippet(hit.snippet, hit.matches).parts())
+            shown.append({name: getattr(hit, name) for name in names} | {"snippet": parts})
         return {"model": column.describe(), "hits": shown}
 
     def document(self, id: str, query: str = "") -> Json:
@@ -295,8 +282,6 @@ class Session:
                     self.remark = ""
                 except InputError as error:
                     self.remark = str(error)
-                except _Stopped:
-                    raise
                 except Exception as error:
                     log.exception("no verdict")
                     self.remark = first_line(error)
@@ -366,7 +351,7 @@ class Session:
             self.verdict = {"version": version, **_figures(record)}
 
 
-def _figures(record: ComparisonRecord) -> Json:
+def _figures(record: "ComparisonRecord") -> Json:
     """What the page shows of a comparison."""
     few, best = record.few_labels, record.best
     open_pairs = [{best.model, other} for other in best.indistinguishable]

@@ -138,11 +138,7 @@ def contamination_section(
     found: Found, judged: Mapping[str, str], collection: Collection | None
 ) -> ContaminationSection | None:
     """The statement of comparison.json, else one that is made now, else what the records hold by themselves.
-
-    Args:
-        found: the files.
-        judged: label to the model's name, of everything that was judged.
-        collection: what was judged on, where it is at hand.
+    ``judged``: label to the model's name, of everything that was judged; ``collection``: on what, where it is at hand.
     """
     if found.comparison is not None and found.comparison.seen:
         return _describe_statements(found.comparison.seen)
