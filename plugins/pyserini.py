@@ -28,7 +28,6 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 
 from beir_cocodr.arrays import Floats, non_finite_rows
 from beir_cocodr.data.documents import Documents
@@ -77,14 +76,6 @@ def _line(id: str) -> str:
     if id != id.rstrip() or "\n" in id or "\r" in id:
         raise InputError(f"Pyserini would read the document id {id!r} without its white space or line break: rename it")
     return id
-
-
-def query_vectors(model: COCODR, texts: list[str], batch_size: int) -> Floats:
-    """(Q,) texts to (Q, w) float32, unit vectors where the model compares by cosine."""
-    encoded = model.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
-    vectors = encoded.detach().float().cpu()
-    normal = F.normalize(vectors, dim=-1) if model.similarity_fn_name == "cosine" else vectors
-    return np.asarray(normal)
 
 
 __all__ = [
@@ -141,7 +132,7 @@ class CocoDRQueryEncoder:
 
     def encode_batch(self, queries: Sequence[str]) -> Floats:
         """(Q,) texts to (Q, w); ``batch_search`` calls it."""
-        return query_vectors(self.model, list(queries), self.batch_size)
+        return np.asarray(self.model.query_vectors(queries, self.batch_size))
 
 
 def start_java() -> None:
@@ -202,7 +193,7 @@ def write_encoded_queries(model: COCODR, queries: Mapping[str, str], folder: str
     """
     if not queries:
         raise InputError("there are no queries to encode")
-    vectors = query_vectors(model, list(queries.values()), batch_size)
+    vectors = np.asarray(model.query_vectors(list(queries.values()), batch_size))
     if len(wrong := non_finite_rows(vectors)):
         raise InputError(f"NaN or infinite embedding of query {list(queries)[wrong[0]]!r}: look at its text")
     # Columns of objects: the text columns of pandas 3 cannot be read by pandas 2.

@@ -8,12 +8,14 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Self
 
+import torch.nn.functional as F
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Module
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from sentence_transformers.util import load_file_path
+from torch import Tensor
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
 from beir_cocodr.errors import InputError, explained
@@ -175,6 +177,12 @@ class COCODR(SentenceTransformer):
         """BEIR's name for ``encode_query``: (Q,) texts to (Q, d) embeddings."""
         return self.encode_query(list(queries), batch_size=batch_size, **kwargs)
 
+    def query_vectors(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
+        """(Q,) texts to (Q, d) float32 on the CPU, to be searched with: unit vectors where cosine is the similarity."""
+        encoded = self.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
+        vectors: Tensor = encoded.detach().float().cpu()
+        return F.normalize(vectors, dim=-1) if self.similarity_fn_name == "cosine" else vectors
+
     def encode_corpus(
         self,
         corpus: Sequence[Mapping[str, str | None]] | Mapping[str, Sequence[str | None]],
@@ -189,11 +197,14 @@ class COCODR(SentenceTransformer):
         texts = [self.text_format.document(document) for document in corpus]
         return self.encode_document(texts, batch_size=batch_size, **kwargs)
 
-    def truncated_share(self, texts: Sequence[str], task: str) -> float:
-        """The share of ``texts`` that is cut when encoded as ``task`` ("query" or "document")."""
+    def truncated_share(self, texts: Sequence[str], task: str, length: int | None = None) -> float:
+        """The share of ``texts`` that is cut when encoded as ``task`` ("query" or "document"), to its own length or
+        another.
+        """
         form = self.text_format
         query = (form.query_length, form.query_prompt)
         limit, prompt = query if task == "query" else (form.document_length, form.document_prompt)
+        limit = length or limit
         if limit is None or not texts:
             return 0.0
         read = [cut_text(text, limit) for text in texts]

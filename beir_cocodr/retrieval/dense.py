@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.disk import UNFINISHED
@@ -24,11 +23,11 @@ from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
+from beir_cocodr.retrieval.exact import rank
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.encode import encode_documents, encode_over_ranks, identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOptions
 from beir_cocodr.retrieval.store.store import SMOOTHING, Embeddings, EmbeddingStore, MemoryEmbeddings
-from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
 #: Bytes of embeddings that are held in memory; those of a larger corpus go to a store on disk.
 IN_MEMORY = 256 << 20
@@ -169,7 +168,6 @@ class Dense:
         self.in_memory = IN_MEMORY if in_memory is None else in_memory
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise ValueError(f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}")
-        self.normalize = model.similarity_fn_name == "cosine"
         self._truncated_queries = 0.0
         #: Text to vector, (d,), of queries that were encoded last.
         self.known_queries: dict[str, torch.Tensor] = {}
@@ -222,13 +220,10 @@ class Dense:
         self._queries_cut = sum(lost for _, lost in self.model.cut(texts))
         found = {text: self.known_queries[text] for text in texts if text in self.known_queries}
         if new := [text for text in dict.fromkeys(texts) if text not in found]:
-            encoded = self.model.encode_queries(
-                new, batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
-            )
-            vectors = encoded.detach().float().cpu()
+            vectors = self.model.query_vectors(new, self.batch_size)
             if zero := (~vectors.any(dim=1)).nonzero().flatten().tolist():
                 log.warning("%d of %d queries have a zero embedding, such as %.60r", len(zero), len(new), new[zero[0]])
-            found.update(zip(new, F.normalize(vectors, dim=-1) if self.normalize else vectors, strict=True))
+            found.update(zip(new, vectors, strict=True))
             most = _KEPT_QUERIES // (4 * vectors.shape[1])
             if len(self.known_queries) + len(found) > most:
                 self.known_queries.clear()
@@ -242,11 +237,7 @@ class Dense:
 
     def search_embeddings(self, ids: list[str], queries: torch.Tensor, top_k: int) -> Ranking:
         """Rank for query vectors that are already there, (Q, d), on their device."""
-        try:
-            scores, rows = search_chunks(queries, self.embeddings.chunks(), top_k, self.documents.tie_ranks())
-        except NonFiniteScores as error:
-            raise error.named(self.documents.ids, ids) from None
-        return Ranking(ids, scores.cpu().numpy(), rows.cpu().numpy())
+        return rank(self.documents, ids, queries, self.embeddings.chunks(), top_k)
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.search_embeddings(list(queries), self.encode_queries(list(queries.values())), top_k)

@@ -156,7 +156,7 @@ class ExactSearch:
         if self.store is None:
             vectors = self.vectors(list(texts.values()), "queries")
             chunks = (self.vectors(chunk, "documents") for chunk in source.chunks(self.corpus_chunk_size))
-            return source, _rank(source, list(texts), vectors, chunks, top_k, similarity, excluded)
+            return source, rank(source, list(texts), vectors, chunks, top_k, similarity, excluded)
         if similarity != (own := self.similarity(None)):
             raise InputError(f"score_function is {score_function!r}, a store is searched by {own}: leave one out")
         documents = source if isinstance(source, Documents) else corpus
@@ -258,7 +258,7 @@ class ExactSearch:
         excluded = self._excluded(source, queries.ids, ignore_identical_ids)
         vectors, chunks = torch.from_numpy(queries.vectors()), (part.vectors() for part in parts)
         vectors = vectors.to(getattr(self.model, "device", "cpu"))
-        return self._named(source, _rank(source, queries.ids, vectors, chunks, top_k, similarity, excluded))
+        return self._named(source, rank(source, queries.ids, vectors, chunks, top_k, similarity, excluded))
 
     def _write(self, part: _Embeddings, texts: Sequence[Any], what: _What, overwrite: bool) -> None:
         path, ids, _, encoder, *place = part
@@ -406,15 +406,18 @@ def _check_search(queries: int, documents: int, top_k: int) -> None:
         raise InputError(f"top_k is {top_k}: ask for at least one document")
 
 
-def _rank(
+def rank(
     source: Documents | _PlainCorpus,
     queries: list[str],
     vectors: Tensor,
     chunks: Iterable[Any],
     top_k: int,
-    similarity: Similarity,
-    excluded: Ints | None,
+    similarity: Similarity = "dot",
+    excluded: Ints | None = None,
 ) -> Ranking:
+    """The ``top_k`` best of each query, by ids and (Q, d) vectors, among a corpus's (n, d) chunks; for the rest see
+    :func:`~beir_cocodr.retrieval.topk.search_chunks`, whose errors name ids here.
+    """
     try:
         ties = source.tie_ranks()
         scores, rows = search_chunks(vectors, chunks, top_k, ties, similarity=similarity, excluded_rows=excluded)

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 import torch
-import torch.nn.functional as F
 
 from beir_cocodr.arrays import Doubles, Floats, Ints, singular_axes, spaced_rows
 from beir_cocodr.data.analyzers import Analyzer
@@ -296,7 +295,6 @@ class Fit:
         stores: Sequence[str | Path] = (),
     ) -> None:
         self.dense, self.counts, self.options = dense, counts, options
-        self.normalize = dense.similarity_fn_name == "cosine"
         held = stored(dense, documents, stores) or shared_embeddings(dense, documents)
         self.rows = spaced_rows(len(documents), options.sample)
         self.texts = [dense.text_format.document(document) for document in documents.take(self.rows)]
@@ -337,9 +335,7 @@ class Fit:
         if widest := max(one.components for one in found):
             self.svd(widest)
         probes = [*self.crops(), *(queries[row] for row in spaced_rows(len(queries), self.options.probes))]
-        vectors = self.dense.encode_queries(probes, batch_size=64, convert_to_tensor=True, show_progress_bar=False)
-        vectors = F.normalize(vectors.float(), dim=-1) if self.normalize else vectors.float()
-        dense = z_normalize(vectors.cpu().numpy() @ self.vectors.T)
+        dense = z_normalize(self.dense.query_vectors(probes).numpy() @ self.vectors.T)
         asked = _features(self.plain, probes, "query")
         counts = term_matrix(self.plain, asked, "query")
         exact = self._best(dense, (counts @ self.weights.T).toarray())
@@ -402,7 +398,7 @@ class Fit:
             components=one.components,
             hashed=one.hashed,
             hashed_weight=one.hashed_weight,
-            normalize=self.normalize,
+            normalize=self.dense.similarity_fn_name == "cosine",
             analyzer=options.analyzer,
             k1=K1,
             b=B,

@@ -193,8 +193,7 @@ def _folding(encoder: CorpusEncoder, queries: Sequence[str]) -> Folding:
     texts = [queries[row] for row in spaced_rows(len(queries), FOLDING_SAMPLE)] if queries else []
     if not texts:
         texts = [encoder.model.text_format.document(d) for d in encoder.documents.take(rows)]
-    vectors = encoder.model.encode_queries(texts, batch_size=32, convert_to_tensor=True, show_progress_bar=False)
-    return Folding.fit(vectors.float().cpu(), encoder.encode(rows))
+    return Folding.fit(encoder.model.query_vectors(texts, batch_size=32), encoder.encode(rows))
 
 
 def encode(
