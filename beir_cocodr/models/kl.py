@@ -1,6 +1,5 @@
 """Negative KL divergence between diagonal normal distributions, as a dot product, and a change that makes it small."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -132,9 +131,9 @@ class Folding(Centring):
     query_mean: np.ndarray
 
     @classmethod
-    def fit(cls, queries: Iterable[Any], documents: Iterable[Any]) -> "Folding":
-        """The means of queries (a sample will do) and documents: (n, w) arrays or chunks of them, read once; an
-        InputError where there are none, one is NaN or infinite, or the queries do not begin with 1.
+    def fit(cls, queries: Any, documents: Any) -> "Folding":
+        """By the means of (n, w) queries (a sample will do) and documents; an InputError where there are none, one is
+        NaN or infinite, or the queries do not begin with 1.
         """
         query_mean, document_mean = _mean(queries, "queries"), _mean(documents, "documents")
         if len(query_mean) != len(document_mean):
@@ -167,15 +166,12 @@ def _check_ones(first: np.ndarray) -> None:
         raise InputError("flattened queries begin with 1; these do not, or they are not MRL's queries")
 
 
-def _mean(vectors: Iterable[Any], what: str) -> np.ndarray:
-    """(w,) float64, of an (n, w) array or of chunks of one."""
-    total: np.ndarray = np.zeros(())
-    count = 0
-    for chunk in [vectors] if getattr(vectors, "ndim", 0) == 2 else vectors:
-        rows = np.asarray(chunk)
-        total, count = total + rows.sum(axis=0, dtype=np.float64), count + len(rows)
-    if not count:
+def _mean(vectors: Any, what: str) -> np.ndarray:
+    """(n, w) to (w,) float64."""
+    rows = np.asarray(vectors)
+    if not len(rows):
         raise InputError(f"there are no {what} to take the mean of")
-    if not np.isfinite(total).all():
+    mean: np.ndarray = rows.mean(axis=0, dtype=np.float64)
+    if not np.isfinite(mean).all():
         raise InputError(f"the {what} have values that are NaN or infinite")
-    return total / count
+    return mean
