@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from safetensors.numpy import save_file
 
 from beir_cocodr import checksums
 from beir_cocodr.arrays import Array, Floats, non_finite_rows
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import Precision
 
@@ -154,17 +153,14 @@ class Shard:
         return {"key": self.key, "start": self.start, "stop": self.stop}
 
     @contextmanager
-    def _opened(self, thorough: bool = True) -> Iterator[Any]:
+    def _opened(self, thorough: bool = True) -> Iterator[None]:
+        """Errors inside, and a file that is not this shard, are InputErrors."""
         if self.verify and thorough:
             checksums.verify(self.path, ENCODE_AGAIN)
-        try:
-            with safe_open(self.path, framework="numpy") as file:
-                label = json.loads((file.metadata() or {}).get(_ENTRY, "null"))
-                count = file.get_slice("vectors").get_shape()[0]
-                if label != self._label or count != len(self):
-                    raise InputError(f"{self.path} is a shard of something else; delete it and encode again")
-                yield file
-        except InputError:
-            raise
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
-            raise InputError(f"{self.path} is no shard ({error}); delete it and encode again") from error
+        way_out, kinds = "delete it and encode again", (OSError, ValueError, KeyError, SafetensorError)
+        with explained(f"{self.path} is no shard", way_out, *kinds), safe_open(self.path, framework="numpy") as file:
+            label = json.loads((file.metadata() or {}).get(_ENTRY, "null"))
+            count = file.get_slice("vectors").get_shape()[0]
+            if label != self._label or count != len(self):
+                raise InputError(f"{self.path} is a shard of something else; {way_out}")
+            yield
