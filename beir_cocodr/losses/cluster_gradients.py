@@ -34,9 +34,7 @@ def selected_modules(model: Any, layers: int | None = None) -> dict[str, nn.Modu
     wanted = (3 if len(stack) == 12 else 2) if layers is None else layers
     if not 1 <= wanted <= len(stack):
         raise InputError(f"gradient_layers is {wanted}, this encoder has {len(stack)} layers")
-    # The name in transformers from 5.20 on, and before.
-    checkpointing = ("is_activation_checkpointing", "is_gradient_checkpointing")
-    if next((getattr(backbone, name) for name in checkpointing if hasattr(type(backbone), name)), False):
+    if backbone.is_activation_checkpointing:
         raise InputError("cluster gradients need gradient checkpointing to be turned off")
     last = stack[-wanted:]
     found: dict[str, nn.Module] = {

@@ -247,13 +247,13 @@ class Balance:
     def apply(self, queries: Tensor) -> Tensor:
         """(Q, w) queries of the encoder, as if it had been fitted to the smoothed vectors."""
         width = len(self.dense_before)
-        parts = []
-        for part, before, after in (
-            (queries[:, :width], self.dense_before, self.dense_after),
-            (queries[:, width:], self.lexical_before, self.lexical_after),
-        ):
-            parts.append(over_deviation(part, after) * (part @ before).norm(dim=-1, keepdim=True))
-        return torch.cat(parts, dim=-1)
+        dense = queries[:, :width], self.dense_before, self.dense_after
+        lexical = queries[:, width:], self.lexical_before, self.lexical_after
+        parts = (
+            over_deviation(part, after) * (part @ before).norm(dim=-1, keepdim=True)
+            for part, before, after in (dense, lexical)
+        )
+        return torch.cat(list(parts), dim=-1)
 
     def save(self, path: Path) -> None:
         save_file({name: part.contiguous() for name, part in vars(self).items()}, path)

@@ -94,16 +94,13 @@ class MRL(TwoSidedEncoder):
             self.module_kwargs = None
             self._model_card_text = None  # the host's private name for the base's card, which is not that of an MRL
         add_variance_token(self)
-        self.transformer.unpad_inputs = False  # the head finds its tokens by their column
+        transformer: Any = self[0]
+        transformer.unpad_inputs = False  # the head finds its tokens by their column
         self.similarity_fn_name = "dot"
         self.model_card_data.ir_model = True  # the host's model card may not call plain encode
         for length in (self.text_format.query_length, self.text_format.document_length):
             if length is not None and length < 4:
                 raise InputError(f"length {length} leaves no room for text beside [CLS], [VAR] and [SEP]")
-
-    @property
-    def transformer(self) -> Any:
-        return self[0]
 
     @property
     def head(self) -> MRLHead:
