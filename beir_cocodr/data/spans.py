@@ -9,11 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
-
-from beir_cocodr.data.text import MOST_CHARACTERS
 
 #: A sentence ends at a terminal mark followed by white space, at a CJK mark, or at a blank line.
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[。！？；])|\n\s*\n")
@@ -63,12 +60,6 @@ def span_ranges(
     if begin < len(offsets):
         spans.append((begin, len(offsets)))
     return spans
-
-
-def has_two_spans(texts: Sequence[str], tokenizer: Any, span_tokens: int = 30) -> np.ndarray:
-    """(N,) bool: which texts have more than ``span_tokens`` tokens, and so at least two spans; with 0, any span."""
-    tokens = tokenizer([text[:MOST_CHARACTERS] for text in texts], add_special_tokens=False, verbose=False)["input_ids"]
-    return np.fromiter((len(ids) > span_tokens for ids in tokens), bool, len(texts))
 
 
 def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:

@@ -41,7 +41,7 @@ from beir_cocodr.training.outputs import (
     started,
     training_plan,
 )
-from beir_cocodr.training.pairs import BatchKeys, TrainingPairs, read_hard_negatives
+from beir_cocodr.training.pairs import TrainingPairs, read_hard_negatives
 from beir_cocodr.training.trainer import Stage, run_stage
 
 #: Subfolders of the rounds.
@@ -217,7 +217,7 @@ def _stage(collection: Collection, round_: Round, model: COCODR, plan: TrainingP
         dataset=pairs.dataset(),
         column_tasks={c: "query" if c == "query" else "document" for c in pairs.columns},
         callbacks=[pairs.clock, *([ClusterLog(loss, output / CLUSTER_LOG, options.log_clusters)] if weighted else [])],
-        batch_keys=BatchKeys(pairs) if options.trained_loss == "infonce" else None,
+        batch_keys=pairs.batch_keys() if options.trained_loss == "infonce" else None,
         names=pairs.names,
         details={
             "pairs": len(pairs.positives),

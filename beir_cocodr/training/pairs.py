@@ -5,11 +5,11 @@ read back.
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.training.negatives import check_negatives, relevant_rows
 from beir_cocodr.training.options import FinetuneOptions
-from beir_cocodr.training.trainer import EpochClock, drawn_dataset
+from beir_cocodr.training.trainer import BatchKeys, EpochClock, drawn_dataset
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +68,7 @@ class TrainingPairs:
             )
         log.info(
             "%d pairs; left out: %d with an unknown document, %d with a query without negatives",
-            len(self.positives),
-            self.unknown,
-            self.without_negative,
+            *(len(self.positives), self.unknown, self.without_negative),
         )
 
     @property
@@ -91,6 +89,18 @@ class TrainingPairs:
             few = len(pool) < self.options.negatives
             rows += rng.choice(pool, self.options.negatives, replace=few).tolist()
         return rows
+
+    def batch_keys(self) -> BatchKeys:
+        """What pairs of a batch must not share: query, documents, and all that are relevant to the query, which would
+        otherwise be trained as negatives.
+        """
+        return BatchKeys(len(self.positives), self._keys)
+
+    def _keys(self, pair: int) -> list[str]:
+        query = self.queries[pair]
+        rows = np.union1d(self.rows(pair), self.relevant[query]).astype(np.int64)
+        texts = [self.text_format.document(document) for document in self.collection.documents.take(rows)]
+        return [self.collection.queries[query], *texts]
 
     def names(self, pairs: Sequence[int]) -> list[str]:
         """Query and document id of pairs, for messages."""
@@ -114,26 +124,6 @@ class TrainingPairs:
             for column, text in zip(self.columns, [query, *documents], strict=True):
                 texts[column].append(read(text))
         return texts | {"label": batch["pair"]}  # losses and messages know a pair by its number
-
-
-@dataclass
-class BatchKeys:
-    """What a pair must not share with another of its batch: its query, its documents, and all that are relevant to its
-    query, which would otherwise be trained as negatives. The host's sampler reads it like a dataset of texts.
-    """
-
-    pairs: TrainingPairs
-    column_names: tuple[str, ...] = ("keys",)
-
-    def __len__(self) -> int:
-        return len(self.pairs.positives)
-
-    def __getitem__(self, pair: int) -> dict[str, str]:
-        pairs = self.pairs
-        query = pairs.queries[pair]
-        rows = np.union1d(pairs.rows(pair), pairs.relevant[query]).astype(np.int64)
-        texts = [pairs.text_format.document(document) for document in pairs.collection.documents.take(rows)]
-        return {str(i): text for i, text in enumerate([pairs.collection.queries[query], *texts])}
 
 
 #: Retriever to query id to the corpus rows of its negatives, best first.
@@ -210,8 +200,8 @@ def retrieved_negatives(collection: Collection, models: Sequence[str], depth: in
 
 def in_turn(lists: Sequence[np.ndarray], most: int | None = None) -> list[int]:
     """The numbers of several lists, the first of each, then the second, without repeats."""
-    places = range(max(map(len, lists), default=0))
-    return list(dict.fromkeys(int(rows[place]) for place in places for rows in lists if place < len(rows)))[:most]
+    rows = chain(*zip_longest(*(found.tolist() for found in lists)))
+    return list(dict.fromkeys(row for row in rows if row is not None))[:most]
 
 
 def write_gpl(collection: Collection, found: Found, folder: Path, negatives: int) -> int:
@@ -395,17 +385,7 @@ def _of_texts(path: Path, collection: Collection) -> Iterator[tuple[str, np.ndar
 
 
 def _text_rows(path: Path, form: str) -> Iterator[tuple[str, list[str]]]:
-    if path.suffix == ".parquet":
-        with explained(f"{path} cannot be read as parquet", "write it again", OSError, pa.ArrowInvalid):
-            batches = pq.ParquetFile(path).iter_batches()
-            records = ((number, row) for batch in batches for number, row in enumerate(batch.to_pylist(), 1))
-            yield from _texts_of(path, records, form)
-    else:
-        yield from _texts_of(path, _records(path), form)
-
-
-def _texts_of(path: Path, records: Iterable[tuple[int, dict[str, Any]]], form: str) -> Iterator[tuple[str, list[str]]]:
-    for line, record in records:
+    for line, record in _parquet_records(path) if path.suffix == ".parquet" else _records(path):
         with _naming(path, line, form):
             query = record["query"] if "query" in record else record["anchor"]
             found = [value for name, value in record.items() if name.startswith("negative")]
@@ -413,6 +393,13 @@ def _texts_of(path: Path, records: Iterable[tuple[int, dict[str, Any]]], form: s
             if not found or not all(isinstance(text, str) for text in (query, *texts)):
                 raise TypeError(f"its columns are {', '.join(record)}")
         yield query, texts
+
+
+def _parquet_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbered rows."""
+    with explained(f"{path} cannot be read as parquet", "write it again", OSError, pa.ArrowInvalid):
+        batches = pq.ParquetFile(path).iter_batches()
+        yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1)
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

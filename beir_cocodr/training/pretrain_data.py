@@ -1,7 +1,4 @@
-"""The training sets of pre-training, drawn anew each epoch, and how a batch is tokenised and masked.
-
-:class:`DocumentViews` shows documents, :class:`ContextViews` passages, each with one of its queries.
-"""
+"""The training sets of pre-training, drawn anew each epoch, and how a batch is tokenised and masked."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,7 +16,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from beir_cocodr.arrays import Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.spans import SpannedText, has_two_spans, span_pair, span_ranges
+from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS, WholeWordMasker
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
@@ -30,9 +27,17 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.pool import share_over_ranks
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
-from beir_cocodr.training.trainer import EpochClock, drawn_dataset
+from beir_cocodr.training.trainer import BatchKeys, EpochClock, drawn_dataset
 
 log = logging.getLogger(__name__)
+
+# Of a tokenizer: the tokens of the texts alone.
+_BARE: Json = {
+    "add_special_tokens": False,
+    "return_attention_mask": False,
+    "return_token_type_ids": False,
+    "verbose": False,
+}
 
 
 @dataclass
@@ -148,8 +153,7 @@ def token_counts(documents: Documents, model: Any) -> Ints:
         rows = np.arange(start, min(start + _COUNTED, len(documents)))
         texts = [model.text_format.document(document) for document in documents.take(rows)]
         read = [text[:MOST_CHARACTERS] for text in texts]
-        asked = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-        tokens = model.tokenizer(read, add_special_tokens=False, **asked)["input_ids"] if read else []
+        tokens = model.tokenizer(read, **_BARE)["input_ids"] if read else []
         found = [(len(ids), len(text)) for ids, text in zip(tokens, texts, strict=True)]
         save_array(part(start), np.array(found, np.int32).reshape(-1, 2))
 
@@ -222,25 +226,17 @@ class DocumentViews(Views):
 
     def names(self, rows: Sequence[int]) -> list[str]:
         """Documents by row number: "corpus: id", or the id alone where there is one corpus."""
-        named = []
-        for row in rows:
-            collection, place = self._place(row)
-            (id,) = collection.documents.ids([place])
-            named.append(f"{collection.name}: {id}" if len(self.collections) > 1 else id)
-        return named
+        ids = [document["_id"] for document in self._documents(rows)]
+        if len(self.collections) == 1:
+            return ids
+        corpora = np.searchsorted(self.bounds, rows, side="right") - 1
+        return [f"{self.collections[number].name}: {id}" for number, id in zip(corpora, ids, strict=True)]
 
     def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """What this epoch sees of documents, a text per column."""
         options, found = self.options, []
         texts = [self.model.text_format.document(document)[:MOST_CHARACTERS] for document in self._documents(rows)]
-        tokens = self.model.tokenizer(
-            texts,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
+        tokens = self.model.tokenizer(texts, return_offsets_mapping=True, **_BARE)
         for row, text, offsets in zip(rows, texts, tokens["offset_mapping"], strict=True):
             rng = np.random.default_rng((options.seed, self.clock.epoch, row))
             ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
@@ -256,10 +252,6 @@ class DocumentViews(Views):
             taken = self.collections[number].documents.take(asked - self.bounds[number])
             found.update(zip(asked.tolist(), taken, strict=True))
         return [found[row] for row in rows]
-
-    def _place(self, row: int) -> tuple[Collection, int]:
-        corpus = int(np.searchsorted(self.bounds, row, side="right")) - 1
-        return self.collections[corpus], int(row - self.bounds[corpus])
 
 
 # A share of cut passages that is worth a warning.
@@ -304,9 +296,15 @@ class ContextViews(Views):
         log.info("%s: %d passages of %d documents have queries", names, passages, documents)
 
     @property
-    def batch_keys(self) -> "ContextKeys | None":
-        """What rows of a batch must not share, where they are contrasted with each other."""
-        return ContextKeys(self) if self.options.objective == "qc" else None
+    def batch_keys(self) -> BatchKeys | None:
+        """What rows of a batch must not share, where they are contrasted with each other: document, passage, context;
+        one would else be trained to be far from its own neighbour, or query.
+        """
+        return BatchKeys(len(self), self._keys) if self.options.objective == "qc" else None
+
+    def _keys(self, row: int) -> list[str]:
+        # No text begins with a zero byte, so a document is not taken for one.
+        return [f"\0{self.document[row]}", *self.texts(row)]
 
     def __len__(self) -> int:
         return len(self.document)
@@ -368,8 +366,7 @@ class ContextViews(Views):
         text = self.passages[row]["text"]
         if places:
             return text, self.passages[places[int(rng.integers(len(places)))]]["text"]
-        tokens = self.model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        offsets = tokens["offset_mapping"]
+        offsets = self.model.tokenizer(text, return_offsets_mapping=True, **_BARE)["offset_mapping"]
         spanned = SpannedText(text, offsets, span_ranges(text, offsets, self.options.span_tokens), len(offsets))
         return span_pair(spanned, rng) if len(spanned.ranges) > 1 else None
 
@@ -379,41 +376,20 @@ class ContextViews(Views):
         short = 0
         for begin in range(0, len(alone), 10_000):
             texts = self.passages[alone[begin : begin + 10_000].tolist()]["text"]
-            long = has_two_spans(texts, self.model.tokenizer, self.options.span_tokens)
-            short += int((~long).sum())
+            tokens = self.model.tokenizer([text[:MOST_CHARACTERS] for text in texts], **_BARE)["input_ids"]
+            short += sum(len(ids) <= self.options.span_tokens for ids in tokens)  # no two spans
         return {"passages_alone": len(alone), "passages_never_mixed": short}
 
     def _truncated(self, most: int = 1000) -> dict[str, float]:
-        rows = range(0, len(self), -(-len(self) // most))
-        text_format, shares = self.model.text_format, {}
-        prompts = (text_format.document_prompt, text_format.query_prompt)
-        columns = zip(*self.texts_of(rows), strict=True)
-        for column, prompt, texts in zip(self.columns, prompts, columns, strict=True):
-            tokens = self.model.tokenizer([prompt + text for text in texts], truncation=False, verbose=False)
-            shares[column] = sum(len(ids) > self.options.max_length for ids in tokens["input_ids"]) / len(texts)
+        rows, longest = range(0, len(self), -(-len(self) // most)), self.options.max_length
+        texts = dict(zip(self.columns, zip(*self.texts_of(rows), strict=True), strict=True))
+        shares = {
+            column: self.model.truncated_share(texts[column], task, longest) for column, task in self.columns.items()
+        }
         if shares["passage"] > _MANY:
             log.warning(
                 "%.0f%% of the passages are cut at %d tokens: raise max_length, or generate queries with "
                 "this encoder's tokenizer",
-                100 * shares["passage"],
-                self.options.max_length,
+                *(100 * shares["passage"], longest),
             )
         return shares
-
-
-@dataclass
-class ContextKeys:
-    """What a row must not share with another of its batch: its document, its passage's text, its context; it would else
-    be trained to be far from its own neighbour, or query. The host's sampler reads it like a dataset of texts.
-    """
-
-    views: ContextViews
-    column_names: tuple[str, ...] = ("keys",)
-
-    def __len__(self) -> int:
-        return len(self.views)
-
-    def __getitem__(self, row: int) -> dict[str, str]:
-        passage, context = self.views.texts(row)
-        # No text begins with a zero byte, so a document is not taken for one.
-        return {"document": f"\0{self.views.document[row]}", "passage": passage, "context": context}

@@ -238,7 +238,7 @@ class Stage:
         model: the encoder, trained in place.
         loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own).
         column_tasks: column name to "query" or "document", for prompts and lengths.
-        batch_keys: rows of the dataset as mappings to texts; two rows that share a text are kept out of one batch.
+        batch_keys: texts of the rows; two rows that share one are kept out of one batch.
         names: ids of examples by row number, which the column ``label`` holds; for messages.
         details: what the record says of this stage alone.
         finish: called before the final save, on the first process, to take off what only training needs; what it
@@ -253,13 +253,30 @@ class Stage:
     dataset: Any
     column_tasks: dict[str, str] = field(default_factory=dict)
     collator: Any = None
-    batch_keys: Any = None
+    batch_keys: "BatchKeys | None" = None
     callbacks: Sequence[TrainerCallback] = ()
     names: Callable[[Sequence[int]], list[str]] | None = None
     details: Json = field(default_factory=dict)
     finish: Callable[[Path], Json] = lambda folder: {}
     trainer: "type[GuardedTrainer] | None" = None
     arguments: Any = SentenceTransformerTrainingArguments
+
+
+@dataclass(frozen=True)
+class BatchKeys:
+    """For each of so many rows, the texts that no other row of its batch may have; the host's sampler reads it like a
+    dataset.
+    """
+
+    rows: int
+    texts: Callable[[int], Sequence[str]]
+    column_names: tuple[str, ...] = ("keys",)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int) -> dict[str, str]:
+        return {str(number): text for number, text in enumerate(self.texts(row))}
 
 
 # Passes without a single batch after which there is none; and what keeps the seeds of passes apart.
@@ -291,11 +308,11 @@ class GuardedTrainer(BaseTrainer):
 
     Attributes:
         guard: looks at losses and gradients; also one of the callbacks.
-        batch_keys: rows of the dataset as mappings to texts; two rows that share one do not meet in a batch.
+        batch_keys: of the stage.
     """
 
     guard: FiniteGuard
-    batch_keys: Any = None
+    batch_keys: BatchKeys | None = None
 
     def compute_loss(self, model: Any, inputs: dict[str, Tensor | Any], *args: Any, **settings: Any) -> Any:
         labels = inputs.get("label")  # numbers of examples, or a teacher's scores
@@ -312,7 +329,9 @@ class GuardedTrainer(BaseTrainer):
     def add_model_card_callback(self, default_args_dict: Json) -> None:
         return
 
-    def train_guarded(self, guard: FiniteGuard, batch_keys: Any, resume: Path | None = None) -> TrainOutput:
+    def train_guarded(
+        self, guard: FiniteGuard, batch_keys: BatchKeys | None, resume: Path | None = None
+    ) -> TrainOutput:
         """Train, with progress on stderr; NonFiniteTraining for NaN or infinity."""
         self.guard, self.batch_keys = guard, batch_keys
         guard.scaled = self.args.fp16

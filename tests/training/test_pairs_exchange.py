@@ -6,6 +6,8 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
 from datasets import load_dataset
@@ -133,6 +135,13 @@ def test_columns_without_negatives_are_named(collection, tmp_path):
     (tmp_path / "n.jsonl").write_text('{"query": "q", "positive": "p"}\n')
     with pytest.raises(InputError, match=r"n.jsonl:1: not in columns .*query, positive"):
         read_hard_negatives(tmp_path / "n.jsonl", collection)
+
+
+def test_rows_of_parquet_are_numbered_over_its_batches(collection, tmp_path):
+    rows = 70_000  # more than pyarrow reads at a time
+    pq.write_table(pa.table({"query": ["q"] * rows, "negative": [*["n"] * (rows - 1), None]}), tmp_path / "n.parquet")
+    with pytest.raises(InputError, match=r"n.parquet:70000: not in columns"):
+        read_hard_negatives(tmp_path / "n.parquet", collection)
 
 
 def test_tevatrons_lines_have_texts_and_are_read_back(collection, beir_folder, gpl, tmp_path, same_figure):

@@ -20,7 +20,7 @@ from beir_cocodr.training import outputs
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
-from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
+from beir_cocodr.training.pairs import TrainingPairs
 from beir_cocodr.training.pretrain import pretrain
 
 STEPS = {"max_steps": 9, "batch_size": 12, "mini_batch_size": 5, "learning_rate": 1e-3, "save_steps": 2}
@@ -130,7 +130,7 @@ def test_no_document_of_a_batch_is_relevant_to_another_query_of_it(beir_folder, 
     pairs = TrainingPairs(collection, TextFormat(), FinetuneOptions(negatives=2), pool)
     assert len(pairs.rows(0)) == 3
     sampler = NoDuplicatesBatchSampler(
-        BatchKeys(pairs), batch_size=4, drop_last=True, generator=torch.Generator(), seed=0
+        pairs.batch_keys(), batch_size=4, drop_last=True, generator=torch.Generator(), seed=0
     )
     ids, batches = collection.documents.ids(), 0
     for epoch in range(3):

@@ -47,7 +47,7 @@ from beir_cocodr.training.held_out import hold_out, selecting
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output
-from beir_cocodr.training.pairs import BatchKeys, TrainingPairs
+from beir_cocodr.training.pairs import TrainingPairs
 from beir_cocodr.training.trainer import GuardedTrainer, Stage, drawn_dataset, run_stage
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class HostArchitecture:
         )
         if not self.listwise:
             tasks = {"query": "query", "positive": "document"}
-            stage = replace(stage, batch_keys=BatchKeys(pairs), column_tasks=tasks, names=pairs.names)
+            stage = replace(stage, batch_keys=pairs.batch_keys(), column_tasks=tasks, names=pairs.names)
         with lock_output(output, True, stage.plan) as finished:
             if finished is None:
                 stage = selecting(stage, held, text_format, options, output, len(pairs.positives), read)
