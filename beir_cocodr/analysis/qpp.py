@@ -12,10 +12,9 @@ import numpy as np
 from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.evaluate import evaluate, read_per_query
+from beir_cocodr.evaluation.evaluate import evaluate, read_per_query, write_per_query
 from beir_cocodr.evaluation.measures import correlate, holm, parse_measures
 from beir_cocodr.evaluation.runs import identical_ids
-from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
 
@@ -92,11 +91,9 @@ class Prediction:
 
     def write_values(self, path: Path) -> None:
         """Write quality and predictors as a table, one query a line."""
-        with atomic_writer(path) as file:
-            file.write("\t".join(["query_id", self.record.measure, *self.values]) + "\n")
-            for query, found in self.quality.items():
-                cells = [found, *(predicted.get(query, math.nan) for predicted in self.values.values())]
-                file.write("\t".join([query, *(repr(float(cell)) for cell in cells)]) + "\n")
+        columns = {self.record.measure: self.quality, **self.values}
+        scores = {name: [found.get(query, math.nan) for query in self.quality] for name, found in columns.items()}
+        write_per_query(path, list(self.quality), scores)
 
 
 def qpp(

@@ -118,7 +118,7 @@ def evaluate(
             result, scores[label] = score_run(labels[label], run, found, judged, wanted)
             write_run(folder / run, found, names[label])
             found_by |= {} if few is None else {label: found}
-            _write_per_query(folder / per_query, list(judged), scores[label])
+            write_per_query(folder / per_query, list(judged), scores[label])
             results[label] = replace(
                 result,
                 documents=len(collection.documents),
@@ -197,7 +197,8 @@ def _search(
                 yield label, results, retriever.describe(), round(ready - start, 3), round(searched, 3)
 
 
-def _write_per_query(path: Path, queries: list[str], scores: dict[str, np.ndarray]) -> None:
+def write_per_query(path: Path, queries: Sequence[str], scores: Mapping[str, Sequence[float] | np.ndarray]) -> None:
+    """Write a table of (Q,) scores by name, one query a line, for :func:`read_per_query`."""
     with atomic_writer(path) as file:
         file.write("\t".join(["query_id", *scores]) + "\n")
         for i, query in enumerate(queries):
