@@ -11,10 +11,11 @@ from beir_cocodr.arrays import Doubles, spaced_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.evaluate import spaced
-from beir_cocodr.evaluation.label_free.evidence import Evidence, overlap, reciprocal_rank_fusion
+from beir_cocodr.evaluation.label_free.evidence import Evidence, reciprocal_rank_fusion
 from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.evaluation.records import Estimate, Interval, Likeness
 from beir_cocodr.models.spec import BM25, ModelSpec
+from beir_cocodr.retrieval.ranking import overlap
 
 CROPS, GENERATED = "held-out crops", "generated queries"
 WITH_BM25, WITH_FUSION = "agreement with BM25", "agreement with the fusion"

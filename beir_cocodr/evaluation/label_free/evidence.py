@@ -2,8 +2,6 @@
 queries, how far their ranked lists agree, and what they were trained on of the corpus.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +21,7 @@ from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions
 from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import training_lineage
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.ranking import Ranking, Retriever
+from beir_cocodr.retrieval.ranking import Ranking, Retriever, reciprocal_ranks
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 if TYPE_CHECKING:
@@ -102,7 +100,7 @@ class HeldOutRetrievers(Retrievers):
         super().__init__(documents, folder, replace(whole.options, stores=()))
         self.whole, self.rows = whole, rows
 
-    def _dense(self, name: str) -> Dense:
+    def _dense(self, name: str) -> "Dense":
         from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
         from beir_cocodr.retrieval.dense import Dense
         from beir_cocodr.retrieval.store.store import ChangedEmbeddings
@@ -121,14 +119,6 @@ class HeldOutRetrievers(Retrievers):
         return self._once(f"dense {name}", make)
 
 
-def overlap(found: Ints, reference: Ints, depth: int = 10) -> Doubles:
-    """(Q,) share of the best ``depth`` documents of the (Q, k) reference rows that are among those found; 0 of none."""
-    mine, theirs = found[:, :depth], reference[:, :depth]
-    wanted = theirs >= 0
-    shared = ((theirs[:, :, None] == mine[:, None, :]).any(axis=2) & wanted).sum(axis=1)
-    return shared / np.maximum(wanted.sum(axis=1), 1)  # type: ignore[no-any-return]
-
-
 def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:
     """(Q,) share of DCG@10's discounts that two lists of (Q, k) rows do not spend on the same documents: 0 for the same
     ranking, 1 for lists without one in common. It bounds what a single document's judgement can change in nDCG@10.
@@ -143,17 +133,10 @@ def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:
 
 
 def reciprocal_rank_fusion(lists: Sequence[Ints], depth: int = 10) -> Ints:
-    """(Q, depth) rows by reciprocal rank fusion, 1 / (60 + rank), of (Q, k) lists; -1 for no result, smaller row first.
-
-    Source: Cormack et al., 2009.
-    """
+    """(Q, depth) rows by reciprocal rank fusion of (Q, k) lists; -1 for no result, of equal sums smaller rows first."""
     fused = np.full((len(lists[0]), depth), -1, np.int64)
     for i in range(len(fused)):
-        ranked = [rows[i][rows[i] >= 0] for rows in lists]
-        candidates = np.unique(np.concatenate(ranked))
-        scores = np.zeros(len(candidates))
-        for rows in ranked:
-            scores[np.searchsorted(candidates, rows)] += 1 / (61 + np.arange(len(rows)))
+        candidates, scores = reciprocal_ranks([rows[i][rows[i] >= 0] for rows in lists])
         # Rounded, as sums of the same ranks in another order differ in their last bits.
         best = np.argsort(-np.round(scores, 12), kind="stable")[:depth]
         fused[i, : len(best)] = candidates[best]

@@ -11,7 +11,7 @@ from conftest import sentences
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
-from beir_cocodr.evaluation.label_free.evidence import Gatherer, HeldOutRetrievers, overlap, reciprocal_rank_fusion
+from beir_cocodr.evaluation.label_free.evidence import Gatherer, HeldOutRetrievers, reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     CROP_WORDS,
     PseudoQueries,
@@ -21,6 +21,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
 )
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import FUSIONS
+from beir_cocodr.retrieval.ranking import overlap
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 
