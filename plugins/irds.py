@@ -148,14 +148,14 @@ def register_folder(path: str | Path, identifier: str, keep: bool = False) -> li
     queries, splits = source.queries_file, source.splits()
     if any(replace(source, wanted_split=split).queries_file is None for split in splits):
         raise InputError(f"{folder / 'queries.jsonl'}: no such file, but there are judgements; put it there")
-    docs = FolderDocs(folder)
+    docs = _FolderDocs(folder)
     documentation = {"pretty_name": identifier, "desc": f"<p>The BEIR folder {folder.name}.</p>"}
-    all_queries = [FolderQueries(Path(queries))] if queries else []
+    all_queries = [_FolderQueries(Path(queries))] if queries else []
     entries = {identifier: Entry([docs, *all_queries], documentation)}
     for split in splits:
         part = replace(source, wanted_split=split)
-        qrels = FolderQrels(Path(str(part.judgements_file)))
-        judged = FolderQueries(Path(str(part.queries_file)), qrels.judged)
+        qrels = _FolderQrels(Path(str(part.judgements_file)))
+        judged = _FolderQueries(Path(str(part.queries_file)), qrels.judged)
         entries[f"{identifier}/{split}"] = Entry([docs, judged, qrels], documentation)
     identifiers = register_entries(entries, str(folder))
     if keep:
@@ -274,7 +274,7 @@ def _docs(output: Path, source: manifests.SourceRecord, part: manifests.SplitRec
     """Documents of one side; every set links to the same corpus, so any part of that side will do."""
     identifier = base_id or source.ir_datasets_id
     if identifier is None:
-        return FolderDocs(output / part.folder, source.corpus_sha256)
+        return _FolderDocs(output / part.folder, source.corpus_sha256)
     base = _load_base(identifier)
     if not base.has_docs():
         raise InputError(f"the base id {identifier!r} has no documents; give one that has")
@@ -292,10 +292,10 @@ def _labels(output: Path, source: manifests.SourceRecord, part: manifests.SplitR
     folder, identifier = output / part.folder, source.ir_datasets_id
     file = folder / "qrels" / f"{part.split}.tsv"
     if identifier is None:
-        qrels = FolderQrels(file)
-        return [FolderQueries(folder / "queries.jsonl", qrels.judged), qrels]
+        qrels = _FolderQrels(file)
+        return [_FolderQueries(folder / "queries.jsonl", qrels.judged), qrels]
     base = _load_base(identifier)
-    qrels = FolderQrels(file, base.qrels_defs())
+    qrels = _FolderQrels(file, base.qrels_defs())
     return [FilteredQueries(base.queries_handler(), qrels.judged), qrels]
 
 
@@ -332,7 +332,7 @@ def _documentation(manifest: manifests.Manifest, base: str, found: manifests.Set
 _READ = 1_000
 
 
-class FolderDocs(BaseDocs):
+class _FolderDocs(BaseDocs):
     """The documents of a BEIR folder, memory-mapped; any number of threads may read them.
 
     Where ``content_hash`` is given, documents with another, as `Documents` has it, are an ``InputError``.
@@ -367,7 +367,7 @@ class FolderDocs(BaseDocs):
         return documents
 
 
-class FolderQueries(BaseQueries):
+class _FolderQueries(BaseQueries):
     """The queries of a ``queries.jsonl``, plain or ``.gz``, or those of them whose ids ``wanted`` gives when asked."""
 
     def __init__(self, path: Path, wanted: Callable[[], Container[str]] | None = None) -> None:
@@ -384,7 +384,7 @@ class FolderQueries(BaseQueries):
                 yield GenericQuery(id, text)
 
 
-class FolderQrels(BaseQrels):
+class _FolderQrels(BaseQrels):
     """The judgements of a ``qrels/SPLIT.tsv``, plain or ``.gz``; ``definitions`` are the meanings of the grades."""
 
     def __init__(self, path: Path, definitions: dict[int, str] | None = None) -> None:
