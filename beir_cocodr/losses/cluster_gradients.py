@@ -1,9 +1,5 @@
-"""Cluster gradients of one training step: the (K, K) inner products ∇ℓ_i·∇ℓ_j that iDRO weighs clusters by.
-
-From top to bottom: which layers are compared (:func:`selected_modules`), the step whose hooks catch what the training
-backward computes anyway (:class:`ClusterStep`), and three ways from there to inner products: exactly, module by module
-(:func:`module_gram`), from random projections (:func:`sketched_gradients`), and by a gradient call for each cluster as
-published (:func:`gram_by_calls`), slow and the yardstick for the others.
+"""Cluster gradients of one training step: the (K, K) inner products ∇ℓ_i·∇ℓ_j that iDRO weighs clusters by, exactly,
+from random projections, or by a gradient call for each cluster as published, slow and the yardstick for the others.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
-"""The card of a model that was trained here: README.md beside it, made of training.json and of what was measured.
-
-sentence-transformers reads it with the model and writes it again with ``save_pretrained`` and ``push_to_hub``. What the
-base's own card states (title, data sets, figures) is not true of the model that is made of it, and stays behind.
+"""The card of a model that was trained here: README.md beside it, made of training.json and of what was measured, and
+not of the base's own card, whose title, data sets and figures are not true of it.
 """
 
 import json
@@ -41,12 +39,8 @@ _CITED = {
 
 
 def write_card(folder: Path, record: TrainingRecord, figures: Mapping[str, Any] | None = None) -> None:
-    """Write the card of the model in ``folder``.
-
-    Args:
-        folder: of the saved model.
-        record: of its training, with those of its ancestors.
-        figures: what was measured, as :func:`~beir_cocodr.training.outputs.figures_of` gives it.
+    """Write the card of the model in ``folder`` by the record of its training, with those of its ancestors, and the
+    figures that :func:`~beir_cocodr.training.outputs.figures_of` gives.
     """
     lineage = record.lineage()
     root = _HUB_NAMES.get(str(lineage[0].base), str(lineage[0].base))

@@ -46,14 +46,9 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Task:
-    """Which of :data:`PARTS` a task can do without.
-
-    Args:
-        needs: what its files have to hold, in words for a message.
-        way_out: what a user can do without it.
-        absent: may be missing, and is then left out of the model.
-        spare: may lie in the files without being read.
-        new: may be missing, and is then drawn at random, because it is trained next.
+    """Which of :data:`PARTS` a task can do without: ``absent`` ones may be missing, and are then left out of the model;
+    ``spare`` ones may lie in the files without being read; ``new`` ones may be missing, and are then drawn at random,
+    because they are trained next. What it ``needs``, and the ``way_out`` without, are words for a message.
     """
 
     needs: str
@@ -241,14 +236,8 @@ def loading(
 
     Every ``from_pretrained`` of transformers reports what it did with each tensor, also where sentence-transformers
     calls it; the report is checked at once. Whatever a host raises becomes one line: an InputError where a file is
-    damaged or missing, tensors are missing, left over or of another shape.
-
-    Args:
-        name: folder or hub name.
-        task: what may be missing or left over.
-        noun: what the model is to the user, for messages.
-        trusted: whether the caller has chosen to run code that the model brings along.
-        known: see :func:`check_files`.
+    damaged or missing, tensors are missing, left over or of another shape. ``noun`` is what the model is to the user;
+    ``trusted``, whether the caller has chosen to run code that it brings along; ``known``, see :func:`check_files`.
     """
     if not name.strip():
         raise InputError(f"the name of the {noun} is empty; give a folder or a hub name")

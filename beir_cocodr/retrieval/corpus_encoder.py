@@ -24,16 +24,11 @@ if TYPE_CHECKING:
 
 
 def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
-    """Part texts into batches of like length, longest first, so that padding is little, batches are about as much work,
-    and what does not fit into memory is known at once.
+    """Part texts into batches, (b,) indices each, of like length and longest first, so that padding is little, batches
+    are about as much work, and what does not fit into memory is known at once.
 
-    Args:
-        lengths: (n,) tokens of each text, after truncation.
-        budget: the most tokens of a batch, at least 1 (else a ValueError), padding included; a text above it is a batch
-            of its own.
-
-    Yields:
-        (b,) indices of texts; each text is in one batch.
+    ``lengths`` are (n,) tokens of each text after truncation, ``budget`` the most of a batch, at least 1 (else a
+    ValueError), padding included; a text above it is a batch of its own.
     """
     if budget < 1:
         raise ValueError(f"a token budget is at least 1, not {budget}")

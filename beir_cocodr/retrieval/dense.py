@@ -48,14 +48,11 @@ _SQUARED_IN_FLOAT32 = 1e15
 
 
 class SharedEmbeddings:
-    """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts.
+    """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts. ``folder`` has those
+    too many for memory; of the others, beyond ``in_memory`` bytes, those that were used longest ago are dropped.
 
     While :func:`sharing_embeddings` is in force, each :class:`Dense` looks here before it encodes, so that one encoder
     encodes one corpus once, whoever asks, also as the dense part of a hybrid encoder.
-
-    Args:
-        folder: of those too many for memory.
-        in_memory: the most bytes of the others; of more, those that were used longest ago are dropped.
     """
 
     def __init__(self, folder: Path, in_memory: int = IN_MEMORY) -> None:
@@ -282,12 +279,8 @@ class Dense:
 
 
 class StoreChoice:
-    """Stores of one corpus, each for the encoder that wrote it, whatever that is called now.
-
-    Args:
-        folders: of complete stores, not of folded vectors; else an InputError.
-        documents: the corpus.
-        verify: see :class:`~beir_cocodr.models.spec.SearchOptions`.
+    """Stores of one corpus, each for the encoder that wrote it, whatever that is called now. An InputError: one is not
+    complete, or of folded vectors.
     """
 
     def __init__(self, folders: Iterable[str | Path], documents: Documents, verify: bool = True) -> None:

@@ -1,7 +1,5 @@
-"""Fitting a hybrid encoder to a corpus: BM25's weights, made dense by truncated SVD, by feature hashing or by both.
-
-:mod:`beir_cocodr.models.hybrid_encoder` applies what is fitted here. How well a kind and a size stand in for the exact
-fusion needs no labels: it is the overlap of their best ten documents, on crops of the corpus and on given queries.
+"""Fitting a hybrid encoder to a corpus: BM25's weights, made dense by truncated SVD, by feature hashing or by both. How
+well each stands in for the exact fusion, by the overlap of their best ten documents, needs no labels.
 """
 
 import logging

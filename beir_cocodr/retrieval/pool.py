@@ -38,10 +38,8 @@ def share_out(
     again, so a task may be done twice; after three deaths without a task done in between, an InputError. Whatever a
     task raises is raised after the tasks under way. Processes are spawned: scripts need ``if __name__ == "__main__"``.
 
-    Args:
-        tasks: picklable, few enough to hold in a list.
-        start: called in each process with its device, returns what does a task there; picklable.
-        devices: one for each process.
+    ``start`` is called in each process with its device, and returns what does a task there; it and the tasks, which are
+    held in a list, are picklable.
     """
     left, deaths = list(tasks), 0
     while left:
@@ -72,13 +70,8 @@ def share_over_ranks(
     desc: str | None = None,
 ) -> None:
     """Do the tasks that are not done, each by one of the processes of a run that ``torchrun`` started, all of which
-    call this; long work is shared out to the CPU cores of each. A task leaves a file, by which the others know.
-
-    Args:
-        tasks, start: as for :func:`share_out`.
-        is_done: whether a task has left its file, on this machine.
-        seconds: that one task may take on one core.
-        desc: of a progress bar.
+    call this; long work, by the ``seconds`` that a task may take on one core, is shared out to the CPU cores of each. A
+    task leaves a file, by which the others know; ``is_done`` tells whether it is there, on this machine.
     """
     # The second time there is work only for processes that do not share a disk.
     for mine in (tasks[rank() :: world_size()], tasks):

@@ -157,19 +157,12 @@ def search_keys(
     similarity: Similarity = "dot",
     excluded_rows: Array | None = None,
 ) -> Tensor:
-    """`search_chunks` over a part of a corpus, whose results :func:`merge_keys` puts together with others'.
+    """`search_chunks`, with its errors, over a part of a corpus: (Q, k) int64 keys of score and tie rank, descending,
+    which :func:`merge_keys` puts together with those of others.
 
-    Args:
-        chunks: (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are not looked at here
-            beyond that, so that the caller need not hold all of them.
-        first_row: the corpus row of the first document, for ``excluded_rows`` and errors.
-        query_embeddings, top_k, similarity, excluded_rows: as there.
-
-    Returns:
-        (Q, k) int64 keys of score and tie rank, descending.
-
-    Raises:
-        NonFiniteScores, InputError: as there.
+    Chunks are (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are not looked at here
+    beyond that, so that the caller need not hold all of them. ``first_row`` is the corpus row of the first document,
+    for ``excluded_rows`` and errors.
     """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}: ask for at least one document")

@@ -24,17 +24,11 @@ _DEPTHS = (10, 100)
 def recall_against_exact(
     index: Any, queries: Array, vectors: Vectors, depths: Sequence[int] = _DEPTHS, sample: int = 100, seed: int = 0
 ) -> dict[str, float]:
-    """The share of the exact top k that the index has in its own top k, over a sample of queries.
+    """The share of the exact top k that an index has in its own top k, over a sample of queries: ``recall@k`` for every
+    depth k, or all documents where there are fewer, means over queries; and ``queries``, how many those were.
 
-    Args:
-        index: what is judged: its ``search(queries, top_k)`` gives (Q, top_k) scores and rows.
-        queries: (Q, w) as the index takes them; an InputError where there are none, or no depths.
-        vectors: what it was built from, read once.
-        depths: k; where there are fewer documents than k, all of them.
-        sample, seed: queries drawn without replacement.
-
-    Returns:
-        ``recall@k`` for every depth, means over queries, and ``queries``, how many those were.
+    The index's ``search(queries, top_k)`` gives (Q, top_k) scores and rows for (Q, w) queries, an InputError where
+    there are none, or no depths; ``vectors`` are what it was built from, read once.
     """
     if not len(queries) or not sample or not depths:
         raise InputError("recall needs at least one query and one depth")

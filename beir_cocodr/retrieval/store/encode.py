@@ -102,19 +102,12 @@ def prepare_store(
     devices: list[str],
     queries: Sequence[str] = (),
 ) -> tuple[EmbeddingStore, list[int], Estimate | None]:
-    """Find the store in a folder or begin one, log what encoding will take, and write all but the shards. An
-    InputError: the folder holds a store with another key, or the disk is too full.
+    """Find the store in a folder or begin one, log what encoding will take, and write all but the shards; gives the
+    store, the numbers of shards that are missing, and the estimate, None where nothing is missing. An InputError: the
+    folder holds a store with another key, or the disk is too full.
 
-    Args:
-        encoder: model and corpus.
-        name: what the model was loaded by; None where it has no name, and searches have to name it.
-        folder, options: of the store; nobody else writes to it.
-        devices: that encoding will be shared out to.
-        queries: what an MRL's folding takes its mean query from, where its vectors lose precision; any queries are
-            right, documents stand in where there are none.
-
-    Returns:
-        the store, the numbers of shards that are missing, and the estimate; None where nothing is missing.
+    ``name`` is what the model was loaded by, None where searches have to name it. An MRL's folding takes its mean query
+    from ``queries``, where its vectors lose precision: any are right, and documents stand in where there are none.
     """
     model, documents = encoder.model, encoder.documents
     found = EmbeddingStore.found(folder, options.verify)
@@ -306,15 +299,8 @@ def encode_documents(
     progress: bool = False,
     encoder: CorpusEncoder | None = None,
 ) -> EmbeddingStore:
-    """:func:`encode` in this process, for a loaded model and an open corpus; its errors; gives the store.
-
-    Args:
-        model: the encoder, on its device.
-        documents: the corpus.
-        folder, options, progress: as there.
-        queries: what the folding of an MRL whose vectors lose precision is made from.
-        name: what ``load_encoder`` would find the model by; recorded, so that ``search`` can load it.
-        encoder: of model and documents, where it is not the usual one.
+    """:func:`encode` in this process, for a loaded model and an open corpus; its errors; gives the store. ``queries``
+    and ``name`` are as for :func:`prepare_store`; ``encoder`` is of model and documents, where not the usual one.
     """
     with _written_to(Path(folder)), sole_writer(output_folder(Path(folder), utf8=True)):
         encoder = encoder or CorpusEncoder(model, documents, options.token_budget, options.backend)

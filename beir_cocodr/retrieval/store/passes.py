@@ -56,13 +56,8 @@ def smooth(
 
     Neighbours are the nearest by cosine; of a hybrid encoder, by the sum of the cosines of both parts, and its queries
     are divided by the deviations of the smoothed parts, see :meth:`EmbeddingStore.queries`. Memory holds a shard, and
-    beyond ``exact`` documents, compared all with all, the codes of an index.
-
-    Args:
-        store: of ``model``, complete, else an InputError, as where it is smoothed or folded already.
-        model: the encoder that wrote it.
-        output: folder of the new store, to be made; an InputError where it is taken.
-        options: see :class:`SmoothOptions`.
+    beyond ``exact`` documents, compared all with all, the codes of an index. An InputError: the store, which is
+    ``model``'s, is not complete, or smoothed or folded already, or ``output`` is taken.
     """
     options, given = options or SmoothOptions(), EmbeddingStore.open(store)
     record = given.record
@@ -95,15 +90,9 @@ def smooth(
 def add_lexical(
     store: str | Path, model: HybridEncoder, trained: TrainingRecord, name: str, documents: Documents, output: Path
 ) -> EmbeddingStore:
-    """Write a hybrid encoder's store from that of its dense part: nothing is encoded but terms.
-
-    Args:
-        store: of the dense encoder that was fused, and of ``documents``; else an InputError.
-        model: the hybrid encoder.
-        trained: its training.json, which names the dense encoder.
-        name: what it was loaded by.
-        documents: the corpus.
-        output: folder of the new store, to be made; an InputError where it is taken.
+    """Write a hybrid encoder's store from that of its dense part: nothing is encoded but terms. ``trained`` is the
+    model's training.json, and ``name`` what it was loaded by. An InputError: the store is of another encoder than that
+    which was fused, or of other documents, or ``output`` is taken.
     """
     given = EmbeddingStore.open(store)
     if given.record.identity["weights"] != trained.base_sha256:
@@ -143,14 +132,7 @@ def update(
     smoothed, folded or lacks the hashes of its texts.
 
     The store is replaced in one step; a run that is killed leaves the former one. Where there is none, one is encoded.
-
-    Args:
-        model: the encoder that wrote it.
-        documents: the corpus.
-        folder: of the store.
-        options: of a new store; one that is there keeps its precision and the size of its shards.
-        name: what the model is loaded by.
-        progress: show a bar on stderr.
+    A store that is there keeps its precision and the size of its shards, whatever the ``options``.
     """
     options = options or EncodeOptions()
     former = EmbeddingStore.found(folder, options.verify)

@@ -28,15 +28,8 @@ _GROUPS = 4
 
 @dataclass(frozen=True)
 class SearchJob:
-    """What a process, here or elsewhere, needs in order to search shards of a store.
-
-    Args:
-        folder: of the store.
-        queries: (Q, w) float32, as :meth:`EmbeddingStore.queries` makes them.
-        top_k: documents wanted for each query.
-        threads: CPU threads of each process.
-        excluded_rows: (Q,), a row that each query must not retrieve, -1 for none; None for none at all.
-        verify: of the store.
+    """What a process, here or elsewhere, needs in order to search shards of a store: (Q, w) float32 queries as
+    :meth:`EmbeddingStore.queries` makes them; the rest is as for :func:`search_store`.
     """
 
     folder: Path
@@ -128,14 +121,8 @@ def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: tor
     search is measured with these queries, and logged then and whenever it is loaded. Kinds that quantise find
     candidates, and the store's own vectors score them: scores are exact for all.
 
-    Args:
-        store: complete.
-        kind: "flat", "hnsw", "ivfpq" or "sq8".
-        ids, vectors, top_k: as for :func:`search_store`; an index may find fewer documents.
-
-    Raises:
-        InputError: FAISS is not installed, the kind is unknown, or the queries do not fit.
-        NonFiniteScores: a query is not finite; names its id.
+    Arguments and errors are those of :func:`search_store`; an index may find fewer than ``top_k`` documents, and an
+    InputError says where FAISS is not installed.
     """
     queries, offsets = store.queries(vectors)
     ties, stored = store.table.tie_ranks(), store if kind in QUANTISED else None

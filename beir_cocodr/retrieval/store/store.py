@@ -1,8 +1,5 @@
-"""Embeddings by row, and where they are kept: in memory, or on disk in a store.
-
-All that reads embeddings reads them through :class:`Embeddings`. :class:`MemoryEmbeddings` holds a small corpus;
-:class:`EmbeddingStore` is a folder of shards that are written, resumed and searched one at a time, with the ids of the
-documents by row and the order that breaks ties (:class:`StoreIds`).
+"""Embeddings by row, and where they are kept: in memory, or on disk in a store, a folder of shards that are written,
+resumed and searched one at a time, with the ids of the documents by row and the order that breaks ties.
 """
 
 from __future__ import annotations
