@@ -24,19 +24,13 @@ class Clusters:
         labels: (Q,) int64 in 0..K-1, after folding.
         centroids: (K, d) float32 as K-means left them, those of folded clusters included.
         sizes: (K,) int64 numbers of queries, after folding; they sum to Q.
-        method: the library that ran K-means.
-        sampled: the number of queries that K-means saw; the others were only assigned.
         folded_clusters: clusters that had fewer than ``min_size`` queries, but some.
-        folded_queries: their queries.
     """
 
     labels: Ints
     centroids: Floats
     sizes: Ints
-    method: Method
-    sampled: int
     folded_clusters: int
-    folded_queries: int
 
 
 def cluster_queries(
@@ -107,16 +101,15 @@ def cluster_queries(
     if empty := k - len(np.unique(labels)):
         log.warning("%d of %d clusters are empty; lower --clusters", empty, k)
     folded = _fold(points, centroids, labels, min_size, ids)
-    sizes = np.bincount(labels, minlength=k)
-    return Clusters(labels, centroids, sizes, method, len(sample), *folded)
+    return Clusters(labels, centroids, np.bincount(labels, minlength=k), folded)
 
 
-def _fold(points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: Sequence[str] | None) -> tuple[int, int]:
-    """Move the queries of small clusters, in ``labels`` itself; the numbers of such clusters and queries."""
+def _fold(points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: Sequence[str] | None) -> int:
+    """Move the queries of small clusters, in ``labels`` itself; the number of such clusters."""
     sizes = np.bincount(labels, minlength=len(centroids))
     small = np.flatnonzero((sizes > 0) & (sizes < min_size))
     if not len(small):
-        return 0, 0
+        return 0
     large = np.flatnonzero(sizes >= min_size)
     if not len(large):
         found = f"{len(centroids)} clusters for {len(points)} queries"
@@ -129,7 +122,7 @@ def _fold(points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: S
         "set min_size to 1 to keep them",
         *(len(small), len(centroids), min_size, ", ".join(named)),
     )
-    return len(small), len(moved)
+    return len(small)
 
 
 def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:

@@ -5,12 +5,11 @@ judgements are joined when they are read; queries alone (:func:`load_queries`) n
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -95,19 +94,19 @@ def _local_source(name: str, path: Path, split: str, reading: Reading | None) ->
 
 #: Which of the given ids are documents, bool (M,).
 Known = Callable[[Sequence[str]], Bools]
+#: Reports duplicates of a file.
+Tell = Callable[[Iterable[Duplicate], str, Report], None]
 _LOOKUP_SIZE = 65_536
 
 
-class JoinedLabels(NamedTuple):
-    """Judged queries, and the judgements of queries that exist; duplicates are for the caller to report."""
-
-    queries: dict[str, str]
-    qrels: dict[str, dict[str, int]]
-    duplicate_queries: Iterator[Duplicate]
+#: Queries, id to text, and judgements, query id to document id to grade.
+JoinedLabels = tuple[dict[str, str], dict[str, dict[str, int]]]
 
 
-def join_labels(source: Source, labels: Labels, known: Known, report: Report) -> JoinedLabels:
-    """Read what a source has of queries and judgements.
+def join_labels(
+    source: Source, labels: Labels, known: Known, report: Report, tell: Tell | None = check_duplicates
+) -> JoinedLabels:
+    """Read what a source has of queries and judgements; ``tell`` reports ids of queries that stand twice, None none.
 
     With judgements, the queries are the judged ones, in the order of the queries file; without, all of them. Judgements
     of unknown queries are left out, those of unknown documents stay, as in trec_eval; both are reported. Of repeated
@@ -136,8 +135,10 @@ def join_labels(source: Source, labels: Labels, known: Known, report: Report) ->
     if has_judgements and source.queries_file and not queries:
         message = f"no query is judged: {source.queries_file} has none of the ids of this file; check the ids"
         report(error("no judged queries", str(source.judgements_file), message))
-    duplicates = ids.find(lambda: ((line, id, id) for line, id, _ in source.queries(ignore)))
-    return JoinedLabels(queries, {id: qrels[id] for id in qrels if id in queries}, duplicates)
+    if tell is not None:
+        duplicates = ids.find(lambda: ((line, id, id) for line, id, _ in source.queries(ignore)))
+        tell(duplicates, str(source.queries_file), report)
+    return queries, {id: qrels[id] for id in qrels if id in queries}
 
 
 def _report_unknown(source: Source, queries: dict[str, str], known: Known, report: Report) -> None:
@@ -251,11 +252,10 @@ def load_collection(dataset: str | Path, split: str = "test", *, labels: Labels 
     report.counts.update(documents.counts)
     collection = Collection(source.name, documents, {}, {}, None, report.counts)
     if labels != "none":
-        joined = join_labels(source, labels, lambda ids: documents.rows(ids) >= 0, report)
-        check_duplicates(joined.duplicate_queries, str(source.queries_file), report)
-        if equal_ids := int(np.count_nonzero(documents.rows(joined.queries) >= 0)):
+        queries, qrels = join_labels(source, labels, lambda ids: documents.rows(ids) >= 0, report)
+        if equal_ids := int(np.count_nonzero(documents.rows(queries) >= 0)):
             report.counts["query ids equal to document ids"] += equal_ids
-        collection = replace(collection, queries=joined.queries, qrels=joined.qrels, split=source.split)
+        collection = replace(collection, queries=queries, qrels=qrels, split=source.split)
     for kind, count in report.counts.items():
         log.info("%s: %s: %d", source.name, kind, count)
     return replace(collection, counts=dict(report.counts))
@@ -288,10 +288,9 @@ def load_queries(dataset: str | Path, split: str = "test") -> Collection:
     if source.judgements_file is None and isinstance(source, FileSource) and source.splits():
         source.missing(report, "required")  # a split that is misspelt must not become all queries
     documents = converted_corpus(source)
-    joined = join_labels(source, "optional", lambda ids: np.ones(len(ids), dtype=bool), report)
-    check_duplicates(joined.duplicate_queries, str(source.queries_file), report)
-    if not joined.queries:
+    queries, qrels = join_labels(source, "optional", lambda ids: np.ones(len(ids), dtype=bool), report)
+    if not queries:
         raise InputError(f"{source.name} has no queries of split {split!r} to search for")
     if source.judgements_file is None:
-        log.info("%s has no judgements: all %d queries are taken", source.name, len(joined.queries))
-    return Collection(source.name, documents, joined.queries, joined.qrels, source.split)
+        log.info("%s has no judgements: all %d queries are taken", source.name, len(queries))
+    return Collection(source.name, documents, queries, qrels, source.split)

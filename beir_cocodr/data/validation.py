@@ -43,8 +43,7 @@ def validate(dataset: str | Path, split: str | None = None, *, labels: Labels | 
     source.missing(defects.append, labels)
     corpus = _CorpusHashes(source, defects.append)
     if labels != "none":
-        joined = join_labels(source, labels, corpus.known, defects.append)
-        report_duplicates(joined.duplicate_queries, str(source.queries_file), defects.append)
+        join_labels(source, labels, corpus.known, defects.append, report_duplicates)
         corpus.report_queries(defects.append)
     return defects
 

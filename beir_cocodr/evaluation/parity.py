@@ -346,12 +346,12 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
     report = StrictReport(source.name)
     source.missing(report, "required")
     # Whether judged documents exist does not matter here, and finding out would take reading the corpus.
-    joined = join_labels(source, "required", lambda ids: np.ones(len(ids), dtype=bool), report)
+    _, qrels = join_labels(source, "required", lambda ids: np.ones(len(ids), dtype=bool), report, tell=None)
     counts = dict(report.counts)
-    if negative := sum(grade < 0 for grades in joined.qrels.values() for grade in grades.values()):
+    if negative := sum(grade < 0 for grades in qrels.values() for grade in grades.values()):
         # With a negative grade pytrec_eval, on which all three tools stand, may never return.
         counts["grades below 0, read as 0, which means not relevant as well"] = negative
-    return {q: {d: max(grade, 0) for d, grade in grades.items()} for q, grades in joined.qrels.items()}, counts
+    return {q: {d: max(grade, 0) for d, grade in grades.items()} for q, grades in qrels.items()}, counts
 
 
 def _counts(qrels: Qrels, run: Run) -> dict[str, int]:

@@ -1,9 +1,4 @@
-"""Generated queries from their generator to a BEIR folder.
-
-What a generator takes and gives (:class:`Generator`); its queries on their way, one file a finished shard
-(:class:`QueryShards`); how they are cleaned, which of them stay (:func:`select_queries`, :class:`ConsistencyFilter`),
-and how the folder is written; and generation.json, how and from what (:class:`GenerationRecord`).
-"""
+"""Generated queries from their generator to a BEIR folder: one file a finished shard, cleaned, selected, written."""
 
 import json
 import re
