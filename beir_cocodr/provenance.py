@@ -1,9 +1,4 @@
-"""What training recorded: training.json beside a model, its lineage, and what it was given of a collection.
-
-:class:`TrainingPlan` is what makes two trainings the same, :class:`TrainingRecord` the plan and what came of it. From
-the records of a model and of all that it was made from, :func:`contamination_statement` finds which texts of the
-collection that judges it were among its training data.
-"""
+"""What training recorded: training.json beside a model, its lineage, and which texts of a collection it was given."""
 
 import json
 from collections.abc import Sequence
@@ -237,7 +232,7 @@ class _Evaluated:
         queries: set[str] = set()
         shared = []
         for part, stages in given.values():
-            rows, ids = self._shared_documents(part), self._shared_queries(part)
+            rows, ids = self._shared(part)
             documents |= False if rows is None else rows
             queries |= ids or set()
             same_labels = bool(self.collection.qrels) and part.qrels_sha256 == self.provenance.qrels_sha256
@@ -264,29 +259,22 @@ class _Evaluated:
         )
         return replace(statement, sentences=self._sentences(statement))
 
-    def _shared_documents(self, part: CollectionProvenance) -> Bools | None:
-        """(N,) which evaluated documents a training collection has; None where that is unknown."""
+    def _shared(self, part: CollectionProvenance) -> tuple[Bools | None, set[str] | None]:
+        """(N,) which evaluated documents a training collection has, and the ids of the queries; None for unknown."""
+        queries, rows, ids = self.collection.queries, None, None
         if part.corpus_sha256 == self.provenance.corpus_sha256:
-            return np.ones(len(self.collection.documents), bool)
-        found = _training_collection(part)
-        if found is None:
-            return None
-        own = self.contents
-        shared: Bools = np.isin(own, _contents(found.documents)) & (own != 0)
-        return shared
-
-    def _shared_queries(self, part: CollectionProvenance) -> set[str] | None:
-        """Ids of evaluated queries that stand in a training collection; None where that is unknown."""
-        queries = self.collection.queries
+            rows = np.ones(len(self.collection.documents), bool)
         if part.queries_sha256 is None or not queries:
-            return set()
-        if part.queries_sha256 == self.provenance.queries_sha256:
-            return set(queries)
-        found = _training_collection(part)
-        if found is None:
-            return None
-        texts = {text.strip() for text in found.queries.values()}
-        return {query for query, text in queries.items() if text.strip() in texts}
+            ids = set[str]()
+        elif part.queries_sha256 == self.provenance.queries_sha256:
+            ids = set(queries)
+        if (rows is None or ids is None) and (found := _training_collection(part)) is not None:
+            if rows is None:
+                rows = np.isin(self.contents, _contents(found.documents)) & (self.contents != 0)
+            if ids is None:
+                texts = {text.strip() for text in found.queries.values()}
+                ids = {query for query, text in queries.items() if text.strip() in texts}
+        return rows, ids
 
     def _sentences(self, found: ContaminationStatement) -> list[str]:
         if found.root == "bm25":

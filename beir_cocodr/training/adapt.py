@@ -7,11 +7,12 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from beir_cocodr import io as files
+from beir_cocodr import load_object
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.disk import naming_full_disk
@@ -36,6 +37,7 @@ from beir_cocodr.retrieval.fuse import fuse
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.estimate import JUDGEMENT, estimate
 from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
 from beir_cocodr.training.outputs import figures_of
 from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
@@ -54,13 +56,16 @@ class Data:
         source, source_split: a labelled collection, for ``finetune``.
         queries: the folder of queries generated for the corpus, for the stages that need one.
         teacher: a cross-encoder, for ``gpl``.
+        generator, generation: how queries are generated where none are given.
     """
 
     corpus: str
-    source: str | None
-    source_split: str
-    queries: str | None
-    teacher: str
+    source: str | None = None
+    source_split: str = "train"
+    queries: str | None = None
+    teacher: str = GPL_TEACHER
+    generator: str = "lexical"
+    generation: GenerationOptions = field(default_factory=GenerationOptions)
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,8 @@ class StageRun:
     encoder: EncoderOptions
 
 
-def coco_stage(run: StageRun) -> TrainingRecord:
-    return pretrain([run.data.corpus], run.start, run.output, run.options, run.resume, encoder=run.encoder)
-
-
-def context_stage(run: StageRun) -> TrainingRecord:
-    queries = [str(run.data.queries)]
+def pretrain_stage(run: StageRun) -> TrainingRecord:
+    queries = [str(run.data.queries)] if OBJECTIVES[run.options.objective].on_queries else []
     return pretrain([run.data.corpus], run.start, run.output, run.options, run.resume, queries, run.encoder)
 
 
@@ -167,20 +168,20 @@ def adapt(
         load_judgements(judgements).of(target.queries)
         check_judgements_kept(output / LABELS_FILE, judgements)
     settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
-    asked = _settings(target, chosen, settings, source, source_split, generated, generator, generation, teacher)
+    asks = any(ADAPT_STAGES[stage].needs_queries for stage in chosen)
+    given = None if generated is None or not asks else str(generated)
+    data = Data(corpus, source, source_split, given, teacher, generator, generation or GenerationOptions())
+    asked = _settings(target, chosen, settings, data)
     asked |= {"measures": measures, "queries": queries, "samples": samples, "search": search.describe()}
     complete = naming_full_disk(output, lambda: _complete_models(output))
     with complete, _begun(output, AdaptationSettings(asked), resume):
-        plan = AdaptationPlan(base, chosen, Data(corpus, source, source_split, None, teacher), settings, output)
-        asks = any(ADAPT_STAGES[stage].needs_queries for stage in chosen)
-        per_passage = (generation or GenerationOptions()).per_passage
-        cost = estimate(plan, load_encoder(base, search.encoder), target.documents, per_passage)
+        plan = AdaptationPlan(base, chosen, data, settings, output)
+        cost = estimate(plan, load_encoder(base, search.encoder), target.documents, data.generation.per_passage)
         log.info("%s", cost)
         generating: dict[str, float | None] = {"queries": None} if asks else {}
         with steps({**generating, **cost.seconds}), sharing_embeddings(output):
             if asks:
-                folder = _queries(target, corpus, generated, generator, generation, output, search.encoder)
-                plan = replace(plan, data=replace(plan.data, queries=folder))
+                plan = replace(plan, data=replace(data, queries=_queries(target, data, output, search.encoder)))
             models = train_models(plan, resume, search.encoder)
             step(JUDGEMENT)
             record = judge_models(plan, models, target, split, measures, queries, samples, search, judgements)
@@ -203,17 +204,7 @@ class AdaptationSettings(Record):
     settings: Json
 
 
-def _settings(
-    target: Collection,
-    stages: list[str],
-    options: Mapping[str, TrainingOptions],
-    source: str | None,
-    source_split: str,
-    generated: str | Path | None,
-    generator: str,
-    generation: GenerationOptions | None,
-    teacher: str,
-) -> Json:
+def _settings(target: Collection, stages: list[str], options: Mapping[str, TrainingOptions], data: Data) -> Json:
     """What the models of an adaptation depend on, apart from their base."""
     content: Json = {
         "corpus": collection_provenance(target, queries=True).hashes,
@@ -221,14 +212,15 @@ def _settings(
         "options": {stage: asdict(options[stage]) for stage in stages},
     }
     if "finetune" in stages:
-        content["source"] = collection_provenance(load_collection(str(source), source_split), queries=True).hashes
+        source = load_collection(str(data.source), data.source_split)
+        content["source"] = collection_provenance(source, queries=True).hashes
     if "gpl" in stages:
-        content["teacher"] = files.content_sha256(teacher) or teacher
+        content["teacher"] = files.content_sha256(data.teacher) or data.teacher
     if any(ADAPT_STAGES[stage].needs_queries for stage in stages):
-        file = None if generated is None else Path(generated) / "queries.jsonl"
+        file = None if data.queries is None else Path(data.queries) / "queries.jsonl"
         if file is None or not file.is_file():
-            content |= {"generator": files.content_sha256(generator) or generator}
-            content |= {"generation": asdict(generation or GenerationOptions())}
+            content |= {"generator": files.content_sha256(data.generator) or data.generator}
+            content |= {"generation": asdict(data.generation)}
         else:
             content["generated"] = files.file_sha256(file)
     return content
@@ -321,7 +313,9 @@ def train_models(plan: AdaptationPlan, resume: bool, encoder: EncoderOptions) ->
         folder, label, options = plan.folder(chain), plan.label(chain), plan.settings[chain[-1]]
         start = str(plan.folder(chain[:-1])) if chain[:-1] else plan.base
         step(label)
-        record = ADAPT_STAGES[chain[-1]].trainer(StageRun(plan.data, start, folder, options, resume, encoder))
+        record = load_object(ADAPT_STAGES[chain[-1]].train)(
+            StageRun(plan.data, start, folder, options, resume, encoder)
+        )
         models[folder.name] = AdaptedModel(label, str(folder), record.seconds)
     return models
 
@@ -411,26 +405,18 @@ def _check(stages: list[str], corpus: str, source: str | None, split: str, measu
     return target
 
 
-def _queries(
-    target: Collection,
-    corpus: str,
-    generated: str | Path | None,
-    generator: str,
-    generation: GenerationOptions | None,
-    output: Path,
-    encoder: EncoderOptions,
-) -> str:
+def _queries(target: Collection, data: Data, output: Path, encoder: EncoderOptions) -> str:
     """The folder of queries generated for the target; made where none is given."""
-    if generated is None:
+    if data.queries is None:
         folder = output / "queries"
-        generate_queries(corpus, generator, folder, generation, device=encoder.device)
+        generate_queries(data.corpus, data.generator, folder, data.generation, device=encoder.device)
         return str(folder)
-    if read_generation(Path(generated)).dataset.corpus_sha256 != target.documents.content_hash:
+    if read_generation(Path(data.queries)).dataset.corpus_sha256 != target.documents.content_hash:
         raise InputError(
-            f"the queries of {generated} were generated for another corpus than {corpus}; generate queries "
+            f"the queries of {data.queries} were generated for another corpus than {data.corpus}; generate queries "
             "for this one, or leave the folder out"
         )
-    return str(generated)
+    return data.queries
 
 
 def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = False) -> AdaptationRecord:

@@ -23,7 +23,7 @@ from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
-from beir_cocodr.training.held_out import hold_out, selecting
+from beir_cocodr.training.held_out import CheckpointSelection, hold_out
 from beir_cocodr.training.negatives import bm25_negatives, check_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
@@ -80,11 +80,13 @@ def distill(
             return record
         rest, held = hold_out(collection, options, options.seed)
         stopping = held if options.select_epochs is None else None
+        form, weight, folder = model.text_format, options.bm25_weight, output / CHECKPOINTS
+        setting = TeacherSetting(teacher, collection.documents, form, base, encoder, folder, weight)
         with started(output, plan):
-            rounds = _rounds(collection, rest, stopping, model, base, teacher, output / CHECKPOINTS, options, encoder)
+            rounds = _rounds(collection, rest, stopping, model, setting, options)
             stage = _stage(plan, rounds)
-            if stopping is None:
-                stage = selecting(stage, held, model.text_format, options, output, len(rounds.train))
+            if held is not None and stopping is None:
+                stage = CheckpointSelection(held, model, form, options, output, len(rounds.train)).added_to(stage)
         # An epoch of the trainer is a round, so what is meant in passes over the queries becomes steps.
         whole = planned_steps(options.max_steps, options.epochs, len(rounds.train), options.batch_size)
         return run_stage(stage, options.with_overrides(max_steps=whole), output, resume)
@@ -141,18 +143,14 @@ def _rounds(
     rest: Collection,
     stopping: Collection | None,
     model: Any,
-    base: str,
-    teacher: str,
-    folder: Path,
+    setting: TeacherSetting,
     options: DistillOptions,
-    encoder: EncoderOptions,
 ) -> Rounds:
     """Rounds over the queries of ``rest``, stopped by those of ``stopping``; both are parts of the collection."""
     relevant = relevant_rows(collection)
     held_out = {} if stopping is None else stopping.queries
     train = {name: rest.queries[name] for name in sorted(relevant_rows(rest))}
-    documents, form = collection.documents, model.text_format
-    asked = find_teacher(TeacherSetting(teacher, documents, form, base, encoder, folder, options.bm25_weight))
+    asked, folder = find_teacher(setting), setting.folder
     if isinstance(asked, FileTeacher):
         scored = {name: scored_rows(asked, name, relevant[name]) for name in train}
         train = asked.usable(train, scored)

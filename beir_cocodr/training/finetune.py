@@ -1,8 +1,4 @@
-"""Supervised fine-tuning on labelled queries with hard negatives: in one go, in episodes or in two stages.
-
-:func:`finetune` trains one :class:`Round`, or several and measures targets after each. A round (:func:`finetune_stage`)
-loads its start, mines negatives or takes BM25's, clusters the queries where clusters are weighed, and trains.
-"""
+"""Supervised fine-tuning on labelled queries with hard negatives: in one go, in episodes or in two stages."""
 
 import json
 from collections.abc import Sequence
@@ -29,18 +25,11 @@ from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
-from beir_cocodr.training.held_out import hold_out, selecting
+from beir_cocodr.training import outputs
+from beir_cocodr.training.held_out import CheckpointSelection, hold_out
 from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, check_negatives, mine_negatives
 from beir_cocodr.training.objectives import WEIGHTINGS
 from beir_cocodr.training.options import FinetuneOptions
-from beir_cocodr.training.outputs import (
-    CHECKPOINTS,
-    TargetEvaluator,
-    finish_rounds,
-    lock_output,
-    started,
-    training_plan,
-)
 from beir_cocodr.training.pairs import TrainingPairs, read_hard_negatives
 from beir_cocodr.training.trainer import Stage, run_stage
 
@@ -93,8 +82,8 @@ def finetune(
     collection = load_collection(dataset, split)
     check_negatives("negatives", options.negatives, collection)
     if options.episodes or options.stages == 2:
-        evaluator = TargetEvaluator(output, targets, measures, encoder)
-        return _finetune_in_rounds(collection, base, output, options, resume, evaluator, encoder)
+        evaluator = outputs.TargetEvaluator(output, targets, measures, encoder)
+        return _finetune_in_rounds(collection, base, options, resume, evaluator)
     if targets:
         raise InputError("targets are evaluated after every episode or stage: set episodes to 1 or stages to 2")
     return finetune_stage(collection, Round("finetune", base, output, options), resume, encoder)
@@ -145,32 +134,27 @@ def _two_stages(base: str, output: Path, options: FinetuneOptions) -> list[Round
 
 
 def _finetune_in_rounds(
-    collection: Collection,
-    base: str,
-    output: Path,
-    options: FinetuneOptions,
-    resume: bool,
-    evaluator: TargetEvaluator,
-    encoder: EncoderOptions,
+    collection: Collection, base: str, options: FinetuneOptions, resume: bool, evaluator: outputs.TargetEvaluator
 ) -> TrainingRecord:
-    """Train every round in its own folder below ``output``; the last one's model is also saved to ``output``, and the
-    measures of the base and of every round on every target to ``output/curves.json``.
+    """Train every round in its own folder below the output; the last one's model is also saved to the output, and the
+    measures of the base and of every round on every target to its ``curves.json``.
     """
+    output, encoder = evaluator.output, evaluator.encoder
     _, plan = _start(collection, base, options, encoder)
     plan = replace(plan, targets=evaluator.seen, measures=evaluator.measures)
-    with lock_output(output, resume, plan) as record:
+    with outputs.lock_output(output, resume, plan) as record:
         if record is not None:
             return record
         rounds = (_episodes if options.episodes else _two_stages)(base, output, options)
         records = []
-        with started(output, plan), steps({round_.label: None for round_ in rounds}):
+        with outputs.started(output, plan), steps({round_.label: None for round_ in rounds}):
             evaluator(base, "base")
             for round_ in rounds:
                 step(round_.label)
                 records.append(finetune_stage(collection, round_, resume, encoder))
                 evaluator(str(round_.output), round_.label)
         kind = EPISODES if options.episodes else STAGES
-        return finish_rounds(output, rounds[-1].output, plan, kind, records, evaluator.points)
+        return outputs.finish_rounds(output, rounds[-1].output, plan, kind, records, evaluator.points)
 
 
 def _start(
@@ -180,7 +164,7 @@ def _start(
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, encoder)
     given = [collection_provenance(collection, queries=True)]
-    return model, training_plan("finetune", base, model, encoder, options, given)
+    return model, outputs.training_plan("finetune", base, model, encoder, options, given)
 
 
 def finetune_stage(collection: Collection, round_: Round, resume: bool, encoder: EncoderOptions) -> TrainingRecord:
@@ -188,15 +172,17 @@ def finetune_stage(collection: Collection, round_: Round, resume: bool, encoder:
     output, options = round_.output, round_.options
     model, plan = _start(collection, round_.start, options, encoder)
     plan = replace(plan, episode=round_.episode, miner=round_.miner)
-    with lock_output(output, resume, plan) as record:
+    with outputs.lock_output(output, resume, plan) as record:
         if record is not None:
             return record
         # Of all rounds the same ones: episodes have the next seeds.
         seed = options.seed - (round_.episode if options.episodes else 0)
         rest, held = hold_out(collection, options, seed)
-        with started(output, plan):
+        with outputs.started(output, plan):
             stage = _stage(rest, round_, model, plan, encoder)
-            stage = selecting(stage, held, model.text_format, options, output, len(stage.dataset))
+            if held is not None:
+                selection = CheckpointSelection(held, model, model.text_format, options, output, len(stage.dataset))
+                stage = selection.added_to(stage)
         return run_stage(stage, options, output, resume)
 
 
@@ -204,7 +190,7 @@ def _stage(collection: Collection, round_: Round, model: COCODR, plan: TrainingP
     """What a round trains: pairs, their negatives and clusters, and the loss."""
     output, options = round_.output, round_.options
     weighted = WEIGHTINGS[options.weighting].loss is not None
-    with started(output, plan):
+    with outputs.started(output, plan):
         mined = _mine(collection, model, round_, plan, encoder) if round_.episode else None
         pairs = TrainingPairs(collection, model.text_format, options, _pool(collection, model, options, mined))
         clusters = _clusters(pairs, model, output, options, mined) if weighted else None
@@ -254,7 +240,7 @@ def _mine(
     if round_.miner is not None:
         miner = load_encoder(round_.miner, encoder)
         key["base_sha256"] = weights_sha256(miner)
-    place = round_.output / CHECKPOINTS
+    place = round_.output / outputs.CHECKPOINTS
     return mine_negatives(collection, miner, place, round_.options, round_.episode, key, progress=True)
 
 

@@ -1,8 +1,4 @@
-"""Held-out queries: which they are, a model's MRR@10 on them, and the checkpoint that they choose.
-
-:func:`hold_out` parts them from those that are trained on. :class:`CheckpointSelection` measures them every few steps,
-in the same way whatever is trained, and puts the best weights back when training is over.
-"""
+"""Held-out queries: which they are, a model's MRR@10 on them, and the checkpoint that they choose."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -104,10 +100,8 @@ class CheckpointSelection(TrainerCallback):
 
     Args:
         held: the held-out queries, see :func:`hold_out`.
-        model: what is trained.
         text_format: of BM25 and of the texts.
         options: ``select_epochs`` and the batch size.
-        output: folder of the training.
         examples: of a pass over the data.
         read: what every text passes before the host tokenises it.
     """
@@ -149,6 +143,14 @@ class CheckpointSelection(TrainerCallback):
         self.model.load_state_dict(load_file(self._weights(found.best)))
         counts = {"measure": MEASURE, "queries": len(self.held.queries), "candidates": CANDIDATES}
         return {"selection": {**counts, "steps": found.steps, "values": found.values, "best": found.best}}
+
+    def added_to(self, stage: Stage) -> Stage:
+        """The stage with this selection behind its own callbacks and end."""
+
+        def finish(folder: Path) -> Json:
+            return stage.finish(folder) | self.finish(folder)
+
+        return replace(stage, callbacks=[*stage.callbacks, self], finish=finish)
 
     def _weights(self, step: int) -> Path:
         return self.folder / f"best-{step}.safetensors"
@@ -211,23 +213,3 @@ class CheckpointSelection(TrainerCallback):
             if len(wrong := own[~np.isfinite(scores)]):
                 raise NonFiniteScores(self.held.documents.ids(wrong[:1]), [query])
         return list(zip(rows, found, strict=True))
-
-
-def selecting(
-    stage: Stage,
-    held: Collection | None,
-    text_format: TextFormat,
-    options: FinetuneOptions | DistillOptions,
-    output: Path,
-    examples: int,
-    read: Callable[[str], str] = str,
-) -> Stage:
-    """The stage with a :class:`CheckpointSelection`, whose arguments these are; as it is where none are held out."""
-    if held is None:
-        return stage
-    own = CheckpointSelection(held, stage.model, text_format, options, output, examples, read)
-
-    def finish(folder: Path) -> Json:
-        return stage.finish(folder) | own.finish(folder)
-
-    return replace(stage, callbacks=[*stage.callbacks, own], finish=finish)

@@ -5,12 +5,11 @@ the options of a stage. Nothing here imports torch: the command line's help is m
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
-from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import FuseOptions
@@ -19,9 +18,6 @@ from beir_cocodr.training.options import DistillOptions, FinetuneOptions, Pretra
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from beir_cocodr.provenance import TrainingRecord
-    from beir_cocodr.training.adapt import StageRun
 
 
 class _PerProcess(int):
@@ -155,8 +151,8 @@ class AdaptStage:
     Args:
         name: in folders.
         label: in tables.
-        train: trains it as a :class:`~beir_cocodr.training.adapt.StageRun` says and returns the record of the training;
-            a function, or ``module:object``.
+        train: ``module:object`` of what trains it as a :class:`~beir_cocodr.training.adapt.StageRun` says and returns
+            the record of the training.
         kind: class of its options.
         settings: what differs from that class's defaults.
         needs_queries: whether it cannot do without generated queries.
@@ -164,18 +160,10 @@ class AdaptStage:
 
     name: str
     label: str
-    train: str | Callable[[StageRun], TrainingRecord]
+    train: str
     kind: type[TrainingOptions] | type[FuseOptions]
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs_queries: bool = False
-
-    @property
-    def trainer(self) -> Callable[[StageRun], TrainingRecord]:
-        """``train``, imported if it is not there yet."""
-        found: Callable[[StageRun], TrainingRecord] = (
-            load_object(self.train) if isinstance(self.train, str) else self.train
-        )
-        return found
 
 
 _AT = "beir_cocodr.training.adapt"
@@ -186,27 +174,18 @@ _QGEN: Json = {"loss": "infonce", "negatives": 0}
 # Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps. Held-out generated
 # queries must not stop this stage and the next or choose among their weights: they tell how well a query finds the
 # passage that it was made from, and not whether the retriever got better.
-_GPL: Json = {"loss": "margin_mse", "positives": 1, "m_bm25": 0, "m_hard": 1, "candidates": 50, "held_out": 0.0} | {
-    "batch_size": 32,
-    "learning_rate": 2e-5,
-    "max_steps": 140_000,
-    "warmup": 1_000,
-    "refresh_steps": 140_000,
-}
+_GPL: Json = {"loss": "margin_mse", "positives": 1, "m_bm25": 0, "m_hard": 1, "candidates": 50, "held_out": 0.0}
+_GPL |= {"batch_size": 32, "learning_rate": 2e-5, "max_steps": 140_000, "warmup": 1_000, "refresh_steps": 140_000}
 
-_HYBRID: Json = {"loss": "kl", "anchors": "fused", "positives": 5, "m_bm25": 3, "m_hard": 3, "candidates": 20} | {
-    "held_out": 0.0,
-    "batch_size": 8,
-    "learning_rate": 3e-5,
-    "warmup": 0.1,
-}
+_HYBRID: Json = {"loss": "kl", "anchors": "fused", "positives": 5, "m_bm25": 3, "m_hard": 3, "candidates": 20}
+_HYBRID |= {"held_out": 0.0, "batch_size": 8, "learning_rate": 3e-5, "warmup": 0.1}
 
 #: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training on a small
 #: corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), pseudo labels of the target after, BM25 last.
 ADAPT_STAGES: dict[str, AdaptStage] = {
-    "coco": AdaptStage("coco", "COCO", f"{_AT}:coco_stage", PretrainOptions),
-    "cotmae": AdaptStage("cotmae", "CoT-MAE", f"{_AT}:context_stage", PretrainOptions, {"objective": "cotmae"}, True),
-    "qc": AdaptStage("qc", "QC", f"{_AT}:context_stage", PretrainOptions, {"objective": "qc"}, True),
+    "coco": AdaptStage("coco", "COCO", f"{_AT}:pretrain_stage", PretrainOptions),
+    "cotmae": AdaptStage("cotmae", "CoT-MAE", f"{_AT}:pretrain_stage", PretrainOptions, {"objective": "cotmae"}, True),
+    "qc": AdaptStage("qc", "QC", f"{_AT}:pretrain_stage", PretrainOptions, {"objective": "qc"}, True),
     "finetune": AdaptStage("source", "source", f"{_AT}:source_stage", FinetuneOptions),
     "qgen": AdaptStage("qgen", "QGen", f"{_AT}:qgen_stage", FinetuneOptions, _QGEN, True),
     "gpl": AdaptStage("gpl", "GPL", f"{_AT}:gpl_stage", DistillOptions, _GPL, True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
@@ -30,9 +29,10 @@ from beir_cocodr.evaluation.records import (
 from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance, write_record
 from beir_cocodr.report.evaluation_tables import print_adaptation, verdict_tables
+from beir_cocodr.training import adapt as adapting
 from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import PretrainOptions
-from beir_cocodr.training.presets import ADAPT_STAGES, adapt_options
+from beir_cocodr.training.presets import adapt_options
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 SMALL = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
@@ -179,7 +179,7 @@ def test_pairs_to_label_are_those_of_the_base_and_the_best_of_the_others(adapted
 
 
 def stage_that_makes(encoder, spans=False):
-    """The stage coco with a result that was made elsewhere, which learned by spans or not by its record."""
+    """What gives the stage coco a result that was made elsewhere, which learned by spans or not by its record."""
 
     def train(run):
         shutil.copytree(encoder, run.output)
@@ -188,11 +188,11 @@ def stage_that_makes(encoder, spans=False):
         write_record(run.output, record)
         return record
 
-    return dataclasses.replace(ADAPT_STAGES["coco"], train=train)
+    return train
 
 
 def adapt_to(corpus, base, made, output, monkeypatch, **options):
-    monkeypatch.setitem(ADAPT_STAGES, "coco", stage_that_makes(made, **options))
+    monkeypatch.setattr(adapting, "pretrain_stage", stage_that_makes(made, **options))
     return adapt(corpus, None, base, output, ["coco"], samples=40).to_json()
 
 
@@ -352,7 +352,7 @@ def test_the_statement_of_a_calibration_is_printed(distinct, clean, damaged, tmp
 
 def test_judged_queries_choose_among_all_uses_of_the_base(distinct, clean, damaged, tmp_path, monkeypatch, capsys):
     corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
-    monkeypatch.setitem(ADAPT_STAGES, "coco", stage_that_makes(damaged))
+    monkeypatch.setattr(adapting, "pretrain_stage", stage_that_makes(damaged))
     lines = (distinct / "qrels" / "test.tsv").read_text().splitlines()[1:21]
     judged = tmp_path / "judged.tsv"
     judged.write_text("\n".join(lines) + "\n")

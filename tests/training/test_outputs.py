@@ -25,7 +25,7 @@ from beir_cocodr.records import differences
 from beir_cocodr.resampling.manifest import MANIFEST_FILE
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.regimes import _check_resumable, evaluate_regimes
-from beir_cocodr.training.adapt import _settings, adapt
+from beir_cocodr.training.adapt import Data, _settings, adapt
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
@@ -159,10 +159,9 @@ def test_an_adaptation_compares_all_that_it_is_asked_for(beir_folder, tmp_path):
     target = load_collection(beir_folder, "test")
     options = {stage: adapt_options(stage) for stage in ("finetune", "gpl", "qgen")}
 
-    def settings(**changes: Any) -> dict[str, Any]:
-        given: dict[str, Any] = {"stages": list(options), "options": options, "source": str(beir_folder)}
-        given |= {"source_split": "train", "generated": None, "generator": "lexical", "generation": None}
-        return _settings(target, **given | {"teacher": "x"} | changes)
+    def settings(stages=tuple(options), options=options, **changes: Any) -> dict[str, Any]:
+        data = replace(Data("corpus", source=str(beir_folder), teacher="x"), **changes)
+        return _settings(target, list(stages), options, data)
 
     other = options | {"qgen": options["qgen"].with_overrides(seed=7)}
     table = tmp_path / "table.tsv"
@@ -175,7 +174,7 @@ def test_an_adaptation_compares_all_that_it_is_asked_for(beir_folder, tmp_path):
         ({"source_split": "test"}, "source"),
         ({"generator": "some/model"}, "generator"),
         ({"generation": GenerationOptions(seed=1)}, "generation: seed"),
-        ({"generated": queries}, "generated"),
+        ({"queries": str(queries)}, "generated"),
         ({"teacher": str(table)}, "teacher"),
         ({"stages": ["finetune", "gpl"]}, "stages"),
     ]:

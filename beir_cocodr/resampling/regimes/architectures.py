@@ -43,7 +43,7 @@ from beir_cocodr.retrieval.ranking import Retriever
 from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.held_out import hold_out, selecting
+from beir_cocodr.training.held_out import CheckpointSelection, hold_out
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output
@@ -165,7 +165,10 @@ class HostArchitecture:
             stage = replace(stage, batch_keys=pairs.batch_keys(), column_tasks=tasks, names=pairs.names)
         with lock_output(output, True, stage.plan) as finished:
             if finished is None:
-                stage = selecting(stage, held, text_format, options, output, len(pairs.positives), read)
+                if held is not None:
+                    examples = len(pairs.positives)
+                    selection = CheckpointSelection(held, stage.model, text_format, options, output, examples, read)
+                    stage = selection.added_to(stage)
                 run_stage(stage, options, output, resume=True)
         return output
 
