@@ -25,8 +25,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
-from beir_cocodr.disk import UNFINISHED, DiskFull, naming_full_disk
-from beir_cocodr.errors import InputError, check_name, explained, listed
+from beir_cocodr.errors import UNFINISHED, DiskFull, InputError, check_name, explained, listed, naming_full_disk
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,7 +43,7 @@ CLOCK_TICK_NS = 20_000_000
 @contextmanager
 def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
     """A new folder in ``folder``, which is made if need be, with the ``mark`` in its name; removed at the end with what
-    is left in it. Where the disk is full, :class:`~beir_cocodr.disk.DiskFull` names ``folder``, for any library.
+    is left in it. Where the disk is full, :class:`~beir_cocodr.errors.DiskFull` names ``folder``, for any library.
     """
     place = folder / f"{UNFINISHED}{mark}{uuid4().hex}"
     with naming_full_disk(folder):
@@ -393,8 +392,8 @@ def cache_folder(name: str) -> Path:
 
 @contextmanager
 def filling_cache(folder: Path) -> Iterator[None]:
-    """While a new entry is written to a folder below the cache root: a full disk is :class:`~beir_cocodr.disk.DiskFull`
-    with a note of what is complete there, whatever else keeps it from being written an ``InputError``.
+    """While a new entry is written to a folder below the cache root: a full disk is ``DiskFull`` with a note of what is
+    complete there, whatever else keeps it from being written an ``InputError``.
     """
 
     def safe() -> str:

@@ -32,8 +32,7 @@ ROOMS = [
 SHARED = {
     "arrays": {"errors"},
     "errors": set(),
-    "disk": {"errors"},
-    "io": {"errors", "disk"},
+    "io": {"errors"},
     "checksums": {"errors", "io"},
     "distributed": {"errors"},
     "records": {"errors", "io"},

@@ -19,8 +19,7 @@ from beir_cocodr.cli import guide, options
 from beir_cocodr.cli.analysis import overlap, qpp, representation, resample, shift, source_clusters
 from beir_cocodr.cli.search import encode, search, serve, try_folder
 from beir_cocodr.cli.training import adapt, distill, export, finetune, fuse, generate_queries, pretrain
-from beir_cocodr.disk import describe_full_disk, no_room
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, describe_full_disk, no_room
 from beir_cocodr.models.spec import ALIASES, BM25, FORMS, SearchOptions
 from beir_cocodr.progress import LineHandler
 from beir_cocodr.report.terminal import print_json, print_record, print_tables

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from beir_cocodr.data.defects import raise_errors
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.readers import RecordChecker, json_records, numbered_lines, read_judgements
-from beir_cocodr.disk import naming_full_disk
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import InputError, explained, naming_full_disk
 from beir_cocodr.io import atomic_writer, locked, parse_json, text_cell, text_sha256, write_qrels
 from beir_cocodr.records import Record
 

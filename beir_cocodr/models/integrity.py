@@ -22,8 +22,7 @@ from sentence_transformers.util import SimilarityFunction
 from transformers import PreTrainedModel
 
 from beir_cocodr.data.text import check_vocabulary
-from beir_cocodr.disk import no_room
-from beir_cocodr.errors import InputError, explained, first_line, listed
+from beir_cocodr.errors import InputError, explained, first_line, listed, no_room
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import suggestion
 from beir_cocodr.provenance import RECORD_FILE, modules_of

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.disk import UNFINISHED
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import UNFINISHED, InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridEncoder

@@ -19,8 +19,7 @@ from beir_cocodr import checksums
 from beir_cocodr.arrays import Array, Floats, Ints, spaced_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat, readable
-from beir_cocodr.disk import UNFINISHED
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import UNFINISHED, InputError, explained
 from beir_cocodr.io import draft_folder, json_sha256, parse_json, write_text
 from beir_cocodr.models.cocodr import set_lengths
 from beir_cocodr.models.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading

@@ -15,8 +15,7 @@ from beir_cocodr import io as files
 from beir_cocodr import load_object
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import load_judgements
-from beir_cocodr.disk import naming_full_disk
-from beir_cocodr.errors import InputError, check_count
+from beir_cocodr.errors import InputError, check_count, naming_full_disk
 from beir_cocodr.evaluation.compare import check_judgements_kept, compare_models, uses_of
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import recommend_label_free

@@ -21,9 +21,8 @@ from beir_cocodr import io as files
 from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.disk import UNFINISHED
 from beir_cocodr.distributed import do_each, gather, on_main, rank, wait_for_all, world_size
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import UNFINISHED, InputError, explained
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.dense import Dense

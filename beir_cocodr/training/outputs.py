@@ -19,9 +19,8 @@ from transformers.trainer_utils import sort_checkpoints
 
 from beir_cocodr import io as files
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.disk import UNFINISHED
 from beir_cocodr.distributed import on_main, rank, world_size
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import UNFINISHED, InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import label_pairs
 from beir_cocodr.evaluation.measures import parse_measures

@@ -31,9 +31,8 @@ from transformers.trainer_utils import TrainOutput
 
 from beir_cocodr.arrays import Ints
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
-from beir_cocodr.errors import InputError, listed
+from beir_cocodr.errors import InputError, listed, naming_full_disk
 from beir_cocodr.io import atomic_path, files_sha256, write_text
 from beir_cocodr.models.card import write_card
 from beir_cocodr.progress import Bar

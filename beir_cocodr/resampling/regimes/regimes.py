@@ -12,9 +12,8 @@ import numpy as np
 from scipy import stats
 
 from beir_cocodr import io as files
-from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import join_processes, on_main
-from beir_cocodr.errors import InputError, check_seeds, explained
+from beir_cocodr.errors import InputError, check_seeds, explained, naming_full_disk
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, correlate, parse_measures
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.loading import model_source

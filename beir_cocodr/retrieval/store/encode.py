@@ -21,9 +21,8 @@ from beir_cocodr.data.collection import load_collection, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.disk import naming_full_disk
 from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridEncoder, HybridHead

@@ -10,8 +10,7 @@ import pytest
 from conftest import limited_files
 from mrl_vectors import mrl_like
 
-from beir_cocodr.disk import DiskFull
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import DiskFull, InputError
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
 

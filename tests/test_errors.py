@@ -15,8 +15,7 @@ import safetensors.numpy
 import torch
 from conftest import limited_files
 
-from beir_cocodr.disk import DiskFull, describe_full_disk, naming_full_disk, no_room
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import DiskFull, InputError, describe_full_disk, naming_full_disk, no_room
 from beir_cocodr.io import atomic_path, draft_folder, write_text
 
 ZEROS = np.random.default_rng(0).random(100_000)
