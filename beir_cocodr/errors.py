@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -58,10 +58,10 @@ class Limits:
         choices: all there are.
     """
 
-    min: float | None = None
-    max: float | None = None
-    above: float | None = None
-    below: float | None = None
+    min: float = -math.inf
+    max: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
     choices: Collection[object] | None = None
 
     def check(self, name: str, value: object) -> None:
@@ -70,12 +70,10 @@ class Limits:
             if value not in self.choices:
                 raise InputError(f"unknown {name} {_shown(value)}; there are {', '.join(map(str, self.choices))}")
         elif isinstance(value, Real) and not isinstance(value, bool):
-            if self.max is None and isinstance(value, Integral) and int(value) > _COUNT_MAX:
-                Limits(self.min, _COUNT_MAX, self.above, self.below).check(name, value)
-            number, inf = float(value), math.inf
-            inside = (-inf if self.min is None else self.min) <= number <= (inf if self.max is None else self.max)
-            inside = inside and (-inf if self.above is None else self.above) < number
-            if not inside or not number < (inf if self.below is None else self.below):
+            if self.max == math.inf and isinstance(value, Integral) and int(value) > _COUNT_MAX:
+                replace(self, max=_COUNT_MAX).check(name, value)
+            number = float(value)
+            if not (self.min <= number <= self.max and self.above < number < self.below):
                 raise InputError(f"{name} must be {self.describe()}, not {value}")
         elif isinstance(value, str) and not _encodable(value):
             raise InputError(f"{name} is {value!r}, which is not UTF-8; give it in UTF-8")
@@ -83,7 +81,7 @@ class Limits:
     def describe(self) -> str:
         """In words, such as "above 0 and at most 1"."""
         bounds = {"at least": self.min, "above": self.above, "at most": self.max, "below": self.below}
-        return " and ".join(f"{word} {bound}" for word, bound in bounds.items() if bound is not None) or "finite"
+        return " and ".join(f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)) or "finite"
 
 
 #: Of every seed.

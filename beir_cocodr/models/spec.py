@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -29,10 +30,10 @@ def option(
     help: str = "",
     flag: str | None = None,
     *,
-    min: float | None = None,
-    max: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
+    min: float = -math.inf,
+    max: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
     choices: Collection[object] | None = None,
 ) -> T:
     """A field of an options class, with the values that it may have.

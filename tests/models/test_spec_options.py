@@ -41,14 +41,13 @@ def wrong_values(kind: type, name: str) -> list[object]:
     limits: Limits = described(kind, name, "limits")
     allowed = types(kind, name)
     step = 1 if int in allowed else 1e-6
-    wrong: list[object] = [bound for bound in (limits.above, limits.below) if bound is not None]
-    wrong += [limits.min - step] if limits.min is not None else []
-    wrong += [limits.max + step] if limits.max is not None else []
+    bounds = (limits.above, limits.below, limits.min - step, limits.max + step)
+    wrong: list[object] = [bound for bound in bounds if math.isfinite(bound)]
     if int in allowed or float in allowed:
         wrong += [math.nan, math.inf, -math.inf, True, "1"]
     if int in allowed:
         wrong += [1.5, 10**30]
-        assert limits.min is not None, f"{kind.__name__}.{name}: how small may it be?"
+        assert math.isfinite(limits.min), f"{kind.__name__}.{name}: how small may it be?"
     if bool in allowed:
         wrong += [1, "yes"]
     if str in allowed:
