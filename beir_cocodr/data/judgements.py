@@ -130,13 +130,8 @@ class JudgementLog:
             write_qrels(self._qrels, rows)
 
     def judge(self, asked: Asked, document: str, grade: int | None, **drawn: object) -> None:
-        """Append a judgement, unless that is what the log says already.
-
-        Args:
-            asked: the query.
-            document: its id.
-            grade: None takes back.
-            drawn: further fields of :class:`LoggedJudgement`.
+        """Append a judgement, unless that is what the log says already; a grade of None takes back, and ``drawn`` are
+        further fields of :class:`LoggedJudgement`.
         """
         with self.lock:
             self.refresh()

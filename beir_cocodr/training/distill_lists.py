@@ -1,9 +1,4 @@
-"""Rounds of distillation: the student searches, lists are drawn, the teacher scores them.
-
-:func:`draw_list` draws the documents that teacher and student compare for one query, around its relevant ones or, where
-the only label is trivial, around :func:`fused_anchors`. :class:`Rounds` does so anew every few steps and stops when
-held-out queries gain no more; :class:`TeacherScores` keeps the teacher's scores.
-"""
+"""Rounds of distillation: the student searches, lists are drawn, the teacher scores them."""
 
 import hashlib
 import json
@@ -160,15 +155,10 @@ class Rounds(TrainerCallback):
     far is kept beside them.
 
     Args:
-        collection: the corpus.
-        model: the student.
-        train: training query id to text.
-        held_out: held-out query id to text; may be empty.
+        train, held_out: query id to text; the second may be empty.
         anchors: query id to the corpus rows that its lists are built around; of the queries that come up.
         known: query id to the corpus rows that are not drawn beside its anchors: these and the relevant ones.
         bm25: query id to corpus rows, none of them known; of the queries that come up.
-        teacher: its scores.
-        options: see :class:`DistillOptions`.
         steps: of a round.
         folder: of the rounds.
     """

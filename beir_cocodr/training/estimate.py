@@ -53,13 +53,8 @@ class Cost:
 
 
 def estimate(plan: AdaptationPlan, model: COCODR, documents: Documents, per_passage: int) -> Cost:
-    """Guess what is left of an adaptation: training what its folder lacks, and judging all.
-
-    Args:
-        plan: of the adaptation.
-        model: its base.
-        documents: its target.
-        per_passage: queries that are generated of a passage.
+    """Guess what is left of an adaptation of the base ``model`` to the target ``documents``: training what its folder
+    lacks, and judging all. Of a passage ``per_passage`` queries are generated.
     """
     rate = probe(model, documents)
     corpus, seconds = len(documents) / rate, {}

@@ -294,12 +294,8 @@ def training_clusters(
     """Query id to cluster: k-means over the queries, or what an interrupted run left in ``folder``. An InputError: more
     clusters than distinct queries, or a saved file that is not of these queries.
 
-    Writes clusters.tsv (query id and cluster) last, and cluster_centroids.npy, (K, d).
-
-    Args:
-        ids, embeddings: (Q,) and (Q, d) of the training queries, by the model that is going to be trained.
-        options: number and least size of clusters, seed.
-        normalize: whether the model compares by cosine.
+    Writes clusters.tsv (query id and cluster) last, and cluster_centroids.npy, (K, d). ``ids`` and ``embeddings`` are
+    (Q,) and (Q, d), by the model that is going to be trained; those of one that compares by cosine are normalised.
     """
     file = folder / CLUSTERS_FILE
     if file.is_file():

@@ -77,13 +77,9 @@ def training_precision(device: torch.device) -> str:
 
 @contextmanager
 def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> Iterator[TrainingRecord | None]:
-    """Hold ``output`` for a plan; never writes over something else. To be called by all processes of a run.
-
-    Gives None where there is something to train, else the record of the model that is already there.
-
-    Raises:
-        InputError: it holds files and ``resume`` is off, or it followed another plan, or is not from here, or another
-            run holds it.
+    """Hold ``output`` for a plan, by all processes of a run; gives None where there is something to train, else the
+    record of the model that is already there. An InputError: it holds files and ``resume`` is off, or it followed
+    another plan, or is not from here, or another run holds it.
     """
     with ExitStack() as stack:
         yield on_main(lambda: _lock(stack, output, resume, plan))
@@ -183,20 +179,9 @@ _KEPT = ("mining", "pairs", "pairs_without_negative", "selection", LOGGED)
 
 
 class TargetEvaluator:
-    """The measures of one model after another on every target; what was judged before is not judged again.
-
-    Args:
-        output: the output folder; runs go to its subfolder ``curves``.
-        targets: collections with labels in their split "test".
-        measures: of the targets.
-        encoder: how models are loaded.
-
-    Attributes:
-        points: a record for each model and target, in the order of calls.
-        seen: content of the targets.
-
-    Raises:
-        InputError: a target or measure that there is not.
+    """The measures of one model after another on every target, by labels of its split "test"; what was judged before is
+    not judged again. Runs go to the folder ``curves`` of the output, and ``points`` holds a record for each model and
+    target, in the order of calls. An InputError: a target or measure that there is not.
     """
 
     def __init__(self, output: Path, targets: Sequence[str], measures: str, encoder: EncoderOptions) -> None:

@@ -51,15 +51,8 @@ def scored_rows(teacher: Teacher, query_id: str, rows: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class TeacherSetting:
-    """What a teacher may be made from.
-
-    Args:
-        name: as the user named it.
-        documents: the corpus.
-        text_format: of the student.
-        base, encoder: what the student starts from, and how it is loaded.
-        folder: for embeddings; it lasts as long as the training.
-        bm25_weight: of BM25 in a fusion, against 1 of the encoder.
+    """What a teacher of this name may be made from: the corpus, the student's text format and what it starts from, a
+    folder for embeddings that lasts as long as the training, and BM25's weight in a fusion, against 1 of the encoder.
     """
 
     name: str
