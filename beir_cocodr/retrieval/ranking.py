@@ -58,7 +58,7 @@ class Ranking:
         for start in range(0, len(self.queries), size):
             block = slice(start, start + size)
             there = self.rows[block] >= 0
-            rows, places = np.unique(self.rows[block][there], return_inverse=True)
+            rows, places = _different(self.rows[block][there])
             names = np.array(ids(rows), dtype=object)[places].tolist()
             pairs = zip(names, self.scores[block][there].tolist(), strict=True)
             for query, count in zip(self.queries[block], there.sum(axis=1).tolist(), strict=True):
@@ -70,6 +70,15 @@ class Ranking:
     def results(self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None) -> Results:
         """Query id to (document id, score) pairs in rank order, at most ``depth`` of them."""
         return dict(self.hits(documents.ids, drop_identical_ids, depth))
+
+
+def _different(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Different rows in ascending order, and the place of each row among them; many of few are not sorted."""
+    if not len(rows) or (last := int(rows.max())) >= len(rows):
+        return np.unique(rows, return_inverse=True)
+    there = np.zeros(last + 1, bool)
+    there[rows] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[rows]
 
 
 class Parts(NamedTuple):
