@@ -21,9 +21,9 @@ from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, check_device
-from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord
 from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
-from beir_cocodr.training.held_out import CheckpointSelection, hold_out
+from beir_cocodr.training.held_out import CheckpointSelection, given_queries, hold_out
 from beir_cocodr.training.negatives import bm25_negatives, check_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
@@ -72,7 +72,7 @@ def distill(
         model: Any = load_encoder(base, encoder)
     else:
         model = MRL(model_source(base), k=options.k, beta=options.beta, seed=options.seed, **encoder.overrides())
-    given = [collection_provenance(collection, queries=True)]
+    given = given_queries(collection, options)
     plan = training_plan("distill", base, model, encoder, options, given)
     plan = replace(plan, teacher=teacher, teacher_sha256=on_main(lambda: content_sha256(teacher)))
     with lock_output(output, resume, plan) as record:

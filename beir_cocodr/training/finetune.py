@@ -24,9 +24,9 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.progress import step, steps
-from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
+from beir_cocodr.provenance import TrainingPlan, TrainingRecord
 from beir_cocodr.training import outputs
-from beir_cocodr.training.held_out import CheckpointSelection, hold_out
+from beir_cocodr.training.held_out import CheckpointSelection, given_queries, hold_out
 from beir_cocodr.training.negatives import MinedNegatives, bm25_negatives, check_negatives, mine_negatives
 from beir_cocodr.training.objectives import WEIGHTINGS
 from beir_cocodr.training.options import FinetuneOptions
@@ -163,7 +163,7 @@ def _start(
     """The model to be trained, and the plan of its training."""
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, encoder)
-    given = [collection_provenance(collection, queries=True)]
+    given = given_queries(collection, options)
     return model, outputs.training_plan("finetune", base, model, encoder, options, given)
 
 

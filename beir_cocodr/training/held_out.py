@@ -15,13 +15,14 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback, TrainerState
 
 from beir_cocodr.arrays import Floats, Ints
-from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import do_each, on_main, rank, world_size
-from beir_cocodr.errors import explained
+from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.io import atomic_path, file_sha256
-from beir_cocodr.records import Json, Record
+from beir_cocodr.provenance import collection_provenance
+from beir_cocodr.records import CollectionProvenance, Json, Record
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.topk import NonFiniteScores
 from beir_cocodr.training.negatives import bm25_negatives, relevant_rows
@@ -41,20 +42,41 @@ _TRAIN_AGAIN = "this training cannot be resumed: train again in another --output
 log = logging.getLogger(__name__)
 
 
+def given_queries(collection: Collection, options: FinetuneOptions | DistillOptions) -> list[CollectionProvenance]:
+    """What a training is given: the collection, and the split that chooses the checkpoint; an InputError where that is
+    the one that is trained on, has no query with a relevant document, or is not measured.
+    """
+    split, found = options.select_split, [collection_provenance(collection, queries=True)]
+    if split is not None:
+        if isinstance(options, DistillOptions) and options.select_epochs is None:
+            raise InputError("select_split chooses every select_epochs: set that, too")
+        if split == collection.split:
+            raise InputError(f"select_split: {split} is what is trained on; name another split, or a held_out share")
+        chosen = load_collection(collection.name, split)
+        if not relevant_rows(chosen):
+            raise InputError(f"select_split: no query of {collection.name} has a relevant document in split {split}")
+        found.append(collection_provenance(chosen, queries=True))
+    return found
+
+
 def hold_out(
     collection: Collection, options: FinetuneOptions | DistillOptions, seed: int
 ) -> tuple[Collection, Collection | None]:
     """The collection without its held-out queries, and with these alone: a share of the queries with a relevant
-    document, drawn by the seed. None, and a warning if a share is asked for, where that is no query.
+    document, drawn by the seed, or queries of another split. None, and a warning if a share is asked for, where that
+    is no query.
     """
-    names = np.random.default_rng(seed).permutation(sorted(relevant_rows(collection))).tolist()
-    held = names[: min(int(options.held_out * len(names)), options.most_held_out)]
+    split = options.select_split
+    chosen = collection if split is None else load_collection(collection.name, split)
+    names = np.random.default_rng(seed).permutation(sorted(relevant_rows(chosen))).tolist()
+    count = int(options.held_out * len(names)) if split is None else len(names)
+    held = names[: min(count, options.most_held_out)]
     if not held:
         if options.held_out:
             log.warning("held_out %g of %d queries is none: nothing is measured on them", options.held_out, len(names))
         return collection, None
-    out = set(held)
-    return _only(collection, (query for query in collection.queries if query not in out)), _only(collection, held)
+    out = set(held) if split is None else set()
+    return _only(collection, (query for query in collection.queries if query not in out)), _only(chosen, held)
 
 
 def _only(collection: Collection, names: Iterable[str]) -> Collection:

@@ -205,12 +205,14 @@ class HeldOut(Options):
 
     Args:
         held_out: drawn by the seed, at most ``most_held_out`` of them.
+        select_split: at most ``most_held_out`` of its queries choose, and none is held out; they count as trained on.
         select_epochs: passes over the data, or a part of one, between two measures of the held-out queries, MRR@10
             among their relevant documents and BM25's 100 best others; the best checkpoint is kept. None means 1.
     """
 
     held_out: float = option(0.0, "Share of the training queries that choose the checkpoint instead.", min=0, below=1)
     most_held_out: int = option(500, min=1)
+    select_split: str | None = option(None, "Split of the dataset, such as dev, whose queries choose the checkpoint.")
     select_epochs: float | None = option(None, above=0)
 
 

@@ -107,6 +107,29 @@ def test_distillation_selects_in_the_same_way_and_makes_all_steps(beir_folder, t
     assert reciprocal_rank(str(tmp_path / "m"), beir_folder, options, tmp_path) == pytest.approx(max(found["values"]))
 
 
+def test_a_split_chooses_instead_and_is_recorded_as_seen(beir_folder, tiny_mlm, tmp_path):
+    options = OPTIONS.with_overrides(held_out=0.0, select_split="test")
+    record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    chosen, train = (load_collection(beir_folder, split) for split in ("test", "train"))
+    found = record.details["selection"]
+    assert found["queries"] == len(hold_out(train, options, 0)[1].queries) == len(chosen.queries)
+    assert record.details["pairs"] == sum(grade > 0 for grades in train.qrels.values() for grade in grades.values())
+    assert [seen.split for seen in record.seen] == ["train", "test"]
+    assert reciprocal_rank(str(tmp_path / "m"), beir_folder, options, tmp_path) == pytest.approx(max(found["values"]))
+
+
+@pytest.mark.parametrize(("split", "words"), [("train", "is what is trained on"), ("dev", "dev")])
+def test_a_split_that_cannot_choose_is_named(split, words, beir_folder, tiny_mlm, tmp_path):
+    with pytest.raises(InputError, match=words):
+        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS.with_overrides(select_split=split))
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_split_chooses_in_a_distillation_every_few_epochs(beir_folder, tiny_mlm, tmp_path):
+    with pytest.raises(InputError, match="select_epochs"):
+        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", DistillOptions(select_split="test"))
+
+
 def test_of_episodes_all_hold_out_the_same_queries(beir_folder, tiny_mlm, tmp_path):
     options = OPTIONS.with_overrides(episodes=1, max_steps=2, learning_rate=1e-3)
     record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
