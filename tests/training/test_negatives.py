@@ -183,8 +183,8 @@ def test_blocks_of_queries_change_nothing(collection, model, tmp_path, monkeypat
 
 
 def test_no_more_than_a_block_of_queries_is_held(collection, model, tmp_path, monkeypatch):
-    sizes, search = [], dense.search_chunks
-    monkeypatch.setattr(dense, "search_chunks", lambda q, *rest: sizes.append(len(q)) or search(q, *rest))
+    sizes, rank = [], dense.rank
+    monkeypatch.setattr(dense, "rank", lambda d, ids, *rest: sizes.append(len(ids)) or rank(d, ids, *rest))
     monkeypatch.setattr(mining, "_QUERY_BLOCK", 8)
     mined = mine(collection, model, tmp_path)
     assert sizes == [8, 8, 4]
@@ -438,7 +438,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("place", [(dense, "search_chunks"), (mining.files, "write_text")])
+@pytest.mark.parametrize("place", [(dense, "rank"), (mining.files, "write_text")])
 def test_a_killed_run_leaves_nothing_that_is_trusted(collection, model, tmp_path, monkeypatch, place):
     def die(*args, **kwargs):
         raise Killed
@@ -480,7 +480,7 @@ def test_what_a_killed_run_encoded_is_not_encoded_again(collection, model, tmp_p
 
 
 def test_an_error_leaves_the_folder_as_it_was(collection, model, saved, tmp_path, monkeypatch):
-    monkeypatch.setattr(dense, "search_chunks", lambda *args: 1 / 0)
+    monkeypatch.setattr(dense, "rank", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         mine(collection, model, tmp_path, keep=4, key={"weights": "two"})
     monkeypatch.undo()
