@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,18 @@ MINED = "mined"
 _RECORD, _ROWS, _EMBEDDINGS, _CORPUS = "mined.json", "rows.npy", "query_embeddings.npy", "corpus"
 
 
+class MiningCounts(TypedDict):
+    """Counts of queries and candidates in mining; by filter, how many it removed, and which share of those left."""
+
+    queries: int
+    queries_without_positive: int  # not mined
+    candidates: int
+    positives: int  # candidates dropped because they are relevant
+    removed: dict[str, int]
+    removal_rates: dict[str, float]
+    queries_without_negative: int
+
+
 @dataclass(frozen=True)
 class MinedNegatives:
     """Negatives of queries, with the query embeddings that found them; both arrays are memory-mapped.
@@ -62,13 +74,13 @@ class MinedNegatives:
         queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order.
         rows: (Q, keep) int64 corpus rows, best first, -1 where a query has fewer.
         embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine.
-        counts: of queries and candidates, and by filter how many it removed and which share of those not relevant.
+        counts: see :class:`MiningCounts`.
     """
 
     queries: list[str]
     rows: Ints
     embeddings: Floats
-    counts: dict[str, Any]
+    counts: MiningCounts
 
     def pools(self) -> dict[str, Ints]:
         """Query id to its (1..keep,) corpus rows, best first, for queries that have a negative."""
@@ -161,7 +173,7 @@ class _Mining:
         self.counts: Counter[str] = Counter()
         self.texts = np.zeros(0, np.uint64)
 
-    def run(self, folder: Path, progress: bool) -> dict[str, Any]:
+    def run(self, folder: Path, progress: bool) -> MiningCounts:
         """Write rows and query embeddings to ``folder``; returns the counts."""
         self.dense.prepare()
         if self.options.duplicates:
@@ -225,13 +237,13 @@ class _Mining:
         self.counts["queries_without_negative"] += not len(negatives)
         return np.pad(negatives, (0, keep - len(negatives)), constant_values=-1)
 
-    def _checked_counts(self) -> dict[str, Any]:
+    def _checked_counts(self) -> MiningCounts:
         active, found = self.options.active, self.counts
-        counts: dict[str, Any] = {
+        counts: MiningCounts = {
             "queries": len(self.positives),
-            "queries_without_positive": len(self.collection.queries) - len(self.positives),  # not mined
+            "queries_without_positive": len(self.collection.queries) - len(self.positives),
             "candidates": found["candidates"],
-            "positives": found["positives"],  # candidates dropped because they are relevant
+            "positives": found["positives"],
             "removed": {name: found[name] for name in active},
             "removal_rates": {n: found[n] / max(1, found["candidates"] - found["positives"]) for n in active},
             "queries_without_negative": found["queries_without_negative"],
@@ -259,7 +271,7 @@ def relevant_rows(collection: Collection) -> dict[str, Ints]:
     return found
 
 
-def _format_counts(counts: dict[str, Any]) -> str:
+def _format_counts(counts: MiningCounts) -> str:
     removed = "".join(
         f", {name} removed {count} ({counts['removal_rates'][name]:.1%})" for name, count in counts["removed"].items()
     )
