@@ -326,7 +326,10 @@ def test_the_figures_of_the_whole_path_stand_in_a_results_file():
         one, other = phases[name]["cpu_seconds_of_each_process"]
         assert min(one, other) > 0.6 * max(one, other)
     assert found["same_weights"]
-    assert f"Killed in {len(found['killed_in'])} phases" in text
+    assert found["same_measures"]
+    assert found["killed_in"] == list(phases)
+    assert f"Killed once in each of these {len(phases)} phases" in text
+    assert f"Encoding for the evaluation took {phases['encoding']['seconds']:.0f} seconds" in text
     assert f"{found['settings']['documents']:,} documents" in text
 
 
