@@ -18,6 +18,8 @@ from beir_cocodr.retrieval.topk import HostBest, ranks_of, scores_of, search_chu
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
 _BLOCK_ELEMENTS = 2**23
+#: Documents whose scores by BM25 are there together, one query's, for their moments.
+_MOMENT_DOCUMENTS = 2**20
 #: Queries that one pass over the corpus is for, at most.
 _QUERIES = 256
 # No sum of numbers up to this leaves float32.
@@ -64,8 +66,16 @@ class TermScores:
         self.bm25, self.weights = bm25, weights
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        found = [HeldScores(self.bm25.term_scores(terms)[None]).moments() for terms in self.weights]
-        mean, deviation = (np.concatenate(part) for part in zip(*found, strict=True))
+        size = len(self.bm25.documents)
+        parts = [(first, min(first + _MOMENT_DOCUMENTS, size)) for first in range(0, size, _MOMENT_DOCUMENTS)]
+        found = np.array([[self._of_part(terms, *part) for part in parts] for terms in self.weights])
+        means, deviations = found[..., 0], found[..., 1]  # (Q, parts)
+        share = np.array([last - first for first, last in parts]) / size
+        mean = means[:, 0] + (means - means[:, :1]) @ share
+        return mean, np.sqrt((deviations**2 + (means - mean[:, None]) ** 2) @ share)
+
+    def _of_part(self, terms: Mapping[int, float], first: int, last: int) -> tuple[float, float]:
+        [mean], [deviation] = HeldScores(self.bm25.term_scores(terms, first, last)[None]).moments()
         return mean, deviation
 
     def block(self, first: int, last: int) -> np.ndarray:
@@ -169,9 +179,11 @@ class Hybrid(_Fusion):
             ranks = np.array(ties[best.seen : best.seen + piece.shape[1]], np.int64)
             best.add(slice(0, count), torch.from_numpy(piece), torch.from_numpy(ranks))
             best.seen += piece.shape[1]
-        keys, row_of_rank = best.result(), np.empty(len(ties), np.int64)
-        row_of_rank[ties] = np.arange(len(ties))
-        return scores_of(keys).numpy(), row_of_rank[ranks_of(keys).numpy()]
+        ranks, wanted = ranks_of(keys := best.result()).numpy(), np.zeros(len(ties), bool)
+        wanted[ranks] = True
+        rows = np.flatnonzero(wanted[ties])
+        rows = rows[ties[rows].argsort()]  # by ascending rank
+        return scores_of(keys).numpy(), rows[ties[rows].searchsorted(ranks)]
 
     def describe(self) -> Json:
         return {"model": "weighted mean of z-normalised scores", "bm25_weight": self.bm25_weight, **super().describe()}

@@ -127,6 +127,19 @@ def test_moments_of_scores_are_those_of_all_scores(seed, count, width, shift):
     np.testing.assert_allclose(deviation, scores.std(axis=1), rtol=1e-3, atol=1e-4)
 
 
+def test_moments_of_bm25_are_added_up_over_parts_of_the_corpus(collection, monkeypatch):
+    index = BM25(collection.documents)
+    weights = [
+        {term: 1.0 + term % 3 for term in terms} for terms in index.term_counts(list(collection.queries.values()))
+    ]
+    monkeypatch.setattr(fusion, "_MOMENT_DOCUMENTS", 3)
+    assert len(collection.documents) > 6
+    mean, deviation = fusion.TermScores(index, weights).moments()
+    scores = np.stack([index.term_scores(terms) for terms in weights]).astype(np.float64)
+    np.testing.assert_allclose(mean, scores.mean(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(deviation, scores.std(axis=1), rtol=1e-6)
+
+
 def moved(setting, weight=0.5):
     _, _, queries, documents, _ = setting
     best = np.argsort(-weighted(setting, weight), axis=1)[:, :3]
