@@ -44,7 +44,7 @@ def share_out(
     left, deaths = list(tasks), 0
     while left:
         try:
-            for task, result in _attempt(left, start, devices):
+            for task, result in _attempt(tuple(left), start, devices):
                 left.remove(task)
                 deaths = 0
                 yield result
