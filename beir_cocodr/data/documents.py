@@ -137,6 +137,9 @@ class Documents(Mapping[str, dict[str, str]]):
     def take(self, rows: Rows) -> list[dict[str, str]]:
         """The documents {"_id", "title", "text"} of the given rows, in their order; ``IndexError`` beyond [0, N)."""
         checked = self._checked(rows)
+        if len(checked) > 1 and (np.diff(checked) == 1).all():  # as they stand, which takes a third of the time
+            part = self.table.slice(int(checked[0]), len(checked))
+            return _documents(part.column(name).to_pylist() for name in _SCHEMA.names)
         return _documents(gather(self.table.column(name), checked) for name in _SCHEMA.names)
 
     def tie_ranks(self) -> Ints:

@@ -32,6 +32,17 @@ def test_english_reads_as_bm25s_does(text):
     assert Analyzer("english").stop_words == frozenset(STOPWORDS_EN)
 
 
+@given(st.lists(st.text() | st.text(alphabet="aB_1 é\u0130\u00a0\u2028\x1c数据,-'s", max_size=40)))
+def test_many_texts_at_once_are_read_as_one_by_one(texts):
+    for name in ("english", "german", "words", "none"):
+        analyzer = Analyzer(name)
+        split = [
+            [term for term in analyzer.read(found) if term is not None]
+            for found in analyzer.split_all(texts).to_pylist()
+        ]
+        assert split == [analyzer(text) for text in texts]
+
+
 def test_a_language_stems_by_snowball_and_leaves_its_stop_words_out():
     stem = Stemmer.Stemmer("german").stemWord
     assert Analyzer("german")("Die Häuser der Städte") == [stem("häuser"), stem("städte")]
