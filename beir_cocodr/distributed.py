@@ -1,46 +1,54 @@
-"""The processes of one training run: what only the first does, and how the others learn of it."""
+"""The processes of one training run: what only the first does, and how the others learn of it.
+
+Importing this, and running on one process, does not load torch.
+"""
 
 import atexit
 import os
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar, cast
-
-import torch
-import torch.distributed as dist
-from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, gather_object
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from beir_cocodr.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def world_size() -> int:
     """W, the number of processes; 1 where nothing is distributed."""
-    return dist.get_world_size() if _distributed() else 1
+    return _group().get_world_size() if _distributed() else 1
 
 
 def rank() -> int:
     """This process's number, from 0."""
-    return dist.get_rank() if _distributed() else 0
+    return _group().get_rank() if _distributed() else 0
 
 
-def sum_over_ranks(tensor: Tensor) -> Tensor:
+def sum_over_ranks(tensor: "Tensor") -> "Tensor":
     """Sum ``tensor`` in place over all processes; nothing happens on one."""
     if world_size() > 1:
-        dist.all_reduce(tensor)
+        _group().all_reduce(tensor)
     return tensor
 
 
 def wait_for_all() -> None:
     """Wait until every process is here; does nothing on one."""
     if world_size() > 1:
-        dist.barrier()
+        _group().barrier()
 
 
 def _distributed() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    # Without torch's own module no group of processes was made.
+    return "torch.distributed" in sys.modules and _group().is_available() and _group().is_initialized()
+
+
+def _group() -> Any:
+    import torch.distributed
+
+    return torch.distributed
 
 
 Result = TypeVar("Result")
@@ -48,7 +56,11 @@ Result = TypeVar("Result")
 
 def gather(value: Result) -> list[Result]:
     """What each process has, which must be picklable, in the order of their numbers."""
-    return [value] if world_size() == 1 else cast(list[Result], gather_object([value]))
+    if world_size() == 1:
+        return [value]
+    from accelerate.utils import gather_object
+
+    return cast(list[Result], gather_object([value]))
 
 
 # The others wait while the first process mines a corpus; a dead process is noticed by torchrun, not by this.
@@ -57,6 +69,8 @@ _PATIENCE = timedelta(days=7)
 
 def devices() -> list[str]:
     """What torch can compute on here: cpu, and the kind of an accelerator, alone and with each number."""
+    import torch
+
     found = ["cpu", "cpu:0"]
     for name, module in (("cuda", torch.cuda), ("xpu", torch.xpu), ("mps", torch.mps)):
         if count := module.device_count():
@@ -69,6 +83,9 @@ def join_processes(device: str | None) -> None:
     the end: gloo's threads may abort a process that ends with its group still open.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        import torch
+        from accelerate import PartialState
+
         cpu = not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"
         atexit.register(PartialState(cpu=cpu, timeout=_PATIENCE).destroy_process_group)
 
@@ -80,6 +97,8 @@ def on_main(work: Callable[[], Result]) -> Result:
     """
     if world_size() == 1:
         return work()
+    from accelerate.utils import broadcast_object_list
+
     message: list[object] = [None]
     if rank() == 0:
         try:

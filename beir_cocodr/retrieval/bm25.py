@@ -25,8 +25,10 @@ from beir_cocodr.arrays import Floats, Ints, singular_axes
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.distributed import on_main
 from beir_cocodr.io import atomic_path, draft_folder, filling_cache, json_sha256, save_array, write_text
 from beir_cocodr.records import Json
+from beir_cocodr.retrieval.pool import share_over_ranks
 from beir_cocodr.retrieval.ranking import Parts, Ranking, best_rows
 
 Rows = npt.NDArray[np.int32]
@@ -54,19 +56,24 @@ class Block(NamedTuple):
     lengths: Rows
 
     @classmethod
-    def counted(cls, words: Sequence[Sequence[str]], numbers: "_Numbers") -> Self:
-        """Documents as words; one without terms has "" as its own, as in bm25s."""
-        n = len(words)
-        read = np.repeat(np.arange(n), np.fromiter(map(len, words), np.int64, n))
-        flat = np.fromiter(map(numbers.__getitem__, itertools.chain.from_iterable(words)), np.int64, len(read))
-        read, flat = read[flat >= 0], flat[flat >= 0]
-        lengths = np.bincount(read, minlength=n)
-        empty = np.flatnonzero(lengths == 0)
-        keys, counts = np.unique(np.concatenate([empty, flat * n + read]), return_counts=True)
-        terms, rows = np.divmod(keys, n)
-        sizes = np.bincount(terms, minlength=len(numbers.terms))
-        parts = (rows, counts, np.maximum(lengths, 1))
-        return cls(list(numbers.terms), sizes, *(part.astype(np.int32) for part in parts))
+    def counted(cls, texts: Sequence[str], analyzer: Analyzer) -> Self:
+        """Documents as bm25s's tokenizer reads them one by one; one without terms has "" as its own."""
+        words = analyzer.split_all(texts)
+        of_word = (distinct := words.flatten().dictionary_encode()).indices.to_numpy()
+        terms = {"": 0}
+        read = analyzer.read(distinct.dictionary.to_pylist())
+        numbers = np.array([-1 if term is None else terms.setdefault(term, len(terms)) for term in read], np.int32)
+        term_of = numbers[of_word]
+        there = term_of >= 0
+        row_of = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(words.offsets.to_numpy()))[there]
+        counts = np.bincount(row_of, minlength=len(texts))
+        empty = np.flatnonzero(counts == 0)
+        places = np.append(empty, row_of), np.append(np.zeros_like(empty), term_of[there])
+        shape = (len(texts), len(terms))
+        table = sp.coo_matrix((np.ones(len(places[0]), np.int32), places), shape).tocsc()
+        table.sum_duplicates()
+        sizes, lengths = np.diff(table.indptr).astype(np.int64), np.maximum(counts, 1).astype(np.int32)
+        return cls(list(terms), sizes, table.indices.astype(np.int32), table.data, lengths)
 
     def save(self, file: Path) -> None:
         terms = np.frombuffer("\n".join(self.terms).encode(), np.uint8)
@@ -99,11 +106,14 @@ class Postings:
     def build(cls, blocks: Callable[[], Iterable[Block]], k1: float, b: float, folder: Path | None = None) -> Self:
         """From blocks in corpus order, which are asked for twice; in memory, or, a block at a time, in a folder."""
         vocabulary: dict[str, int] = {}
+        numbered: list[Ints] = []  # of each block, the numbers of its terms
         sizes, lengths = np.zeros(0, np.int64), [np.zeros(0, np.int32)]
         for block in blocks():
-            known = [vocabulary.setdefault(term, len(vocabulary)) for term in block.terms]
-            sizes = np.pad(sizes, (0, len(vocabulary) - len(sizes)))
-            sizes[known] += block.sizes
+            new = [term for term in block.terms if term not in vocabulary]
+            vocabulary.update(zip(new, range(len(vocabulary), len(vocabulary) + len(new)), strict=True))
+            sizes = np.pad(sizes, (0, len(new)))
+            numbered.append(np.fromiter(map(vocabulary.__getitem__, block.terms), np.int32, len(block.terms)))
+            sizes[numbered[-1]] += block.sizes
             lengths.append(block.lengths)
         documents, terms = sum(map(len, lengths)), len(vocabulary)
         mean = np.concatenate(lengths).mean() if documents else 0.0
@@ -120,16 +130,17 @@ class Postings:
         made.most[:] = 0
         idf = np.array([math.log(1 + (documents - df + 0.5) / (df + 0.5)) for df in sizes.tolist()], np.float32)
         free, first = starts[:-1].copy(), 0
-        for block in blocks():
-            numbers = np.array([vocabulary[term] for term in block.terms], np.int64)
-            of_term = np.repeat(np.arange(len(numbers)), block.sizes)
+        for block, numbers in zip(blocks(), numbered, strict=True):
             begins = np.cumsum(block.sizes) - block.sizes
-            places = free[numbers][of_term] + np.arange(len(of_term)) - begins[of_term]
+            places = np.repeat(free[numbers] - begins, block.sizes) + np.arange(block.sizes.sum())
             norm = k1 * ((1 - b) + b * block.lengths / (mean or 1.0))
             tf = block.counts.astype(np.float32)
-            weights = (idf[numbers][of_term] * (tf / (norm[block.rows] + tf))).astype(np.float32)
+            weights = (np.repeat(idf[numbers], block.sizes) * (tf / (norm[block.rows] + tf))).astype(np.float32)
             made.rows[places], made.weights[places] = block.rows + np.int32(first), weights
-            np.maximum.at(made.most, numbers[of_term], weights)
+            there = block.sizes > 0
+            made.most[numbers[there]] = np.maximum(
+                made.most[numbers[there]], np.maximum.reduceat(weights, begins[there])
+            )
             free[numbers] += block.sizes
             first += len(block.lengths)
         if folder is not None:
@@ -267,9 +278,6 @@ class BM25:
 
         Memory holds a block of documents in each process; what a killed run counted is not counted again.
         """
-        from beir_cocodr.distributed import on_main  # BM25 alone does not load torch
-        from beir_cocodr.retrieval.pool import share_over_ranks
-
         key = json_sha256({"corpus": self.documents.content_hash, "format": _FORMAT, **self.describe()})[:32]
         folder, parts = root / key, root / f"{key}.parts"
         if on_main(lambda: not folder.is_dir()):
@@ -414,26 +422,11 @@ class _Counting:
 
     def block(self, number: int) -> Block:
         rows = np.arange(number * _BLOCK, min(len(self.documents), (number + 1) * _BLOCK))
-        numbers, texts = _Numbers(self.analyzer), (self.text_format.document(d) for d in self.documents.take(rows))
-        return Block.counted([numbers.split(text.lower()) for text in texts], numbers)
+        texts = [self.text_format.document(document) for document in self.documents.take(rows)]
+        return Block.counted(texts, Analyzer(self.analyzer))
 
     def start(self, device: str) -> Callable[[int], None]:
         return lambda number: self.block(number).save(self.file(number))
 
     def read(self) -> Iterator[Block]:
         return (Block.read(self.file(number)) for number in range(self.blocks))
-
-
-class _Numbers(dict[str, int]):
-    """Word to the number of its term, -1 for a stop word: what bm25s's tokenizer does word by word."""
-
-    def __init__(self, analyzer: str) -> None:
-        super().__init__()
-        read = Analyzer(analyzer)
-        self.split, self._stop_words, self._stemmer = read.split, read.stop_words, read.stemmer
-        self.terms = {"": 0}
-
-    def __missing__(self, word: str) -> int:
-        term = word if self._stemmer is None else self._stemmer.stemWord(word)
-        number = self[word] = -1 if word in self._stop_words else self.terms.setdefault(term, len(self.terms))
-        return number

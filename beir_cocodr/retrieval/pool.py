@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait as wait_for_end
 from typing import Any, TypeVar
 
-import torch
-
 from beir_cocodr.distributed import rank, wait_for_all, world_size
 from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.models.spec import check_device
@@ -178,6 +176,8 @@ def device_list(device: str | None, processes: int) -> list[str]:
     if processes > _MOST:
         raise InputError(f"{processes} processes are too many; give at most {_MOST}")
     check_device(device)
+    import torch
+
     if device in (None, "cuda") and torch.cuda.is_available():
         return [f"cuda:{number % torch.cuda.device_count()}" for number in range(processes)]
     if device is None:
@@ -188,6 +188,8 @@ def device_list(device: str | None, processes: int) -> list[str]:
 @contextmanager
 def torch_threads(threads: int | None) -> Iterator[int]:
     """Let PyTorch use that many CPU threads inside, at least 1, and yield their number; None changes nothing."""
+    import torch
+
     if threads is not None:
         Limits(min=1, max=_MOST).check("threads", threads)
     before = torch.get_num_threads()

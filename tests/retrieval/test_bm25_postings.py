@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.retrieval import bm25 as module
@@ -40,9 +41,8 @@ documents_of_terms = st.lists(st.lists(st.integers(0, 5), max_size=6), min_size=
 def test_the_best_are_those_of_all_scores(ids, query, depth, data):
     """Also where a line of the grid holds one document, or all."""
     narrowest = data.draw(st.sampled_from([1, 3, 64]))
-    numbers = module._Numbers("none")
-    query = [numbers["abcdef"[term]] for term in query]
-    block = Block.counted([["abcdef"[term] for term in terms] for terms in ids], numbers)
+    block = Block.counted([" ".join(2 * "abcdef"[term] for term in terms) for terms in ids], Analyzer("none"))
+    query = [block.terms.index(word) for term in query if (word := 2 * "abcdef"[term]) in block.terms]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_NARROWEST", narrowest)
         patch.setattr(module, "_GRID", 2)
