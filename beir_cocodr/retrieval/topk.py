@@ -3,13 +3,10 @@
 :class:`NonFiniteScores`.
 """
 
-import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from beir_cocodr.errors import InputError, listed
+from beir_cocodr.retrieval.products import FIRST_SCREENED, Found, Panel, Products, Screen, found_again, places
 
 _LOW_WORD = 0xFFFFFFFF
 _MAGNITUDE = 0x7FFFFFFF
@@ -95,9 +93,6 @@ _QUERY_TILE, _DOCUMENT_TILE = 1_024, 32_768
 # Scores that a thread selects from at a time (their masks and keys are held): with fewer, threads wait for each other.
 _SELECTION = 1 << 20
 _NO_KEY = np.iinfo(np.int64).min
-
-# Documents multiplied at a time by oneDNN, whose results are few enough that their memory is used again.
-_PANEL = 4_096
 
 # Where |q| |d| stays below this no partial sum of the product can leave float32 (maximum 3.4e38).
 _SAFE_PRODUCT = 1e38
@@ -181,7 +176,10 @@ def search_keys(
         for tile, here in zip(torch.tensor_split(matrix, parts), ranks, strict=True):
             if tile.shape[1] != queries.shape[1]:
                 raise InputError(f"documents have {tile.shape[1]} dimensions, queries {queries.shape[1]}")
-            if len(tile):
+            if not len(tile):
+                continue
+            # An autocast region around the search must not turn the product into half precision.
+            with torch.autocast(queries.device.type, enabled=False):
                 search.add(_prepared(tile.to(queries.device), similarity), here.to(queries.device), excluded)
     return search.result()
 
@@ -203,56 +201,62 @@ class _Search:
     """A search of one part of a corpus, tile by tile."""
 
     def __init__(self, queries: Tensor, top_k: int, first_row: int) -> None:
-        self.seen = first_row
-        on_host, size = queries.device.type == "cpu", len(queries)
+        self.seen, size = first_row, len(queries)
+        on_host = queries.device.type == "cpu"
         self._best: HostBest | _DeviceBest = (
             HostBest(size, top_k) if on_host else _DeviceBest(size, top_k, queries.device)
         )
         self._norm = float(torch.linalg.vector_norm(queries, dim=1).max())
-        self._scores = queries.new_empty(0)
-        self._queries = list(torch.split(queries, _QUERY_TILE))
-        self._one_dnn = queries.device.type == "cpu" and _one_dnn_is_faster()
+        self._all, self._queries, self._product = queries, torch.split(queries, _QUERY_TILE), Products(queries.device)
+        self._screened = self._best if Screen.pays(queries, top_k) and isinstance(self._best, HostBest) else None
+        self._screen: Screen | None = None
+        self._screened_from = FIRST_SCREENED * top_k
 
     def add(self, documents: Tensor, ranks: Tensor, excluded: Tensor | None) -> None:
         """Take in (n, d) documents, n > 0, with (n,) tie ranks."""
         # Of all of them together, no less than the largest, which takes longer.
         finite = self._norm * float(torch.linalg.vector_norm(documents)) < _SAFE_PRODUCT  # False for NaN as well
-        first = 0
-        for queries in self._queries:
-            part = slice(first, first + len(queries))
-            scores = self._product(queries, documents)
-            if not finite:
-                self._check(scores, documents, first)
+        best = self._screened if finite else None
+        panels = self._panels(documents) if best else []
+        for first, queries in zip(range(0, len(self._all), _QUERY_TILE), self._queries, strict=True):
+            part, found = slice(first, first + len(queries)), None
+            if best and panels:
+                assert self._screen is not None
+                found = self._screen.found(part, panels, best.bounds(part))
+                if found is None:  # again when more was seen
+                    panels, self._screened_from = [], 2 * best.seen
+            if found is None:
+                scores = self._product(queries, documents)
+                if not finite:
+                    self._check(scores, documents, first)
+                if excluded is not None:
+                    local = excluded[part] - self.seen
+                    at = ((local >= 0) & (local < len(documents))).nonzero().squeeze(1)
+                    scores[at, local[at]] = -torch.inf
+                if best is None:
+                    self._best.add(part, scores, ranks)
+                    continue
+                found = found_again(queries, documents, scores, best.bounds(part, scores))
+            assert best is not None
             if excluded is not None:
-                local = excluded[part] - self.seen
-                at = ((local >= 0) & (local < len(documents))).nonzero().squeeze(1)
-                scores[at, local[at]] = -torch.inf
-            self._best.add(part, scores, ranks)
-            first += len(queries)
+                column = np.repeat((excluded[part] - self.seen).numpy(), np.diff(found.starts))
+                found.scores[found.columns == column] = -np.inf
+            best.add_found(part, found, ranks)
         self._best.seen += len(documents)
         self.seen += len(documents)
+
+    def _panels(self, documents: Tensor) -> list[Panel]:
+        """Documents as integers, once enough was seen."""
+        if self._best.seen < self._screened_from:
+            return []
+        self._screen = self._screen or Screen(self._all, documents)
+        return list(self._screen.panels(documents))
 
     def result(self) -> Tensor:
         """(Q, k) keys, best first."""
         if not self._best.seen:
             raise InputError("there are no documents to search")
         return self._best.result()
-
-    def _product(self, queries: Tensor, documents: Tensor) -> Tensor:
-        """(q, d) by (n, d) to (q, n), in memory that the next tile uses again."""
-        size = len(queries) * len(documents)
-        if self._scores.numel() < size:
-            self._scores = documents.new_empty(size)
-        scores = self._scores[:size].view(len(queries), len(documents))
-        # An autocast region around the search must not turn the product into half precision.
-        with torch.autocast(documents.device.type, enabled=False):
-            if not self._one_dnn:
-                return torch.mm(queries, documents.T, out=scores)
-            for first in range(0, len(documents), _PANEL):
-                panel = slice(first, first + _PANEL)
-                # As F.linear of tensors in oneDNN's form, without a second copy of documents and scores.
-                scores[:, panel] = torch.ops.mkldnn._linear_pointwise(queries, documents[panel], None, "none", [], "")
-        return scores
 
     def _check(self, scores: Tensor, documents: Tensor, first_query: int) -> None:
         """Raise if a score is not finite; only reached when norms cannot rule it out."""
@@ -264,16 +268,6 @@ class _Search:
             [self.seen + row for row in wrong.any(dim=0).nonzero().squeeze(1).tolist()],
             [first_query + row for row in wrong.any(dim=1).nonzero().squeeze(1).tolist()],
         )
-
-
-@cache
-def _one_dnn_is_faster() -> bool:
-    """MKL, behind torch.mm, takes twice as long as oneDNN on an AMD processor and half as long on one of Intel's."""
-    information = Path("/proc/cpuinfo")
-    vendor = information.read_text() if information.is_file() else platform.processor()
-    one_dnn, mkl = torch.backends.mkldnn.is_available(), torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    one_dnn = one_dnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return bool(one_dnn and not (mkl and "GenuineIntel" in vendor))
 
 
 class HostBest:
@@ -293,15 +287,38 @@ class HostBest:
 
     def add(self, part: slice, scores: Tensor, ranks: Tensor) -> None:
         """Take in the (q, n) scores of a part of the queries with (n,) ranks; the caller raises ``seen``."""
-        seen, width = self.seen + scores.shape[1], self._keys.shape[1]
-        # At first there is room for everything: what is held is then all that was seen, or at least k.
-        self._keys = _widened(self._keys, min(2 * self.top_k + 64, max(seen, 2 * width)))
+        self._make_room(scores.shape[1])
         values, complements = scores.numpy(), _LOW_WORD - ranks.numpy()
 
         def take(rows: slice) -> None:
             self._take(rows, values[rows.start - part.start : rows.stop - part.start], complements)
 
         self._each_block(part, max(1, _SELECTION // scores.shape[1]), take)
+
+    def add_found(self, part: slice, found: Found, ranks: Tensor) -> None:
+        """The same of scores that reach the :meth:`bounds` alone."""
+        self._make_room(len(ranks))
+        keys = _host_keys(found.scores, _LOW_WORD - ranks.numpy()[found.columns])
+        self._put(part, keys, found.starts)
+
+    def bounds(self, part: slice, scores: Tensor | None = None) -> NDArray[np.float32]:
+        """(q,) scores below which nothing is among the best of a part of the queries, by what was seen, or, at first,
+        by (q, n) new scores; -inf where all may be.
+        """
+        if self._keys.shape[1] >= self.top_k:
+            least = self._largest(self._keys[part]).min(axis=1)
+            known = least != _NO_KEY
+            bound = self._bound[part]
+            bound[known] = np.maximum(bound[known], scores_of(torch.from_numpy(least[known])).numpy())
+        bounds = self._bound[part].copy()
+        if scores is not None and bounds[0] == -np.inf and scores.shape[1] >= self.top_k:
+            bounds = np.maximum(bounds, self._lower_bound(scores.numpy()))
+        return bounds
+
+    def _make_room(self, more: int) -> None:
+        # At first there is room for everything: what is held is then all that was seen, or at least k.
+        seen, width = self.seen + more, self._keys.shape[1]
+        self._keys = _widened(self._keys, min(2 * self.top_k + 64, max(seen, 2 * width)))
 
     def result(self) -> Tensor:
         """(Q, k) keys, best first."""
@@ -321,20 +338,26 @@ class HostBest:
         list((map if 1 in (len(blocks), self._threads) else self._pool.map)(work, blocks))
 
     def _take(self, rows: slice, scores: NDArray[Any], complements: NDArray[Any]) -> None:
-        (count, n), held, kept = scores.shape, self._held[rows], self._keys[rows]
+        count, n = scores.shape
         if self._bound[rows.start] == -np.inf and n >= self.top_k:
             self._bound[rows] = np.maximum(self._bound[rows], self._lower_bound(scores))
-        at = _places(scores, self._bound[rows])
-        found = np.searchsorted(at, np.arange(count + 1) * n)
+        mask = np.empty(scores.size + 7, bool)
+        np.greater_equal(scores, self._bound[rows][:, None], out=mask[: scores.size].reshape(scores.shape))
+        at = places(mask, scores.size)
+        starts = np.searchsorted(at, np.arange(count + 1) * n)
         reached = scores.ravel()[at]
         # Row by row: fewer steps than places of all rows at once would take.
-        lines = [slice(*pair) for pair in pairwise(found.tolist())]
-        for i, line in enumerate(lines):
-            at[line] -= i * n
-        keys, here, room = _host_keys(reached, complements[at]), np.diff(found), kept.shape[1]
+        for i, (first, last) in enumerate(pairwise(starts.tolist())):
+            at[first:last] -= i * n
+        self._put(rows, _host_keys(reached, complements[at]), starts)
+
+    def _put(self, rows: slice, keys: NDArray[Any], starts: NDArray[np.int64]) -> None:
+        """Write the keys of each row, which begin at the (q + 1,) ``starts``, behind those that are held."""
+        held, kept = self._held[rows], self._keys[rows]
+        here, room = np.diff(starts), kept.shape[1]
         into = _widened(kept, most := int((held + here).max()))
-        for row, line, first in zip(into, lines, held.tolist(), strict=True):
-            row[first : first + line.stop - line.start] = keys[line]
+        for row, (begin, end), first in zip(into, pairwise(starts.tolist()), held.tolist(), strict=True):
+            row[first : first + end - begin] = keys[begin:end]
         held += here
         if most > room:
             best = self._largest(into)
@@ -359,17 +382,6 @@ class HostBest:
 def _widened(keys: NDArray[Any], width: int) -> NDArray[Any]:
     more = width - keys.shape[1]
     return keys if more <= 0 else np.pad(keys, ((0, 0), (0, more)), constant_values=_NO_KEY)
-
-
-def _places(scores: NDArray[Any], bound: NDArray[Any]) -> NDArray[Any]:
-    """Places in the ravelled (q, n) scores that reach the (q,) bound, ascending."""
-    mask = np.empty(-(-scores.size // 8) * 8, bool)
-    mask[scores.size :] = False
-    np.greater_equal(scores, bound[:, None], out=mask[: scores.size].reshape(scores.shape))
-    words = mask.view(np.int64)  # most eights have none
-    there = np.flatnonzero(words != 0)
-    inner = np.flatnonzero(words[there].view(bool))
-    return np.take(there, inner >> 3) * 8 + (inner & 7)
 
 
 def _host_keys(scores: NDArray[Any], complements: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval import topk
+from beir_cocodr.retrieval import products, topk
 from beir_cocodr.retrieval.topk import NonFiniteScores, search_chunks
 
 
@@ -38,7 +38,7 @@ def cut(documents: np.ndarray, sizes: list[int]) -> list[torch.Tensor]:
 @pytest.fixture(params=[True, False], ids=["oneDNN", "BLAS"])
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The product by each of the libraries that PyTorch may be built with."""
-    monkeypatch.setattr(topk, "_one_dnn_is_faster", lambda: request.param)
+    monkeypatch.setattr(products, "one_dnn_is_faster", lambda: request.param)
 
 
 @settings(deadline=None, max_examples=60)

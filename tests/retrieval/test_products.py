@@ -1,0 +1,143 @@
+"""What the product of integers leaves out, against all products in double precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from beir_cocodr.retrieval import products, topk
+from beir_cocodr.retrieval.products import Found, Screen, found_again
+from beir_cocodr.retrieval.topk import search_chunks
+
+
+@pytest.fixture(autouse=True)
+def screening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor that multiplies bytes, at once and of any number of queries and documents."""
+    if not products.multiplies_bytes():  # its product may leave 16 bits elsewhere
+
+        def product(queries: torch.Tensor, documents: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+            return out.copy_(queries.int() @ documents.int())
+
+        monkeypatch.setattr(torch, "_int_mm", product)
+    monkeypatch.setattr(products, "multiplies_bytes", lambda: True)
+    monkeypatch.setattr(products, "_FEWEST_QUERIES", 1)
+    monkeypatch.setattr(products, "_PANEL", 70)
+    monkeypatch.setattr(topk, "FIRST_SCREENED", 1)
+    monkeypatch.setattr(topk, "_QUERY_TILE", 7)
+    monkeypatch.setattr(topk, "_DOCUMENT_TILE", 200)
+
+
+KINDS = ("plain", "cone", "outlier", "lengths", "whole", "zero", "tiny", "huge")
+
+
+def embeddings(kind: str, count: int, width: int, random: np.random.Generator) -> np.ndarray:
+    rows = random.standard_normal((count, width))
+    if kind == "cone":
+        rows += 3
+    if kind == "outlier":
+        rows[:, 0] = 50 + 20 * rows[:, 0]
+    if kind == "lengths":
+        rows *= np.exp(2 * random.standard_normal((count, 1)))
+    if kind == "whole":
+        rows = rows.round()
+    if kind == "zero":
+        rows[::2] = 0
+    return (rows * {"tiny": 1e-12, "huge": 1e12}.get(kind, 1)).astype(np.float32)
+
+
+def pairs(found: Found) -> dict[tuple[int, int], float]:
+    rows = np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts))
+    return dict(zip(zip(rows.tolist(), found.columns.tolist(), strict=True), found.scores.tolist(), strict=True))
+
+
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(2, 40), st.floats(0, 1))
+def test_nothing_that_reaches_the_bound_is_left_out(seed: int, kind: str, width: int, place: float) -> None:
+    """The bounds are scores of documents that are there, which float32 may place on either side."""
+    random = np.random.default_rng(seed)
+    queries, documents = (embeddings(kind, count, width, random) for count in (9, 300))
+    exact = queries.astype(np.float64) @ documents.astype(np.float64).T
+    bounds = np.quantile(exact, place, axis=1).astype(np.float32)
+    given_to = torch.from_numpy(queries), torch.from_numpy(documents)
+    screen = Screen(given_to[0], given_to[1][:200])
+    kept, products._MOST_LEFT = products._MOST_LEFT, 1.0
+    found = screen.found(slice(2, 7), list(screen.panels(given_to[1])), bounds[2:7])
+    products._MOST_LEFT = kept
+    assert found is not None
+    again = found_again(given_to[0][2:7], given_to[1], given_to[0][2:7] @ given_to[1].T, bounds[2:7])
+    error = 1e-5 * np.linalg.norm(queries[2:7], axis=1)[:, None] * np.linalg.norm(documents, axis=1)
+    for held in (pairs(found), pairs(again)):
+        assert set(zip(*np.nonzero(exact[2:7] > bounds[2:7, None] + error), strict=True)) <= set(held)
+        for (query, document), score in held.items():
+            assert abs(score - exact[2 + query, document]) <= error[query, document]
+
+
+def test_of_random_vectors_few_are_multiplied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four thousand documents, of which twelve are wanted: another test would pass if all of them were."""
+    random, multiplied = np.random.default_rng(0), 0
+
+    def counting(queries, documents, row, column):
+        nonlocal multiplied
+        multiplied += len(row)
+        return exact(queries, documents, row, column)
+
+    exact = products._products
+    monkeypatch.setattr(products, "_products", counting)
+    queries, documents = (random.standard_normal((count, 64), dtype=np.float32) for count in (20, 4_000))
+    scores, _ = search_chunks(queries, [documents], 12, similarity="cosine")
+    assert 0.01 < multiplied / (20 * 4_000) < 0.08
+    queries, documents = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, documents))
+    wanted = -np.sort(-(queries.astype(np.float64) @ documents.T.astype(np.float64)), axis=1)[:, :12]
+    np.testing.assert_allclose(scores.numpy(), wanted, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(1, 40), st.booleans())
+def test_a_search_finds_what_a_full_sort_finds(seed: int, kind: str, top_k: int, excluding: bool) -> None:
+    random = np.random.default_rng(seed)
+    queries, documents = (embeddings(kind, count, 24, random) for count in (15, 900))
+    excluded = random.integers(-1, len(documents), len(queries)) if excluding else None
+    found, rows = search_chunks(queries, np.split(documents, [30, 500]), top_k, excluded_rows=excluded)
+    exact = queries.astype(np.float64) @ documents.astype(np.float64).T
+    if excluded is not None:
+        exact[np.flatnonzero(excluded >= 0), excluded[excluded >= 0]] = -np.inf
+    error = 1e-5 * np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(documents, axis=1).max()
+    here = np.take_along_axis(exact, rows.numpy(), axis=1)
+    assert (abs(found.numpy() - here) <= error).all()
+    assert (abs(here + np.sort(-exact, axis=1)[:, :top_k]) <= 2 * error).all()
+    assert all(len(set(row)) == top_k for row in rows.tolist())
+
+
+def test_documents_of_one_text_tie_wherever_they_stand() -> None:
+    """In tiles that are multiplied as a whole and in others."""
+    random = np.random.default_rng(1)
+    queries, documents = (random.standard_normal((count, 48), dtype=np.float32) for count in (8, 900))
+    documents[[850, 420, 150]] = documents[3]
+    queries[0] = documents[3]
+    ranks = random.permutation(len(documents))
+    scores, rows = search_chunks(queries, [documents], 5, ranks)
+    same = np.array([3, 150, 420, 850])
+    assert rows[0, :4].tolist() == same[ranks[same].argsort()].tolist()
+    assert len(set(scores[0, :4].tolist())) == 1
+
+
+def test_the_product_of_the_largest_integers_is_exact() -> None:
+    """Where sums of two products were held in 16 bits it would not be."""
+    signs = torch.tensor([[127] * 768, [-127] * 768, [127, -127] * 384], dtype=torch.int8)
+    found = torch._int_mm(signs.repeat(6, 1), signs.repeat(6, 1).T, out=torch.empty(18, 18, dtype=torch.int32))
+    wide = signs.repeat(6, 1).double()
+    assert torch.equal(found.double(), wide @ wide.T)
+
+
+@pytest.mark.parametrize(
+    ("shape", "top_k", "pays"),
+    [((256, 16), 256, True), ((255, 16), 9, False), ((999, 15), 9, False), ((999, 16), 257, False)],
+)
+def test_it_is_for_many_queries_that_want_few(shape, top_k, pays, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_FEWEST_QUERIES", 256)
+    assert Screen.pays(torch.ones(shape), top_k) is pays
+    monkeypatch.setattr(products, "multiplies_bytes", lambda: False)
+    assert not Screen.pays(torch.ones(shape), top_k)
