@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,15 @@ def machine() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {"cpu": cpu, "cores": cores, "memory_gib": round(gib, 1), "system": platform.system()}
+
+
+def peak_memory() -> int:
+    """Bytes, the most this process has held so far; of a process's usage, the most that its parent held is part."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def measured(name: str) -> str:

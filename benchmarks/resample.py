@@ -1,10 +1,11 @@
 """Time and peak memory of finding, for every test query, its nearest training queries, and of ReSTrain.
 
-Random unit vectors stand for the embeddings of queries; they lie in a file, as resampling has them. Ours, by matrix
-product and by FAISS, does all of it; the rival, a plain double loop in numpy (over test queries, and for each of them
-over blocks of training queries), does a tenth of the test queries, and its time is multiplied by ten. Each measurement
-runs in a process of its own, so that its peak memory is its own. Memory is what is needed beyond libraries and test
-queries; the rival holds all training queries in it.
+Random unit vectors stand for the embeddings of queries; they lie in a file, as resampling has them. Ours does all of
+it: by matrix product, which looks by bytes first where the processor multiplies them, by products in float32 alone, and
+by FAISS. The rival, a plain double loop in numpy (over test queries, and for each of them over blocks of training
+queries), does a tenth of the test queries, and its time is multiplied by ten. Each measurement runs in a process of its
+own, so that its peak memory is its own. Memory is what is needed beyond libraries and test queries; the rival holds all
+training queries in it.
 
     python benchmarks/resample.py [--train-queries 500000] [--test-queries 7000] [--k 100] [--repeats 3]
 
@@ -17,7 +18,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -30,22 +30,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine
+from machine import machine, peak_memory
 
 RESULTS = Path(__file__).parent / "results" / "resample.json"
 #: Of the training queries, for the growth with size.
 SHARES = (0.125, 0.25, 0.5, 1.0)
 #: The sizes of the paper's training sets, as shares of its 500,000 training queries.
 SIZES = {"14k": 0.028, "45k": 0.09, "200k": 0.4}
+#: What is compared with the double loop.
+OURS = ("exact", "float32", "faiss")
 PART = 10
 BLOCK = 50_000
 MIB = 1024 * 1024
-
-
-def peak_memory() -> int:
-    """Bytes, the most this process has held so far."""
-    kilobyte = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte
 
 
 def write_vectors(path: Path, count: int, dimensions: int, seed: int) -> None:
@@ -77,8 +73,12 @@ def write_store(folder: Path, vectors: Path, count: int) -> None:
 
 def prepare_ours(method: str, options: argparse.Namespace) -> Callable[[], Any]:
     from beir_cocodr.resampling.similarity import nearest
+    from beir_cocodr.retrieval import products
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
+    if method == "float32":
+        products.multiplies_bytes = lambda: False
+        method = "exact"
     if method == "faiss":
         import faiss
 
@@ -127,6 +127,7 @@ def prepare_loop(options: argparse.Namespace) -> Callable[[], Any]:
 #: Measurement to (what it is, how it is made ready).
 MEASUREMENTS: dict[str, tuple[str, Callable[[argparse.Namespace], Callable[[], Any]]]] = {
     "exact": ("nearest, by matrix product", lambda options: prepare_ours("exact", options)),
+    "float32": ("nearest, by matrix product in float32 alone", lambda options: prepare_ours("float32", options)),
     "faiss": ("nearest, by FAISS", lambda options: prepare_ours("faiss", options)),
     "restrain": (f"ReSTrain at {', '.join(SIZES)} of 500k", prepare_restrain),
     "loop": (f"a double loop in numpy, over 1/{PART} of the test queries", prepare_loop),
@@ -198,16 +199,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         },
         "measurements": rivals,
         "loop_seconds_for_all": whole,
-        "loop_to_ours": {name: whole / rivals[name]["median_seconds"] for name in ("exact", "faiss")},
+        "loop_to_ours": {name: whole / rivals[name]["median_seconds"] for name in OURS},
         "neighbours_in_common_with_loop": {
             name: float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found[name], loop, strict=False)]))
-            for name in ("exact", "faiss")
+            for name in OURS
         },
         "restrain": [
             dict(zip(("k", "interpolation", "extrapolation"), row, strict=True)) for row in found["restrain"].tolist()
         ],
         "growth": growth,
     }
+
+
+def instructions() -> str:
+    import torch
+
+    from beir_cocodr.retrieval.products import multiplies_bytes
+
+    return torch.backends.cpu.get_cpu_capability() + (" with VNNI" if multiplies_bytes() else "")
 
 
 def show(report: dict[str, Any]) -> None:
@@ -248,7 +257,7 @@ def main() -> None:
 
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        "machine": machine() | {"instructions": instructions()},
         "versions": {"python": platform.python_version(), "faiss-cpu": version("faiss-cpu")} | versions(),
         **measure(options),
     }

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
-from machine import machine
+from machine import machine, peak_memory
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 #: Pairs whose times are divided, with the least and the most that the ratio may be.
@@ -150,12 +149,6 @@ RIVALS: dict[str, tuple[str, Callable[[Any, Embeddings, int], Prepared], str]] =
     "product_in_place": ("torch.mm, tile by tile into the same memory", prepare_tiles, "torch"),
     "product_one_dnn": ("oneDNN's product, nothing selected", prepare_one_dnn, "torch"),
 }
-
-
-def peak_memory() -> int:
-    """Bytes, the most this process has held so far."""
-    kilobyte = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobyte
 
 
 def worker(rival: str, options: argparse.Namespace) -> None:

@@ -172,6 +172,7 @@ def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection):
     retriever.documents, retriever.terms = 4, 5
     # By brute force, of words: the analyzer's, and BM25's weights of single terms in all documents.
     index, texts = retriever.bm25, collection.documents.take(range(len(documents)))
+    index.prepare()
     words = [index._tokenizer.tokenize([index.text_format.document(text)], return_as="string")[0] for text in texts]
     known = {word for found in words for word in found}
     expected = []
