@@ -269,6 +269,9 @@ def test_the_figures_of_resampling_stand_in_a_results_file():
     exact = found["measurements"]["exact"]
     assert f"{exact['median_seconds']:.1f} seconds and {exact['peak_mib']:.0f} MiB" in text
     assert f"{found['loop_to_ours']['exact']:.1f} times as fast as a double loop" in text
+    assert found["machine"]["instructions"] in text
+    seconds, ratio = found["measurements"]["float32"]["median_seconds"], found["loop_to_ours"]["float32"]
+    assert f"In float32 alone it takes {seconds:.1f} seconds, {ratio:.1f} times as fast" in text
     peaks = [size["peak_mib"] for size in found["growth"]]
     assert max(peaks) < 1.1 * min(peaks)
     assert found["growth"][-1]["train_queries"] == 8 * found["growth"][0]["train_queries"]
