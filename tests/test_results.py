@@ -369,6 +369,8 @@ def test_the_figures_of_bm25s_negatives_stand_in_a_results_file():
     assert f"{found['summary']['query_speedup_all_cores']:.1f} times on both" in text
     assert f"the index {one['index_seconds']:.0f} seconds on one core instead of {old['index_seconds']:.0f}" in text
     assert f"{both['index_wall']:.0f} on both" in text
+    assert f"together are {found['summary']['whole_speedup_all_cores']:.1f} times as fast on both" in text
+    assert "{} to {} seconds".format(both["walls"][0], both["walls"][-1]) in text
     assert f"{max(one['peak_mib'], both['peak_mib']):,} MiB" in text
     assert f"{found['summary']['msmarco']['hours']:.2f} hours" in text
     assert {part["same_as_before"].partition(" of ")[0] for part in (one, both)} == {

@@ -253,7 +253,7 @@ class BM25:
         """The index, built if need be."""
         if self._postings is None:
             counting = _Counting(self.documents, self.text_format, self.analyzer)
-            blocks = [counting.block(number) for number in range(counting.blocks)]
+            blocks = counting.all()
             self._use(Postings.build(lambda: blocks, self.k1, self.b))
         assert self._postings is not None
         return self._postings
@@ -265,7 +265,7 @@ class BM25:
     def grid(self, k1: Iterable[float], b: Iterable[float]) -> Iterator[Self]:
         """The same index with each pair of parameters; texts are read once."""
         counting = _Counting(self.documents, self.text_format, self.analyzer)
-        blocks = [counting.block(number) for number in range(counting.blocks)]
+        blocks = counting.all()
         for one, other in itertools.product(k1, b):
             made = copy.copy(self)
             made.k1, made.b, made.derived = one, other, {}
@@ -420,13 +420,18 @@ class _Counting:
         assert self.folder is not None
         return self.folder / f"block-{number:05}.npz"
 
-    def block(self, number: int) -> Block:
+    def all(self) -> list[Block]:
+        analyzer = Analyzer(self.analyzer)
+        return [self.block(number, analyzer) for number in range(self.blocks)]
+
+    def block(self, number: int, analyzer: Analyzer) -> Block:
         rows = np.arange(number * _BLOCK, min(len(self.documents), (number + 1) * _BLOCK))
         texts = [self.text_format.document(document) for document in self.documents.take(rows)]
-        return Block.counted(texts, Analyzer(self.analyzer))
+        return Block.counted(texts, analyzer)
 
     def start(self, device: str) -> Callable[[int], None]:
-        return lambda number: self.block(number).save(self.file(number))
+        analyzer = Analyzer(self.analyzer)
+        return lambda number: self.block(number, analyzer).save(self.file(number))
 
     def read(self) -> Iterator[Block]:
         return (Block.read(self.file(number)) for number in range(self.blocks))
