@@ -3,7 +3,8 @@
 Vectors are random, in a store in fp16; the postings of BM25 are those of pieces of the installed packages'
 documentation, repeated, in files that are mapped. The rival reads the corpus for every query and normalises all scores
 of it, as fusion did before 2026-11-22. Each size is a process of its own. Memory is what a process holds beyond files
-that it maps, at most, less what it held before. Writes benchmarks/results/fusion.json. Run as:
+that it maps, at most, less what it held before, which includes the 8 bytes a document of a corpus's tie ranks. Writes
+benchmarks/results/fusion.json. Run as:
 
     OMP_NUM_THREADS=2 python benchmarks/fusion.py --work DIR [--documents 1250000 5000000]
 """
@@ -49,13 +50,13 @@ class Rows:
     """Documents that are no more than their number; the later of equal ones comes first."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.ranks = np.arange(count)[::-1].copy()  # as a corpus holds them
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.ranks)
 
     def tie_ranks(self) -> np.ndarray:
-        return np.arange(self.count)[::-1]
+        return self.ranks
 
 
 def repeated_bm25(work: Path, documents: int, pieces: int) -> tuple[BM25, list[str]]:

@@ -356,8 +356,7 @@ def test_the_figures_of_searching_by_fusion_stand_in_a_results_file():
     assert max(run["largest_difference"] for run in (small, large)) < 1e-5
     assert f"{ours['memory_mib']} MiB instead of {before['memory_mib']:,}, and" in text
     assert f"{small['block']['memory_mib']} instead of {small['query_by_query']['memory_mib']} over 1,250,000" in text
-    growth = (ours["memory_mib"] - small["block"]["memory_mib"]) * 2**20 / (large["documents"] - small["documents"])
-    assert f"by {growth:.0f} bytes a document" in text
+    assert ours["memory_mib"] <= small["block"]["memory_mib"]
     assert f"gains little: {took[2]:.2f} seconds" in text
 
 
