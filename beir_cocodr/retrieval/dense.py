@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.distributed import gather
 from beir_cocodr.errors import UNFINISHED, InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
@@ -189,6 +190,14 @@ class Dense:
         found = self._encoded_corpus(folder, encoder or CorpusEncoder(self.model, self.documents, backend=low))
         found.texts_cut = self.model.texts_cut - before
         return found
+
+    def encode_together(self, folder: Path) -> None:
+        """The same by all processes of a run, which call this together; to a ``folder`` that they share."""
+        before = self.model.texts_cut
+        encoder = CorpusEncoder(self.model, self.documents)
+        found = encode_over_ranks(self.model, self.documents, folder, encoder, self.progress)
+        found.texts_cut = sum(gather(self.model.texts_cut - before))
+        self.embeddings = found
 
     def _encoded_corpus(self, folder: Path, encoder: CorpusEncoder) -> Embeddings:
         size = 4 * len(self.documents)

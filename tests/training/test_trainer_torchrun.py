@@ -125,13 +125,10 @@ def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
     def commands(processes):
         fuse = ["fuse", "--dataset", beir_folder, "--model", without_dropout, "--output", folder / processes / "fuse"]
         trainings = [arguments(c, data[c], without_dropout, folder / processes / c) for c in COMMANDS]
-        evaluate = [
-            *regimes,
-            "--architecture",
-            ",".join(ARCHITECTURES),
-            "--output",
-            str(folder / processes / "regimes"),
-        ]
+        # The last one, a dense model, is searched with by both processes together.
+        others = ["--model", "words=bm25", "--model", f"base={without_dropout}"]
+        output = ["--output", str(folder / processes / "regimes")]
+        evaluate = [*regimes, "--architecture", ",".join(ARCHITECTURES), *others, *output]
         return [*trainings, [*map(str, fuse), "--device", "cpu", "--json"], evaluate]
 
     for command in commands("1"):
@@ -236,11 +233,20 @@ def test_two_processes_train_the_architectures_of_one(name, trained):
 
 def test_two_processes_find_what_one_does_in_both_regimes(trained):
     rows = [json.loads((trained / n / "regimes" / "regimes.json").read_text())["rows"] for n in ("1", "2")]
-    assert len(rows[0]) == len(ARCHITECTURES)
+    assert len(rows[0]) == len(ARCHITECTURES) + 2
     for one, two in zip(*rows, strict=True):
         for measure, scores in one["measures"].items():
             for regime in ("interpolation", "extrapolation"):
                 assert two["measures"][measure][regime] == pytest.approx(scores[regime], abs=1e-6)
+
+
+def test_the_cell_of_a_model_that_both_search_with_is_that_of_one(trained):
+    one, two = (json.loads((trained / n / "regimes/cells/bucket-1/base-1.json").read_text()) for n in ("1", "2"))
+    assert one["retrieval"] == two["retrieval"]
+    for regime, measures in one["scores"].items():
+        for measure, scores in measures.items():
+            assert two["scores"][regime][measure] == pytest.approx(scores, abs=1e-9)
+            assert [*two["scores"][regime][measure]] == [*scores]
 
 
 def test_a_batch_that_cannot_be_split_is_refused(trained):

@@ -337,6 +337,25 @@ KINDS: dict[str, tuple[str, Callable[..., Retriever]]] = {
 }
 
 
+def _host_kind(model: str) -> tuple[Callable[..., Retriever] | None, str]:
+    """How a model of a host searches, None for another, and its folder or hub name."""
+    prefix, _, name = model.partition(":")
+    if name and prefix in KINDS:
+        return KINDS[prefix][1], name
+    file = Path(model) / CONFIG
+    with loading(model) if file.is_file() else nullcontext():
+        recorded = json.loads(file.read_text(encoding="utf-8")).get("model_type") if file.is_file() else None
+    return next((kind for host, kind in KINDS.values() if host == recorded), None), model
+
+
+def is_shared(model: str, recipe: Recipe) -> bool:
+    """Whether processes that search with a model together have less to do each: not where each would make an index of
+    the corpus alone.
+    """
+    kind, _ = _host_kind(model)
+    return kind is not Sparse and not (kind is LateInteractionSearch and recipe.candidates == "tokens")
+
+
 def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False) -> Retriever:
     """A retriever over one corpus, of the kind that its folder has. An InputError where the model cannot be loaded.
 
@@ -353,13 +372,7 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
     if (tuned := Path(model) / BM25_FILE).is_file():
         found = BM25Parameters.read(tuned)
         return BM25(documents, k1=found.k1, b=found.b)
-    prefix, _, name = model.partition(":")
-    kind = KINDS[prefix][1] if name and prefix in KINDS else None
-    if kind is None:
-        name, file = model, Path(model) / CONFIG
-        with loading(name) if file.is_file() else nullcontext():
-            recorded = json.loads(file.read_text(encoding="utf-8")).get("model_type") if file.is_file() else None
-        kind = next((kind for host, kind in KINDS.values() if host == recorded), None)
+    kind, name = _host_kind(model)
     if kind is None:
         return retrievers.get(model)
     # Those that training made have their own lengths.

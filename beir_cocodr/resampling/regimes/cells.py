@@ -1,26 +1,29 @@
 """One model of one training set is a cell: trained or given, evaluated once, and kept.
 
-Under ``torchrun`` all processes train a model together; then each searches with another model.
+Under ``torchrun`` all processes train a model together; then each searches with another model. Where there are fewer,
+all search together, each for a part of the queries, once they encoded the corpus of a dense model together.
 """
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from beir_cocodr import io as files
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.distributed import do_each, on_main, rank, world_size
+from beir_cocodr.distributed import do_each, gather, on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.progress import step
 from beir_cocodr.records import Json, Record
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import TEACHER, Candidate, load_retriever, model_folder
+from beir_cocodr.resampling.regimes.architectures import TEACHER, Candidate, is_shared, load_retriever, model_folder
 from beir_cocodr.resampling.regimes.host_training import TrainingUnit
+from beir_cocodr.retrieval.ranking import Ranking, Retriever
 
 #: Measure to query id to score.
 Scores = dict[str, dict[str, float]]
@@ -102,23 +105,32 @@ class Cells:
         left = [n for n in range(len(begun)) if n not in found or any(name not in found[n].ood for name in self.ood)]
         for start in range(0, len(left), world_size()):
             some = left[start : start + world_size()]
-            models = []
-            for n in some:
-                step(label(candidates[n], unit, seed))
-                before = time.perf_counter()
-                models.append((candidates[n].model(unit, seed), time.perf_counter() - before))
-
-            def search(some: list[int] = some, models: list[tuple[str, float]] = models) -> Cell | None:
-                if rank() >= len(some):
-                    return None
-                n, own = some[rank()], models[rank()]
-                return self._complete(found.get(n), candidates[n], unit, seed, *own)
-
-            for n, made in zip(some, do_each(search), strict=False):
-                assert made is not None
-                found[n] = made
-                self._know(candidates[n], unit, seed, made)
+            own = [candidates[n] for n in some]
+            for n, cell in zip(some, self._of_round([begun[n] for n in some], own, unit, seed), strict=True):
+                found[n] = cell
+                self._know(candidates[n], unit, seed, cell)
         return [found[n] for n in range(len(begun))]
+
+    def _of_round(
+        self, begun: Sequence[Cell | None], candidates: Sequence[Candidate], unit: TrainingUnit, seed: int
+    ) -> list[Cell]:
+        """The cells of at most as many models as there are processes."""
+        models = []
+        for candidate in candidates:
+            step(label(candidate, unit, seed))
+            before = time.perf_counter()
+            models.append((candidate.model(unit, seed), time.perf_counter() - before))
+        fewer = len(models) < world_size()
+        together = on_main(lambda: [fewer and is_shared(model, self.recipe) for model, _ in models])
+        apart = [n for n, shared in enumerate(together) if not shared]
+
+        def complete(n: int) -> Cell:
+            return self._complete(begun[n], candidates[n], unit, seed, *models[n], together[n])
+
+        made = do_each(lambda: complete(apart[rank()]) if rank() < len(apart) else None)
+        cells = {n: cell for n, cell in zip(apart, made, strict=False) if cell is not None}
+        cells |= {n: gather(complete(n))[0] for n, shared in enumerate(together) if shared}
+        return [cells[n] for n in range(len(models))]
 
     def _know(self, candidate: Candidate, unit: TrainingUnit, seed: int, cell: Cell) -> None:
         if cell.given is not None:
@@ -143,13 +155,20 @@ class Cells:
         return cell
 
     def _complete(
-        self, cell: Cell | None, candidate: Candidate, unit: TrainingUnit, seed: int, model: str, seconds: float
+        self,
+        cell: Cell | None,
+        candidate: Candidate,
+        unit: TrainingUnit,
+        seed: int,
+        model: str,
+        seconds: float,
+        together: bool,
     ) -> Cell:
-        """Search with a model what it is not evaluated on yet; ``seconds`` were its training."""
+        """Search with a model what it is not evaluated on yet, here or with all; it took ``seconds`` to train."""
         file, before = self._file(candidate, unit, seed), time.perf_counter()
         if cell is None:
             tests = {regime: load_collection(folder, "test") for regime, folder in unit.tests.items()}
-            scores, retrieval = self._scores(model, tests, self.policy)
+            scores, retrieval = self._scores(model, tests, self.policy, together)
             cell = Cell(
                 model=candidate.name,
                 given=candidate.where,
@@ -161,29 +180,50 @@ class Cells:
                 training_seconds=round(seconds, 1),
                 search_seconds=round(time.perf_counter() - before, 1),
             )
-            cell.write(file)
+            self._write(cell, file, together)
         for name in [name for name in self.ood if name not in cell.ood]:
             if (means := self.known.get((model, name))) is None:
-                found, _ = self._scores(model, {"": load_collection(name, "test")}, identical_ids(name))
+                found, _ = self._scores(model, {"": load_collection(name, "test")}, identical_ids(name), together)
                 means = {measure: sum(values.values()) / len(values) for measure, values in found[""].items()}
             cell = replace(cell, ood=cell.ood | {name: means})
-            cell.write(file)
+            self._write(cell, file, together)
         return cell
 
-    def _scores(self, model: str, tests: Mapping[str, Collection], policy: str) -> tuple[dict[str, Scores], Json]:
+    def _write(self, cell: Cell, file: Path, together: bool) -> None:
+        if not together or rank() == 0:
+            cell.write(file)
+
+    def _scores(
+        self, model: str, tests: Mapping[str, Collection], policy: str, together: bool
+    ) -> tuple[dict[str, Scores], Json]:
         """Scores of test sets over one corpus, searched at once, and the retriever's description."""
         wanted, drop = parse_measures(self.measures), policy == "drop"
         top_k = depth(wanted)
         documents = next(iter(tests.values())).documents
         queries = {query: text for found in tests.values() for query, text in found.queries.items()}
+        mine = dict(list(queries.items())[rank() :: world_size()]) if together else queries
         with files.unfinished(self.output) as work:
-            retriever = load_retriever(model, documents, work, self.recipe, self.progress and rank() == 0)
-            results = retriever.search(queries, top_k + drop).results(documents, drop, top_k)
+
+            def load() -> Retriever:
+                return load_retriever(model, documents, work, self.recipe, self.progress and rank() == 0)
+
+            if together:
+                retriever, found = _search_together(load, queries, mine, work, top_k + drop)
+            else:
+                retriever = load()
+                found = retriever.search(queries, top_k + drop)
+            results = found.results(documents, drop, top_k) if found else {}
             retrieval = retriever.describe()
-        scores = {}
+        scores: dict[str, Scores] = {}
         for name, test in tests.items():
-            found = score_queries(wanted, test.qrels, {query: results[query] for query in test.qrels})
-            scores[name] = {m: dict(zip(test.qrels, values.tolist(), strict=True)) for m, values in found.items()}
+            qrels = {query: grades for query, grades in test.qrels.items() if query in mine}
+            own = score_queries(wanted, qrels, {query: results[query] for query in qrels})
+            found_here = {m: dict(zip(qrels, values.tolist(), strict=True)) for m, values in own.items()}
+            parts = gather(found_here) if together else [found_here]
+            scores[name] = {m: {} for m in found_here}
+            for measure, of_queries in scores[name].items():
+                known = {query: score for part in parts for query, score in part[measure].items()}
+                of_queries.update((query, known[query]) for query in test.qrels)
         return scores, retrieval
 
     def _drop(self, candidates: Sequence[Candidate], unit: TrainingUnit, seed: int) -> None:
@@ -201,3 +241,31 @@ class Cells:
 
 def _content(candidate: Candidate, unit: TrainingUnit, seed: int) -> str | None:
     return None if candidate.where is None else files.content_sha256(candidate.model(unit, seed))
+
+
+def _search_together(
+    load: Callable[[], Retriever], queries: dict[str, str], mine: dict[str, str], work: Path, top_k: int
+) -> tuple[Retriever, Ranking | None]:
+    """A process's part of a search that all make, None where it has no queries; ``work`` is a folder of its own. What
+    goes wrong on one process does on all.
+    """
+    from beir_cocodr.retrieval.dense import Dense
+
+    held: list[Retriever] = []
+    do_each(lambda: held.append(load()))
+    [retriever] = held
+    vectors: Any = None
+    if isinstance(retriever, Dense):
+        retriever.encode_together(on_main(lambda: work) / "corpus")
+        # Of all of them, as the description tells how many were cut.
+        vectors = retriever.encode_queries(list(queries.values()))[rank() :: world_size()]
+    found: list[Ranking] = []
+
+    def search() -> None:
+        if mine and isinstance(retriever, Dense):
+            found.append(retriever.search_embeddings(list(mine), vectors, top_k))
+        elif mine:
+            found.append(retriever.search(mine, top_k))
+
+    do_each(search)  # after which nobody reads the first one's folder any more
+    return retriever, found[0] if found else None
