@@ -76,17 +76,17 @@ def test_an_index_is_counted_once_and_goes_on_after_a_kill(beir_folder, tmp_path
     monkeypatch.setattr(module, "_BLOCK", 7)
     counted, block = [], module._Counting.block
 
-    def dying(self, number):
+    def dying(self, number, analyzer):
         if len(counted) == 2:
             raise KeyboardInterrupt
         counted.append(number)
-        return block(self, number)
+        return block(self, number, analyzer)
 
     monkeypatch.setattr(module._Counting, "block", dying)
     with pytest.raises(KeyboardInterrupt):
         BM25(documents).keep(tmp_path)
     assert not [path for path in tmp_path.iterdir() if not path.name.endswith(".parts")]
-    monkeypatch.setattr(module._Counting, "block", lambda self, n: counted.append(n) or block(self, n))
+    monkeypatch.setattr(module._Counting, "block", lambda self, n, a: counted.append(n) or block(self, n, a))
     folder = BM25(documents).keep(tmp_path)
     assert sorted(counted) == list(range(-(-len(documents) // 7)))
     assert BM25(documents).keep(tmp_path) == folder
