@@ -27,6 +27,8 @@ _PANEL = 4_096
 _FEWEST_QUERIES, _NARROWEST, _MOST_WANTED = 256, 16, 256
 # So does multiplying more than this share, which is likely until so many times k documents were seen.
 _MOST_LEFT, FIRST_SCREENED = 0.04, 75
+# Of a panel of few documents, more may be left; of a tile in float32, no more than this is held.
+_FEW_LEFT, _MOST_HELD = 64, 4 << 20
 # One in how many documents is multiplied in float32 anyway, being farthest from its integers.
 _ODD = 512
 # Documents that the scale is chosen by, and how much it cuts off.
@@ -45,7 +47,12 @@ def one_dnn_is_faster() -> bool:
 @cache
 def multiplies_bytes() -> bool:
     """Whether there is a fast product of 8-bit integers that never leaves 32 bits."""
-    return _one_dnn() and hasattr(torch, "_int_mm") and bool({"avx512_vnni", "avx_vnni"} & set(_processor().split()))
+    fast = {"avx512_vnni", "avx_vnni"} & set(_processor().split())
+    if not (fast and _one_dnn() and hasattr(torch, "_int_mm")):
+        return False
+    # Where oneDNN is kept from using these instructions, sums of two products are cut off at 16 bits.
+    rows = torch.tensor([[127, -127] * 32, [127] * 64, [-127] * 64] * 6, dtype=torch.int8, device="cpu")
+    return torch.equal(torch._int_mm(rows, rows.T).double(), rows.double() @ rows.double().T)
 
 
 def _one_dnn() -> bool:
@@ -129,13 +136,14 @@ class Screen:
         whole = _whole(queries, scales)
         self._queries, self._whole = queries, whole.to(torch.int8)
         lengths = [
-            torch.linalg.vector_norm(part, dim=1) for part in (whole * scales, queries - whole * scales, queries)
+            torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
+            for part in (whole * scales, queries - whole * scales, queries)
         ]
         of_queries = (scales[:, 0], queries @ self._center, *lengths)
         self._alpha, self._at_center, self._of_whole, self._of_rest, self._norms = (
             column.double().numpy() for column in of_queries
         )
-        self._products, self._mask = torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.bool)
+        self._products, self._mask = _empty(0, torch.int32), _empty(0, torch.bool)
         self._share_left = float((self._of_rest / np.maximum(self._of_whole, _TINY)).mean())
 
     def panels(self, documents: Tensor) -> Iterator[Panel]:
@@ -155,7 +163,7 @@ class Screen:
         for panel in panels:
             size = len(panel.whole)
             near = self._near(self._whole[part], panel, self._least(part, panel, bounds))
-            if len(near) > _MOST_LEFT * len(bounds) * size:
+            if len(near) > len(bounds) * max(_FEW_LEFT, _MOST_LEFT * size):
                 return None
             row, column = np.divmod(near, size)
             exact = _products(self._queries[part], panel.documents, row, column)
@@ -172,7 +180,7 @@ class Screen:
         """Places in the ravelled (q, n) products that reach the (q,) least, and those of the odd documents."""
         size = len(queries) * len(panel.whole)
         if self._products.numel() < size:  # memory that is used again, as new pages take as long as the product
-            self._products, self._mask = torch.empty(size, dtype=torch.int32), torch.empty(size + 7, dtype=torch.bool)
+            self._products, self._mask = _empty(size, torch.int32), _empty(size + 7, torch.bool)
         products, mask = (held[:size].view(len(queries), -1) for held in (self._products, self._mask))
         torch._int_mm(queries, panel.whole.T, out=products)
         torch.ge(products, torch.from_numpy(least)[:, None], out=mask)
@@ -183,7 +191,7 @@ class Screen:
         """(q,) what a·b is at least where a score reaches the bound."""
         error = self._of_whole[part] * panel.left + self._of_rest[part] * panel.far
         # And what float32 may err by: in the product that the bound is of, the one with m, and the differences.
-        longest = panel.far + float(torch.linalg.vector_norm(self._center))
+        longest = panel.far + float(torch.linalg.vector_norm(self._center, dtype=torch.float64))
         error += 4 * _EPSILON * self._whole.shape[1] * self._norms[part] * longest
         least = (bounds - self._at_center[part] - error) / (self._alpha[part] * self._scale)
         limits = np.iinfo(np.int32)
@@ -195,19 +203,26 @@ def _whole(rows: Tensor, scale: Tensor | float) -> Tensor:
     return (rows / scale).round_().clamp_(-127, 127)
 
 
-def _lengths(rows: Tensor) -> NDArray[np.float32]:
-    lengths: NDArray[np.float32] = torch.linalg.vector_norm(rows, dim=1).numpy()
+def _lengths(rows: Tensor) -> NDArray[np.float64]:
+    # Squares of the smallest numbers are 0 in float32.
+    lengths: NDArray[np.float64] = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).numpy()
     return lengths
 
 
-def found_again(queries: Tensor, documents: Tensor, scores: Tensor, bounds: NDArray[np.float32]) -> Found:
-    """The same of products in float32: both give equal scores to equal documents."""
-    lengths = torch.linalg.vector_norm(queries, dim=1) * torch.linalg.vector_norm(documents, dim=1).max()
-    least = torch.from_numpy(bounds) - 2 * _EPSILON * queries.shape[1] * lengths
-    mask = torch.empty(scores.numel() + 7, dtype=torch.bool)
-    torch.ge(scores, least[:, None], out=mask[: scores.numel()].view_as(scores))
+def found_again(queries: Tensor, documents: Tensor, scores: Tensor, bounds: NDArray[np.float32]) -> Found | None:
+    """The same of products in float32: both give equal scores to equal documents. None where too much may be it."""
+    lengths = torch.from_numpy(_lengths(queries) * _lengths(documents).max())
+    least = torch.from_numpy(bounds) - (2 * _EPSILON * queries.shape[1] * lengths).float()
+    mask = _empty(scores.numel() + 7, torch.bool)
+    reached = torch.ge(scores, least[:, None], out=mask[: scores.numel()].view_as(scores))
+    if int(reached.count_nonzero()) > _MOST_HELD:
+        return None
     row, column = np.divmod(places(mask.numpy(), scores.numel()), scores.shape[1])
     return Found(_starts(row, len(queries)), column, _products(queries, documents, row, column))
+
+
+def _empty(size: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(size, dtype=dtype, device="cpu")
 
 
 def _starts(row: NDArray[np.int64], queries: int) -> NDArray[np.int64]:
@@ -222,9 +237,12 @@ def _products(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         wanted = torch.sparse_csr_tensor(
-            torch.from_numpy(_starts(row, len(queries))), torch.from_numpy(column), torch.zeros(len(row)),
-            (len(queries), len(documents)), check_invariants=False,
-        )  # fmt: skip
+            torch.from_numpy(_starts(row, len(queries))),
+            torch.from_numpy(column),
+            torch.zeros(len(row), dtype=torch.float32, device="cpu"),
+            (len(queries), len(documents)),
+            check_invariants=False,
+        )
         found: NDArray[np.float32] = torch.sparse.sampled_addmm(wanted, queries, documents.T, beta=0.0).values().numpy()
     return found
 

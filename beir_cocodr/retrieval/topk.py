@@ -233,11 +233,11 @@ class _Search:
                     local = excluded[part] - self.seen
                     at = ((local >= 0) & (local < len(documents))).nonzero().squeeze(1)
                     scores[at, local[at]] = -torch.inf
-                if best is None:
-                    self._best.add(part, scores, ranks)
-                    continue
-                found = found_again(queries, documents, scores, best.bounds(part, scores))
-            assert best is not None
+                found = found_again(queries, documents, scores, best.bounds(part, scores)) if best else None
+            if best is None or found is None:  # scores lie so close together that it never pays
+                self._screened = best = None
+                self._best.add(part, scores, ranks)
+                continue
             if excluded is not None:
                 column = np.repeat((excluded[part] - self.seen).numpy(), np.diff(found.starts))
                 found.scores[found.columns == column] = -np.inf

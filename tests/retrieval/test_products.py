@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +34,7 @@ def screening(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topk, "_DOCUMENT_TILE", 200)
 
 
-KINDS = ("plain", "cone", "outlier", "lengths", "whole", "zero", "tiny", "huge")
+KINDS = ("plain", "cone", "outlier", "lengths", "whole", "zero", "tiny", "tiniest", "huge")
 
 
 def embeddings(kind: str, count: int, width: int, random: np.random.Generator) -> np.ndarray:
@@ -45,7 +49,7 @@ def embeddings(kind: str, count: int, width: int, random: np.random.Generator) -
         rows = rows.round()
     if kind == "zero":
         rows[::2] = 0
-    return (rows * {"tiny": 1e-12, "huge": 1e12}.get(kind, 1)).astype(np.float32)
+    return (rows * {"tiny": 1e-12, "tiniest": 1e-18, "huge": 1e12}.get(kind, 1)).astype(np.float32)
 
 
 def pairs(found: Found) -> dict[tuple[int, int], float]:
@@ -122,6 +126,46 @@ def test_documents_of_one_text_tie_wherever_they_stand() -> None:
     same = np.array([3, 150, 420, 850])
     assert rows[0, :4].tolist() == same[ranks[same].argsort()].tolist()
     assert len(set(scores[0, :4].tolist())) == 1
+
+
+@pytest.mark.parametrize("most", [10, 1 << 22])
+def test_scores_too_close_to_tell_are_selected_from_as_they_are(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_MOST_HELD", most)
+    random = np.random.default_rng(2)
+    queries, documents = (1 + 1e-7 * random.random((count, 32), dtype=np.float32) for count in (20, 700))
+    documents[123] = 2
+    scores, rows = search_chunks(queries, [documents], 3)
+    assert rows[:, 0].tolist() == [123] * 20
+    assert (abs(scores[:, 1:] - 32) < 1e-4).all()
+
+
+def test_what_the_caller_makes_tensors_of_is_no_matter() -> None:
+    random = np.random.default_rng(4)
+    queries, documents = (random.standard_normal((count, 32), dtype=np.float32) for count in (20, 700))
+    wanted = search_chunks(queries, [documents], 3)
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = search_chunks(queries, [documents], 3)
+    finally:
+        torch.set_default_dtype(kept)
+    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+
+
+LIMITED = """
+import torch
+from beir_cocodr.retrieval.products import multiplies_bytes
+rows = torch.tensor([[127] * 64] * 18, dtype=torch.int8)
+print(multiplies_bytes(), int(torch._int_mm(rows, rows.T)[0, 0]) == 64 * 127 * 127)
+"""
+
+
+def test_a_product_that_cuts_sums_off_is_not_used() -> None:
+    """oneDNN may be kept from the instructions that a processor has."""
+    limited = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", LIMITED], env=limited, capture_output=True, text=True, check=True)
+    used, exact = done.stdout.split()
+    assert used == "False" or exact == "True"
 
 
 def test_the_product_of_the_largest_integers_is_exact() -> None:
