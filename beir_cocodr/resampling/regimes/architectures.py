@@ -31,7 +31,8 @@ from beir_cocodr.distributed import on_main, wait_for_all, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.models.integrity import NEW_CLASSIFIER, SPARSE, loading
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import BM25 as BM25_NAME
+from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.provenance import TrainingPlan, collection_provenance, read_record
 from beir_cocodr.records import Record
 from beir_cocodr.resampling.regimes import Recipe
@@ -349,11 +350,13 @@ def _host_kind(model: str) -> tuple[Callable[..., Retriever] | None, str]:
 
 
 def is_shared(model: str, recipe: Recipe) -> bool:
-    """Whether processes that search with a model together have less to do each: not where each would make an index of
-    the corpus alone.
+    """Whether processes that search with a model together have less to do each: a dense one, whose corpus they encode
+    together, and reranking of BM25's candidates, but not where each would make an index of the corpus alone.
     """
     kind, _ = _host_kind(model)
-    return kind is not Sparse and not (kind is LateInteractionSearch and recipe.candidates == "tokens")
+    if kind is not None:
+        return kind is Reranking and recipe.first_stage == BM25_NAME
+    return not (Path(model) / BM25_FILE).is_file() and ModelSpec.parse(model).kind == "dense"
 
 
 def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False) -> Retriever:

@@ -213,7 +213,7 @@ class Cells:
                 retriever = load()
                 found = retriever.search(queries, top_k + drop)
             results = found.results(documents, drop, top_k) if found else {}
-            retrieval = retriever.describe()
+            retrieval = retriever.describe() if not together or rank() == 0 else {}
         scores: dict[str, Scores] = {}
         for name, test in tests.items():
             qrels = {query: grades for query, grades in test.qrels.items() if query in mine}

@@ -21,7 +21,7 @@ from beir_cocodr.data.collection import load_collection, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
+from beir_cocodr.distributed import do_each, on_main, rank, world_size
 from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
@@ -326,14 +326,17 @@ def encode_over_ranks(
             return prepare_store(encoder, None, folder, options, [str(model.device)])[1]
 
         missing = on_main(prepare)
-        store = EmbeddingStore.found(folder, options.verify)
-        if store is None:
-            raise InputError(f"{folder} is not seen by all processes: let the output be on a disk that they share")
-        mine = missing[rank() :: world_size()]
-        with _written_to(folder), Bar(mine, "Encoding", unit=" shards", disable=rank() > 0 or not progress) as bar:
-            for number in bar:
-                encode_shard(store, encoder, number)
-        wait_for_all()
+
+        def encode() -> None:
+            store = EmbeddingStore.found(folder, options.verify)
+            if store is None:
+                raise InputError(f"{folder} is not seen by all processes: let the output be on a disk that they share")
+            mine = missing[rank() :: world_size()]
+            with _written_to(folder), Bar(mine, "Encoding", unit=" shards", disable=rank() > 0 or not progress) as bar:
+                for number in bar:
+                    encode_shard(store, encoder, number)
+
+        do_each(encode)
     return EmbeddingStore.open(folder)
 
 

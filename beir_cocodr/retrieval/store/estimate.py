@@ -60,10 +60,12 @@ def estimate(encoder: CorpusEncoder, record: StoreRecord, count: int, devices: l
     ``count`` documents to be encoded, by one process a device.
     """
     rows = spaced_rows(len(encoder.documents), SAMPLE)
+    cut = encoder.model.texts_cut
     encoder.encode(rows[:_WARM_UP])
     started = time.perf_counter()
     encoder.encode(rows)
     seconds = (time.perf_counter() - started) / len(rows)
+    encoder.model.texts_cut = cut  # these are encoded again
     texts = [encoder.model.text_format.document(document) for document in encoder.documents.take(rows)]
     packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
     # The vectors, their packed form, and where they are folded a copy in float64.
