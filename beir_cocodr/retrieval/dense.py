@@ -202,7 +202,10 @@ class Dense:
     def _encoded_corpus(self, folder: Path, encoder: CorpusEncoder) -> Embeddings:
         size = 4 * len(self.documents)
         # Only of a corpus that may be too large is a document encoded to learn the width.
-        if size * _WIDEST > self.in_memory and size * encoder.encode(_FIRST).shape[1] > self.in_memory:
+        cut = self.model.texts_cut
+        large = size * _WIDEST > self.in_memory and size * encoder.encode(_FIRST).shape[1] > self.in_memory
+        self.model.texts_cut = cut  # that one is encoded again
+        if large:
             if self.shared:
                 return encode_over_ranks(self.model, self.documents, folder, encoder, self.progress)
             return encode_documents(self.model, self.documents, folder, progress=self.progress, encoder=encoder)

@@ -8,10 +8,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import cut_text
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions
 
@@ -65,3 +68,11 @@ def test_records_count_the_texts_that_lost_words(tiny_bert, tmp_path):
     options = FinetuneOptions(max_steps=1, batch_size=4, negatives=0)
     finetune(data, str(tiny_bert), tmp_path / "m", options)
     assert json.loads((tmp_path / "m" / "training.json").read_text())["texts_cut"] == 3
+
+
+@pytest.mark.parametrize("in_memory", [0, None])
+def test_a_corpus_counts_each_text_once_wherever_its_vectors_go(tiny_bert, tmp_path, in_memory):
+    documents = load_collection(str(write_with_spaces(tmp_path / "data"))).documents
+    dense = Dense(load_encoder(tiny_bert), documents, tmp_path / "store", in_memory=in_memory)
+    assert dense.embeddings.texts_cut == 2
+    assert (tmp_path / "store").is_dir() == (in_memory == 0)
